@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from tomldiary.agents.options import checked_count, checked_text
 from tomldiary.agents.verbs import ACTOR, WAITS, DoneBefore, once
 from tomldiary.diary import Diary, diary_of
-from tomldiary.engine.transaction import repeated_whole
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
 from tomldiary.logging import get_logger
@@ -334,15 +333,14 @@ class AgentMemory:
     def _changed(self, change: Callable[[str], str]) -> str:
         """Change the current notes, under the user's lock."""
 
-        def attempt() -> str:
-            with once(self._user, self._session, self._operation):
-                memory = self.load()
-                if memory is not None:
-                    self._take_over(memory)
-                return change(memory.content if memory is not None else "")
+        def changed() -> str:
+            memory = self.load()
+            if memory is not None:
+                self._take_over(memory)
+            return change(memory.content if memory is not None else "")
 
         try:
-            return repeated_whole(attempt, self._user.diary.engine.lock_timeout)
+            return once(self._user, self._session, self._operation, changed)
         except DoneBefore:
             return "Memory was updated by this call already."
         except MemoryAccessError as error:

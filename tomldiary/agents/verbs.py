@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from contextlib import contextmanager
 from dataclasses import asdict
 from html import unescape
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tomldiary.engine.engine import is_erased
-from tomldiary.engine.transaction import repeated_whole
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import (
@@ -34,6 +32,7 @@ from tomldiary.errors import (
     UnknownEntry,
     without_paths,
 )
+from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
@@ -41,7 +40,7 @@ from tomldiary.runtime.views import counted
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from tomldiary.diary import Diary
     from tomldiary.entries.blocks import TextBlock
@@ -69,6 +68,7 @@ WAITS = "This change waits for a review. Until a person accepts it, the memory s
 _logger = get_logger(__name__)
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Answer(str):
@@ -94,17 +94,22 @@ class DoneBefore(Exception):
     """The call repeats an earlier call."""
 
 
-@contextmanager
-def once(user: UserDiary, session: str, operation: str) -> Generator[None]:
+def once(user: UserDiary, session: str, operation: str, change: Callable[[], R]) -> R:
     """Run the changes of one call in a transaction. An `operation` of "" means that the call has no id.
+
+    They are run again if another machine was faster.
 
     Raises:
         DoneBefore: A call with this id was already made. Nothing was changed.
     """
-    with user.transaction(session_id=session, actor=ACTOR, operation_id=operation) as tx:
-        if operation and tx.has_done(operation):
+
+    def run(_: object) -> R:
+        if operation and user.has_done(operation):
             raise DoneBefore
-        yield
+        return change()
+
+    source = Source("transaction", session, ACTOR, operation=operation)
+    return user.diary.engine.transact(user.user_id, source, run)
 
 
 def failure(error: Exception) -> Answer:
@@ -137,15 +142,22 @@ def _answering(
 ) -> Callable[Concatenate[MemoryVerbs, P], Answer]:
     @functools.wraps(verb)
     def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
-        user = self._user  # pyright: ignore[reportPrivateUsage] - this decorates its methods
         try:
-            answered = repeated_whole(
-                lambda: verb(self, *args, **kwargs), user.diary.engine.lock_timeout
-            )
+            answered = verb(self, *args, **kwargs)
             is_write = answered.startswith(("✅", "🗑️"))
             return Answer(f"✅ {WAITS}", answered.data) if is_write and self.waits else answered
         except Exception as error:  # noqa: BLE001 - no error may end the host's run
             return failure(error)
+
+    return answer
+
+
+def _once(
+    verb: Callable[Concatenate[MemoryVerbs, P], Answer],
+) -> Callable[Concatenate[MemoryVerbs, P], Answer]:
+    @functools.wraps(verb)
+    def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        return self.run_once(lambda: verb(self, *args, **kwargs))
 
     return answer
 
@@ -185,16 +197,18 @@ class MemoryVerbs:
         """Whether changes wait for a review."""
         return self._user.diary.trust.waits(ACTOR)
 
-    @contextmanager
-    def _once(self) -> Generator[None]:
+    def run_once(self, change: Callable[[], Answer]) -> Answer:
+        """Return the answer of a writing verb, whose changes are stored together and once for each tool call."""
         if not self._operation and self._epoch is None:
-            yield
-            return
+            return change()
         user = self._user
-        with once(user, self._session, self._operation):
+
+        def checked() -> Answer:
             if is_erased(user.diary.engine.backend, user.user_id, self._epoch, user.epoch):
                 raise Forgotten.since_run()
-            yield
+            return change()
+
+        return once(user, self._session, self._operation, checked)
 
     @_answering
     def recall(self, query: str, limit: int = 5) -> Answer:
@@ -213,6 +227,7 @@ class MemoryVerbs:
     arecall = async_twin(recall)
 
     @_answering
+    @_once
     def remember(
         self,
         text: str,
@@ -232,11 +247,10 @@ class MemoryVerbs:
         if schema is not None and category not in self._user.diary.allowed:
             return self._commit(schema, fields, text)
         self._refuse_fields(category, fields)
-        with self._once():
-            similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
-            key, item = self._user.upsert_preference(
-                category, text, contexts=contexts or (), **self._why
-            )
+        similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
+        key, item = self._user.upsert_preference(
+            category, text, contexts=contexts or (), **self._why
+        )
         data = _data(category, key, item)
         if item.count > 1:
             return Answer(f"✅ Known already as {category}/{key}; confirmed ({item.count}×).", data)
@@ -265,14 +279,14 @@ class MemoryVerbs:
     def _commit(self, schema: FactSchema, fields: dict[str, Any] | None, text: str) -> Answer:
         field = schema.only_text()
         values = fields or ({field: text} if field is not None and text.strip() else {})
-        with self._once():
-            key = self._user.facts.commit(schema.name, values, **self._why)
-            fact = self._user.facts.get(key)
+        key = self._user.facts.commit(schema.name, values, **self._why)
+        fact = self._user.facts.get(key)
         said = {} if fact is None else schema.data(fact.data)
         stored = escape_for_model(data_text(said))
         return Answer(f"✅ Noted as facts/{key}: {stored}", {"id": key, **said})
 
     @_answering
+    @_once
     def update(
         self,
         key: str,
@@ -298,16 +312,15 @@ class MemoryVerbs:
             raise InvalidValue(f"{why} Nothing was changed.", where=key)
         category, name = _split(name)
         self._refuse_fields(category, fields)
-        with self._once():
-            _, item = self._user.upsert_preference(
-                category,
-                text,
-                id=name,
-                contexts=contexts or (),
-                count_up=False,
-                create=False,
-                **self._why,
-            )
+        _, item = self._user.upsert_preference(
+            category,
+            text,
+            id=name,
+            contexts=contexts or (),
+            count_up=False,
+            create=False,
+            **self._why,
+        )
         return Answer(f"✅ Changed {key}.", _data(category, name, item))
 
     aupdate = async_twin(update)
@@ -317,13 +330,12 @@ class MemoryVerbs:
     ) -> Answer:
         """Change fields of a fact or an item. Without `fields`, `text` is the new value of its only text field."""
         key = f"{kind.name}/{name}"
-        with self._once():
-            changes = fields or self._only_text(kind, name, text)
-            if kind is FACTS:
-                fresh = f"{kind.name}/{self._user.facts.update(name, changes, **self._why)}"
-            else:
-                fresh = key
-                self._user.items.update(name, changes, **self._why)
+        changes = fields or self._only_text(kind, name, text)
+        if kind is FACTS:
+            fresh = f"{kind.name}/{self._user.facts.update(name, changes, **self._why)}"
+        else:
+            fresh = key
+            self._user.items.update(name, changes, **self._why)
         after = "" if fresh == key else f", now {fresh}"
         return Answer(f"✅ Changed {key}{after}.", {"id": fresh.partition("/")[2], **changes})
 
@@ -356,11 +368,11 @@ class MemoryVerbs:
             )
         if not text.strip():
             raise InvalidValue("the text is blank. Give the new text.", where=f"blocks/{name}")
-        with self._once():
-            block = self._user.blocks.set(name, text, **self._why)
+        block = self._user.blocks.set(name, text, **self._why)
         return Answer(f"✅ Changed blocks/{name}.", _block_data(name, block))
 
     @_answering
+    @_once
     def forget(self, key: str) -> Answer:
         """Remove one entry that is no longer true or that the user wants forgotten.
 
@@ -368,8 +380,7 @@ class MemoryVerbs:
             key: The key of the entry as it was looked up, such as "likes/pref001".
         """
         kind, name = self._place(key)
-        with self._once():
-            text, data = self._forget(kind, name)
+        text, data = self._forget(kind, name)
         return Answer(f"🗑️ Removed {key}: {escape_for_model(text)}", data)
 
     aforget = async_twin(forget)
@@ -427,6 +438,7 @@ class MemoryVerbs:
     aread_block = async_twin(read_block)
 
     @_answering
+    @_once
     def append_block(self, name: str, text: str) -> Answer:
         """Add lines at the end of a block; one that does not exist is created.
 
@@ -434,14 +446,14 @@ class MemoryVerbs:
             name: The name of the block.
             text: What to add.
         """
-        with self._once():
-            block = self._user.blocks.append(name, text, **self._why)
+        block = self._user.blocks.append(name, text, **self._why)
         lines = counted(block.text.count("\n") + 1, "line")
         return Answer(f"✅ Added to {name}, which has {lines} now.", _block_data(name, block))
 
     aappend_block = async_twin(append_block)
 
     @_answering
+    @_once
     def replace_in_block(self, name: str, old: str, new: str) -> Answer:
         """Replace one place in a block; what else it says stays as it is.
 
@@ -450,13 +462,12 @@ class MemoryVerbs:
             old: The text to replace, exactly as it stands there, with enough around it to be unique.
             new: The text in its place; empty to take it out.
         """
-        with self._once():
-            text = self._user.blocks[name].text
-            if old not in text:
-                # The model quotes the shown text, with escaped tags and without hidden characters.
-                old, new = unescape(old), unescape(new)
-                old = as_stored(old, text)
-            block = self._user.blocks.replace(name, old, new, **self._why)
+        text = self._user.blocks[name].text
+        if old not in text:
+            # The model quotes the shown text, with escaped tags and without hidden characters.
+            old, new = unescape(old), unescape(new)
+            old = as_stored(old, text)
+        block = self._user.blocks.replace(name, old, new, **self._why)
         return Answer(f"✅ Changed {name}.", _block_data(name, block))
 
     areplace_in_block = async_twin(replace_in_block)

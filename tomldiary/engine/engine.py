@@ -197,6 +197,29 @@ class Engine(DocumentCache):
                 yield transaction
             self._finish(transaction, source)
 
+    def transact(self, user: str, source: Source, work: Callable[[Transaction], R]) -> R:
+        """Run `work` in a transaction like `transaction`; run both again if another process was faster.
+
+        Inside an open transaction it runs once, because only the outer one can be repeated.
+
+        Raises:
+            RevisionConflict: Other processes changed the user's memory all the time.
+        """
+        if self._outer(user, source, None) is not None:
+            with self.transaction(user, source) as joined:
+                return work(joined)
+
+        def attempt() -> R:
+            transaction = self._begin(user, source, None)
+            with transaction.opened():
+                result = work(transaction)
+            self._finish(transaction, source)
+            return result
+
+        # The lock is kept, because other processes wait only for a holder who was refused for long.
+        with self.backend.lock(user, self.lock_timeout):
+            return repeated(attempt, self.lock_timeout)
+
     @asynccontextmanager
     async def atransaction(
         self, user: str, source: Source, *, expected: int | None = None

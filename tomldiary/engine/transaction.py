@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind
@@ -31,20 +31,17 @@ from tomldiary.history.record import (
     render_record,
 )
 from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
-from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Commit, Token
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from tomldiary.engine.cache import DocumentCache
     from tomldiary.engine.engine import Engine
     from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.lexer import Block
-
-R = TypeVar("R")
 
 __all__ = [
     "Changed",
@@ -323,17 +320,6 @@ def open_here() -> Transaction | None:
     """Return the transaction that is open in this task or thread."""
     scope = SCOPE.get()
     return scope if isinstance(scope, Transaction) else None
-
-
-def repeated_whole(work: Callable[[], R], timeout: float) -> R:
-    """Return the result of `work`, which opens a transaction; run it again if another process was faster.
-
-    Inside an open transaction it runs once, because only the outer transaction can be repeated.
-
-    Raises:
-        RevisionConflict: Other processes changed the user's memory at each attempt.
-    """
-    return work() if open_here() is not None else repeated(work, timeout)
 
 
 def _document_of(known: Known | None) -> Document:

@@ -11,7 +11,6 @@ from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
 from tomldiary.runtime.views import Viewed, counted
-from tomldiary.storage.locks import repeated
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.lexer import Block, split_blocks
@@ -113,12 +112,11 @@ class Undo:
         if not is_lost(engine.backend.last_record(user)):
             engine.log_hand_edits(user, self._past.kinds())
 
-        def attempt() -> Rollback:
-            with engine.transaction(user, source) as transaction:
-                records = self._undoable(steps, session_id, to)
-                return self._undo(transaction, records, dry_run=dry_run, force=force)
+        def undo(transaction: Transaction) -> Rollback:
+            records = self._undoable(steps, session_id, to)
+            return self._undo(transaction, records, dry_run=dry_run, force=force)
 
-        return repeated(attempt, engine.lock_timeout)
+        return engine.transact(user, source, undo)
 
     def _undo(
         self, transaction: Transaction, records: list[Record], *, dry_run: bool, force: bool

@@ -10,6 +10,7 @@ import pytest
 
 from counted_requests import Counting
 from tomldiary import Diary
+from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import BackendError, LimitReached
 from tomldiary.storage.copy import copy_users
@@ -327,7 +328,17 @@ def edit_by_hand(alice):
     save_text(alice.diary, "alice", "preferences", text, 0)
 
 
-@pytest.mark.parametrize("change", [add_milk, edit_by_hand])
+def roll_back(alice):
+    assert "dislikes/pref001" in alice.rollback(to=0, force=True).keys
+    add_milk(alice)
+
+
+def call_a_tool(alice):
+    answer = MemoryVerbs(alice, "s", "call-1").remember("milk", "dislikes")
+    assert not answer.is_error, answer
+
+
+@pytest.mark.parametrize("change", [add_milk, edit_by_hand, roll_back, call_a_tool])
 def test_a_slow_write_ends_while_others_write_all_the_time(opened, change):
     backend = opened()
     one = Diary(backend, agent="rules", lock_timeout=10.0).user("alice")
