@@ -185,7 +185,9 @@ def test_no_file_outside_the_folder_of_the_user_is_asked_for(tmp_path):
     assert not asyncio.run(backend.exists("alice", "preferences"))
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+
+
 @pytest.mark.parametrize("made", [LocalBackend, lambda _: MemoryBackend()])
 def test_no_document_is_deleted_or_saved_without_its_name(tmp_path, made):
     backend = made(tmp_path)
@@ -205,6 +207,7 @@ def test_no_document_is_deleted_or_saved_without_its_name(tmp_path, made):
     assert alice.last_transaction() == 1
 
 
+@needs_pipes
 def test_a_pipe_in_place_of_a_document_is_an_error_without_waiting(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
@@ -218,6 +221,27 @@ def test_a_pipe_in_place_of_a_document_is_an_error_without_waiting(tmp_path):
     age(path.parent)
     alice.upsert_preference("likes", "milk")
     assert "milk" in path.read_text()
+
+
+@needs_pipes
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda alice: alice.preferences("likes"),
+        lambda alice: alice.history(),
+        lambda alice: alice.upsert_preference("likes", "milk"),
+    ],
+)
+def test_a_pipe_in_place_of_history_is_an_error_without_waiting(tmp_path, call):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    [segment] = (tmp_path / "alice/history").glob("*.toml")
+    segment.unlink()
+    os.mkfifo(segment)
+    with pytest.raises(BackendError, match=f"{segment.name}: is not a regular file"):
+        call(Diary(tmp_path, agent="rules").user("alice"))
+    alice.forget(everything=True)
+    assert not segment.exists()
 
 
 def test_a_tilde_in_a_folder_name_stands_for_the_home(tmp_path, monkeypatch):

@@ -19,7 +19,6 @@ import stat
 import sys
 from functools import cached_property, lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError
@@ -29,12 +28,14 @@ if sys.platform == "linux":
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 """Flags of `os.open` for binary mode and a descriptor that child processes do not inherit."""
 PRIVATE = OURS | getattr(os, "O_NOFOLLOW", 0)
 """The flags of `OURS`, and one that refuses symbolic links."""
-READING = os.O_RDONLY | PRIVATE | getattr(os, "O_NONBLOCK", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # else to open a pipe waits for a program that writes to it
+READING = os.O_RDONLY | PRIVATE | _AT_ONCE
 """The flags of `PRIVATE` for reading, and one that does not wait for a pipe or a lease."""
 _MODE = 0o600
 _WHERE = {"exchange": ("linux", "darwin"), "leases": ("linux",)}
@@ -81,8 +82,20 @@ def _scandir(path: str | Path) -> Iterator[os.DirEntry[str]]:
     return os.scandir(os.fspath(path))
 
 
+def _not_a_file(path: str | Path) -> BackendError:
+    return BackendError(f"{path}: is not a regular file. Remove it.")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | _AT_ONCE)
+
+
 def _open_to_read(path: str | Path) -> IO[bytes]:
-    return Path(path).open("rb", buffering=0)
+    file = open(path, "rb", buffering=0, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise _not_a_file(path)
+    return file
 
 
 def offers(capability: str) -> bool:
@@ -345,7 +358,7 @@ class FileSystem:
             while True:
                 before = self.fstat(descriptor)
                 if not stat.S_ISREG(before.st_mode):
-                    raise BackendError(f"{path}: is not a regular file. Remove it.")
+                    raise _not_a_file(path)
                 data = self.read_all(descriptor)
                 after = self.fstat(descriptor)
                 # An editor that saves in place may have changed the file during the read, so read it again.
