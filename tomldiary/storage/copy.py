@@ -97,7 +97,7 @@ def _failure(failures: dict[str, DiaryError]) -> DiaryError:
     """Return one error for all users that were not copied."""
     users = sorted(failures)
     first = failures[users[0]]
-    if len(users) == 1 and repr(users[0]) in str(first):
+    if len(users) == 1 and users[0] in str(first):  # it names the user or a file of the user
         return first
     names = ", ".join(map(_named, users[:_SHOWN])) + (", …" if len(users) > _SHOWN else "")
     were = "1 user was" if len(users) == 1 else f"{len(users)} users were"
