@@ -274,6 +274,30 @@ def test_operations_of_a_turn_may_break_a_constraint_before_they_meet_it(diary, 
     assert [each.text for each in alice.preferences("likes").values()] == ["coffee"]
 
 
+def test_later_operations_on_a_forbidden_entry_do_not_reach_another_one(diary, alice):
+    diary.constrain("preferences/likes", Constraint(required="contexts"))
+
+    def adds(_, deps):
+        first = deps.upsert("likes", "new", "tea").id
+        deps.upsert("likes", "new", "coffee", ["morning"])
+        deps.prefs["preferences"]["likes"][first]["text"] = "green tea"
+
+    diary.agent = adds
+    done = alice.add_turn("Hm.", "Yes.", session_id="s")
+    assert (done.applied, len(done.skipped)) == (1, 2)
+    assert [each.text for each in alice.preferences("likes").values()] == ["coffee"]
+
+
+def test_a_turn_in_a_block_that_meets_a_constraint_at_its_end_is_kept(diary, alice):
+    diary.constrain("blocks/persona", Constraint(required="text"))
+    with alice.transaction():
+        alice.set_block("persona", "")
+        done = alice.add_turn("I love jazz.", "Noted.", session_id="s")
+        alice.set_block("persona", "Brief.")
+    assert (done.applied, done.skipped) == (1, [])
+    assert [each.text for each in alice.preferences("likes").values()] == ["I love jazz."]
+
+
 @pytest.mark.parametrize("quarantine", [(), {"model"}])
 def test_a_fact_that_a_constraint_forbids_does_not_undo_others(tmp_path, quarantine):
     diary = Diary(tmp_path, quarantine=quarantine)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _RULES = (
     LimitReached, UnknownEntry, UnknownCategory, InvalidValue, ImmutableEntry, WeakClaim, SchemaError,
 )  # fmt: skip
+_Ids = dict[tuple[str, str], "str | None"]
 _logger = get_logger(__name__)
 
 
@@ -259,7 +260,16 @@ def apply_turn(
             check(transaction)
             return done
     except _RULES:  # a rule of a collection forbids some of them, which are then skipped
-        return changes().apply(operations, check)
+        return changes().apply(operations, check if _is_allowed(transaction, check) else None)
+
+
+def _is_allowed(transaction: Transaction, check: Callable[[Transaction], None]) -> bool:
+    """Return whether a transaction passes its check; a block that a turn joins may do so only at its end."""
+    try:
+        check(transaction)
+    except _RULES:
+        return False
+    return True
 
 
 @dataclass(slots=True)
@@ -270,8 +280,8 @@ class _Changes:
     rules: TurnRules
     schemas: Mapping[str, FactSchema]
     by: Provenance
-    ids: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """The ids of new preferences by category and the id in the draft."""
+    ids: _Ids = field(default_factory=dict[tuple[str, str], "str | None"])
+    """The ids of new preferences by category and the id in the draft; None if they were skipped."""
     facts: dict[str | None, str] = field(default_factory=dict[str | None, str])
     """The ids of new facts by the id in the draft."""
 
@@ -289,6 +299,9 @@ class _Changes:
                         self._apply(operation)
                         check(self.transaction)
             except _RULES as error:
+                if isinstance(operation, UpsertPreference) and operation.created_as is not None:
+                    # Later operations must not find another entry with this id.
+                    self.ids[operation.category, operation.created_as] = None
                 done.skipped.append(str(error))
                 _logger.warning(
                     "an operation no longer fits and was skipped: %s", type(error).__name__
@@ -344,13 +357,13 @@ def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenan
 def _upsert(
     preferences: Preferences,
     operation: UpsertPreference,
-    ids: dict[tuple[str, str], str],
+    ids: _Ids,
     by: Provenance,
 ) -> None:
     key = preferences.wanted(operation.category, operation.id)
     created_as = operation.created_as
     if created_as is None and key is not None:
-        named, key = key, ids.get((operation.category, key), key)
+        named, key = key, _id_of(operation.category, key, ids)
         found = preferences.find(operation.category, key)
         if found is None:
             raise unknown_preference(operation.category, key)
@@ -376,16 +389,22 @@ def _upsert(
         ids[operation.category, created_as] = outcome.id
 
 
+def _id_of(category: str, key: str, ids: _Ids) -> str:
+    """Return the id in the memory of a preference of the draft."""
+    found = ids.get((category, key), key)
+    if found is None:
+        raise unknown_preference(category, key)
+    return found
+
+
 def _says_other(entry: Mapping[str, Any], text: str | None) -> bool:
     """Return whether an entry has another text than the one that the extractor saw."""
     return text is not None and not same_text(entry_text(entry), text)
 
 
-def _forget(
-    preferences: Preferences, operation: ForgetPreference, ids: dict[tuple[str, str], str]
-) -> None:
+def _forget(preferences: Preferences, operation: ForgetPreference, ids: _Ids) -> None:
     key = preferences.named(operation.category, operation.id)
-    key = ids.get((operation.category, key), key)
+    key = _id_of(operation.category, key, ids)
     found = preferences.find(operation.category, key)
     if found is not None and _says_other(found[1], operation.removes):
         raise InvalidValue(
@@ -415,7 +434,7 @@ def _set(
     transaction: Transaction,
     preferences: Preferences,
     operation: SetFields,
-    ids: dict[tuple[str, str], str],
+    ids: _Ids,
     source: str,
 ) -> None:
     path = operation.path
@@ -423,7 +442,7 @@ def _set(
     if operation.kind == "preferences":
         category, key = path[-2:]
         preferences.check_category(category)
-        key = ids.get((category, key), key)
+        key = _id_of(category, key, ids)
         found = preferences.find(category, key)  # it may stand at another place, in a short form
         path = found[0] if found is not None else (*path[:-1], key)
         if source and "text" in said:
