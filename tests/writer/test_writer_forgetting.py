@@ -7,6 +7,7 @@ import errno
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -128,6 +129,29 @@ def test_a_turn_that_waits_in_memory_is_refused_after_an_erasure(tmp_path):
         with pytest.raises(Forgotten):
             receipt.wait(LONG)
     assert hits(tmp_path, "secret") == []
+
+
+def test_async_submits_in_memory_keep_their_order_and_read_no_disk(tmp_path):
+    readers, slow = [], iter([0.1])
+
+    def note(_name, path, *_args):
+        if "/epochs" in path:
+            readers.append(threading.current_thread())
+            time.sleep(next(slow, 0))
+
+    gate, files = Gate(), HookedFiles(note)
+    gate.open.set()
+    diary = Diary(LocalBackend(tmp_path, durability="none", files=files), agent=gate)
+    said = [f"tea {number}" for number in range(9)]
+
+    async def main():
+        async with MemoryWriter(diary) as writer:
+            await asyncio.gather(*(writer.submit("alice", "s", each, "ok") for each in said))
+
+    asyncio.run(main())
+    assert gate.seen == said
+    assert readers
+    assert threading.current_thread() not in readers
 
 
 @pytest.mark.parametrize("verb", ["forget", "delete_user"])

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import secrets
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,7 @@ class Admission:
         self._workers = workers
         self._start = start
         self._sessions = sessions
+        self._epoch_reader = ThreadPoolExecutor(1, "tomldiary-epoch")
         self._by_operation: dict[tuple[str, str], Job] = {}
         self._prefix, self._numbers = secrets.token_hex(16), itertools.count(1)
 
@@ -84,6 +85,14 @@ class Admission:
         """See `MemoryWriter.submit`."""
         loop = running_loop()
         job = self._new_job(turn)
+        backend = self._backend
+        if self.journal_queue is None and backend is not None:
+            if backend.is_quick:
+                job.epoch = backend.epoch(turn.user_id)
+            else:  # in one thread for all submits, so that no turn overtakes another
+                job.epoch = await loop.run_in_executor(
+                    self._epoch_reader, backend.epoch, turn.user_id
+                )
         space: Future[None] | None = None
         with self._state:
             same = self._same(job)
@@ -114,6 +123,9 @@ class Admission:
     def submit_nowait(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit_nowait`."""
         job = self._new_job(turn)
+        if self.journal_queue is None and self._backend is not None:
+            # Not in another thread, because an erasure after this call must refuse the turn.
+            job.epoch = self._backend.epoch(turn.user_id)
         with self._state:
             same = self._same(job)
             if same is not None:
@@ -137,9 +149,6 @@ class Admission:
         job.began, job.time = began, now or timestamp()
         if self.journal_queue is not None:
             job.rendered = render_turn(job.turn, job.operation, job.time)
-        elif self._backend is not None:
-            # Not in another thread, because an erasure after this call must refuse the turn.
-            job.epoch = self._backend.epoch(turn.user_id)
         return job
 
     async def _note_epoch(self, job: Job) -> None:
