@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -299,7 +299,8 @@ class UserRecall:
     ) -> MemoryLines:
         at = self._context.moment(valid_at)
         first: list[str] = []
-        lanes: dict[tuple[str, int], tuple[float, list[ShownFact]]] = {}
+        # A namespace in several documents has one share.
+        lanes: dict[tuple[str, int], tuple[float, list[list[ShownFact]]]] = {}
         rest: list[str] = []
         rules = self._diary.entry_rules
         until = self._context.until
@@ -321,10 +322,8 @@ class UserRecall:
                 if kind.shown_at_most is not None:
                     rest += [each.line for each in lane[kind.shown_at_most :]]
                     lane = lane[: kind.shown_at_most]
-                if place in lanes:  # a namespace in several documents has one share
-                    lane = sorted([*lanes[place][1], *lane], key=attrgetter("rank"), reverse=True)
-                lanes[place] = weight, lane
-        found = by_share(lanes.values())
+                lanes.setdefault(place, (weight, []))[1].append(lane)
+        found = by_share((weight, _merged(parts)) for weight, parts in lanes.values())
         if query:
             kinds = [kind.name for kind in shown_kinds() if kind.is_matched]
             matches = islice(self._found(query, kinds, valid_at=valid_at), _MATCHES)
@@ -350,6 +349,13 @@ def _places(kinds: Sequence[EntryKind], listed: Sequence[str]) -> list[Place]:
 def _within(kind: EntryKind, document: str) -> EntryKind:
     """Return the kind of the entries of a document; a growing memory keeps one object for each document."""
     return kind.within(document)
+
+
+def _merged(parts: list[list[ShownFact]]) -> list[ShownFact]:
+    """Return the entries of several documents as one ranking."""
+    if len(parts) == 1:
+        return parts[0]
+    return sorted(chain.from_iterable(parts), key=attrgetter("rank"), reverse=True)
 
 
 def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:
