@@ -50,6 +50,7 @@ _DEEPEST = MAX_DEPTH - 4  # levels of the value of an entry
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
+_NUMBERS = (int, float)
 # The function that `JSONEncoder(ensure_ascii=False).encode` uses for text.
 _quoted = encode_basestring
 
@@ -166,6 +167,8 @@ def _as_read_back(value: Any, where: str, depth: int) -> Any:
         return value
     if kind is bool or value is None:
         return value
+    if kind in _NUMBERS:  # before the other checks, which are slow, because vectors have many
+        return _scalar(value, where)
     if isinstance(value, dict | list | tuple | Mapping) and depth > _DEEPEST:
         # Also reached by a value that contains itself.
         raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
@@ -186,13 +189,15 @@ def _as_read_back(value: Any, where: str, depth: int) -> Any:
 
 def _scalar(value: Any, where: str) -> Any:
     """Return a scalar as it is read back from a file, without its subclass and its named zone."""
-    if isinstance(value, float) and isnan(value):
-        raise InvalidValue(f"{value!r} is not a number. Use null or a text.", where=where)
+    if isinstance(value, float):
+        if isnan(value):
+            raise InvalidValue(f"{value!r} is not a number. Use null or a text.", where=where)
+        return float(value)
     text = render_value(value, where=where)  # raises an error for other types
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int | float):
-        return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, int):
+        return int(value)
     kind = next(each for each in _TIMES if isinstance(value, each))
     return kind.fromisoformat(text)
 
