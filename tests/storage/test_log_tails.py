@@ -124,13 +124,13 @@ def test_a_history_whose_folder_is_from_1970_is_continued(tmp_path, alice, monke
         os.utime(tmp_path / folder, (0, 0))
     if month != "this month":
         monkeypatch.setattr(Clock, "month", lambda _: month)
-    others = [opened(tmp_path, segment_bytes=1500) for _ in range(2)]
+    others = [opened(tmp_path, segment_bytes=size) for size in (1500, 4_000_000, 1500)]
     for _ in range(3):
         for other in others:
             os.utime(tmp_path / "alice/history", (0, 0))
             write(other)
             assert [hit.kind for hit in other.recall("milk")] == ["episodes"]
-    assert sequences(tmp_path) == [*range(1, 11)]
+    assert sequences(tmp_path) == [*range(1, 14)]
     assert verify(LocalBackend(tmp_path), "alice") is None
 
 
