@@ -14,8 +14,14 @@ import pytest
 
 from tomldiary import Conflict, Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import DiaryError, LimitReached, LockTimeout, NestedTransaction
-from tomldiary.history.record import parse_record
+from tomldiary.errors import (
+    DiaryError,
+    LimitReached,
+    LockTimeout,
+    NestedTransaction,
+    RevisionConflict,
+)
+from tomldiary.history.record import Source, parse_record
 from tomldiary.runtime.async_bridge import OwnThread, in_thread
 from tomldiary.storage.locks import UserLocks
 
@@ -44,6 +50,25 @@ def test_a_transaction_covers_all_documents(diary, tmp_path):
     assert set(record.results) == {"preferences", "conversations"}
     assert texts(diary) == ["tea", "I love coffee."]
     assert diary.user("alice").conversations()["s"].turns == 1
+
+
+def test_a_call_within_a_block_is_not_repeated_alone(diary):
+    engine, tried = diary.engine, []
+    engine.lock_timeout = 0.01
+
+    def overtaken(tx):
+        tried.append(tx)
+        raise RevisionConflict.of(tx.user)
+
+    with diary.user("alice").transaction() as block:
+        with pytest.raises(RevisionConflict):
+            engine.transact("alice", Source("transaction"), overtaken)
+        assert len(tried) == 1
+        block.upsert_preference("likes", "tea")
+    with pytest.raises(RevisionConflict):
+        engine.transact("alice", Source("transaction"), overtaken)
+    assert len(tried) > 2
+    assert texts(diary) == ["tea"]
 
 
 def test_an_error_in_a_transaction_changes_nothing(diary, tmp_path):

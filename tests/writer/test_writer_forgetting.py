@@ -131,6 +131,24 @@ def test_a_turn_that_waits_in_memory_is_refused_after_an_erasure(tmp_path):
     assert hits(tmp_path, "secret") == []
 
 
+def test_a_turn_of_a_run_before_an_erasure_joins_no_group_in_memory():
+    gate = Gate()
+    diary = Diary("memory:", agent=gate)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    began = alice.epoch
+    alice.forget(everything=True)
+    with MemoryWriter(diary, workers=1, coalesce=4) as writer:
+        writer.submit_nowait(Turn("alice", "s", "juice", "ok"))
+        assert gate.began.acquire(timeout=LONG)
+        writer.submit_nowait(Turn("alice", "s", "coffee", "ok"))
+        late = writer.submit_nowait(Turn("alice", "s", "secret", "ok", epoch=began))
+        gate.open.set()
+        with pytest.raises(Forgotten):
+            late.wait(LONG)
+    assert texts(diary) == ["juice", "coffee"]
+
+
 def test_async_submits_in_memory_keep_their_order_and_read_no_disk(tmp_path):
     readers, slow = [], iter([0.1])
 

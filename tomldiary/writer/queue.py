@@ -374,7 +374,7 @@ def _can_be_grouped(first: Job, other: Job) -> bool:
         and first.journal is other.journal  # a group's records go to one journal
         and all(
             job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None
-            and (job.journal is not None or job.turn.epoch in {None, job.epoch})  # else it may be refused
+            and job.turn.epoch in {None, job.epoch}  # otherwise it may be refused
             for job in (first, other)
         )
     )  # fmt: skip
