@@ -274,6 +274,24 @@ def test_operations_of_a_turn_may_break_a_constraint_before_they_meet_it(diary, 
     assert [each.text for each in alice.preferences("likes").values()] == ["coffee"]
 
 
+def test_a_new_entry_gets_the_place_that_a_later_operation_frees(diary, alice):
+    key, _ = alice.upsert_preference("likes", "tea")
+
+    def replaces(_, deps):
+        new = deps.upsert("likes", "new", "coffee").id
+        deps.upsert("dislikes", "new", "milk")
+        deps.prefs["preferences"]["likes"][new]["contexts"] = ["morning"]
+        deps.forget("likes", key)
+
+    diary.constrain("preferences/likes", Constraint(limit=1))
+    diary.constrain("preferences/dislikes", Constraint(required="contexts"))
+    diary.agent = replaces
+    done = alice.add_turn("Rather coffee, without milk.", "Noted.", session_id="s")
+    assert (done.applied, len(done.skipped)) == (3, 1)
+    (left,) = alice.preferences("likes").values()
+    assert (left.text, left.contexts) == ("coffee", ["morning"])
+
+
 def test_later_operations_on_a_forbidden_entry_do_not_reach_another_one(diary, alice):
     diary.constrain("preferences/likes", Constraint(required="contexts"))
 

@@ -6,6 +6,7 @@ committed. Concurrent writes are kept. If two writers assigned the same new id, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -19,6 +20,7 @@ from tomldiary.entries.fields import data_text, entry_text, wrong_fields
 from tomldiary.entries.kinds import KINDS
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, unknown_preference
 from tomldiary.errors import (
+    DiaryError,
     ImmutableEntry,
     InvalidValue,
     LimitReached,
@@ -254,22 +256,14 @@ def apply_turn(
     check = transaction.engine.check
     if check is None:
         return changes().apply(operations)
-    try:
-        with transaction.nested(Source("turn")):
-            done = changes().apply(operations)
-            check(transaction)
-            return done
-    except _RULES:  # a rule of a collection forbids some of them, which are then skipped
-        return changes().apply(operations, check if _is_allowed(transaction, check) else None)
-
-
-def _is_allowed(transaction: Transaction, check: Callable[[Transaction], None]) -> bool:
-    """Return whether a transaction passes its check; a block that a turn joins may do so only at its end."""
-    try:
+    with suppress(*_RULES), transaction.nested(Source("turn")):
+        done = changes().apply(operations)
         check(transaction)
-    except _RULES:
-        return False
-    return True
+        return done
+    with suppress(*_RULES):  # a block that the turn joins may obey the rules only at its end
+        check(transaction)
+        return changes().apply(operations, check)
+    return changes().apply(operations)
 
 
 @dataclass(slots=True)
@@ -288,8 +282,11 @@ class _Changes:
     def apply(
         self, operations: Sequence[Operation], check: Callable[[Transaction], None] | None = None
     ) -> Applied:
-        """Apply operations in order, each with its own check if there is one, and skip those that a rule forbids."""
-        done = Applied()
+        """Apply operations in order, and skip those that a rule forbids.
+
+        A check is made for each one. Skipped ones are then tried again: a later removal may free the place of a new entry.
+        """
+        skipped: list[tuple[Operation, DiaryError]] = []
         for operation in operations:
             try:
                 if check is None:
@@ -302,13 +299,14 @@ class _Changes:
                 if isinstance(operation, UpsertPreference) and operation.created_as is not None:
                     # Later operations must not find another entry with this id.
                     self.ids[operation.category, operation.created_as] = None
-                done.skipped.append(str(error))
-                _logger.warning(
-                    "an operation no longer fits and was skipped: %s", type(error).__name__
-                )
-            else:
-                done.applied += 1
-        return done
+                skipped.append((operation, error))
+        done = len(operations) - len(skipped)
+        if check is not None and skipped and done:
+            later = self.apply([operation for operation, _ in skipped], check)
+            return Applied(done + later.applied, later.skipped)
+        for _, error in skipped:
+            _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
+        return Applied(done, [str(error) for _, error in skipped])
 
     def _apply(self, operation: Operation) -> None:
         transaction, ids, by = self.transaction, self.ids, self.by
