@@ -410,6 +410,21 @@ def test_the_record_of_a_turn_lists_preferences_before_the_conversation():
     assert [each.key for each in alice.history()] == ["likes/pref001", "conversations/s"]
 
 
+def test_direct_changes_may_have_tuples_and_fields_without_a_value():
+    def direct(_, deps):
+        deps.prefs["preferences"]["likes"] = {
+            "x": {"text": "tea", "contexts": ("morning", "evening")},
+            "y": {"text": "juice", "contexts": None},
+        }
+        deps.convs["conversations"]["s"]["keywords"] = ("tea",)
+
+    alice = Diary("memory:", Table, agent=direct).user("alice")
+    assert alice.add_turn("Hi.", "Hello.", session_id="s").skipped == []
+    stored = alice.preferences("likes")
+    assert [each.contexts for each in stored.values()] == [["morning", "evening"], []]
+    assert alice.conversations()["s"].keywords == ["tea"]
+
+
 @pytest.mark.parametrize(
     ("category", "entry", "reason"),
     [

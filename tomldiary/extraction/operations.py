@@ -448,10 +448,12 @@ def _set(
         if found is not None and not operation.delete:
             preferences.check_fit(category, key, {**found[1], **said})
     edit, kind = transaction.entries(operation.kind), KINDS[operation.kind]
-    if not operation.delete and not operation.existing:
-        said = {**dict.fromkeys(kind.needed), **said}
+    is_new = not (operation.delete or operation.existing)
+    # As the file has them: tuples are lists, and only fields that an entry needs may not be None.
+    stored = dict.fromkeys(each for each in kind.needed if is_new or each in said)
+    stored |= encode_nulls(said)
     for problem in wrong_fields(
-        ".".join(path), said, kind.texts, (kind.labels,), kind.numbers, kind.flags
+        ".".join(path), stored, kind.texts, (kind.labels,), kind.numbers, kind.flags
     ):
         raise InvalidValue(f"{problem.message}.", where=problem.where)
     set_fields(edit, replace(operation, path=path, values=tuple(said.items())))
