@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.runtime.views import DictView, Viewed
@@ -87,7 +88,8 @@ def health_of(
     stats: Mapping[str, Any], *, longest_wait: float = 300.0, most_errors: float = 0.05
 ) -> Health:
     """Return the health of a writer, derived from its `stats()`; see `MemoryWriter.health`."""
-    checked_number(longest_wait, "longest_wait", "0 or more seconds", lambda each: each >= 0)
+    if longest_wait != inf:
+        checked_number(longest_wait, "longest_wait", "0 or more seconds", lambda each: each >= 0)
     checked_number(most_errors, "most_errors", "a share from 0 to 1", lambda each: 0 <= each <= 1)
     fatal: list[str] = []
     worries: list[str] = []
