@@ -160,7 +160,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._memory_name = memory_name(name)
         names = {tool: f"{name}_{tool}" for tool in TOOL_NAMES} if name else None
         self.tools = tools_of(self.diary, self._verbs, tools, names)
-        self._writer = AgentWriter(writer, self.diary, MemoryWriter)
+        self.writer = writer
         self._user_id = checked_id("user_id", user_id, "state", "runtime")
         self._session_id = checked_id("session_id", session_id, "state", "runtime")
         self._inject = inject
@@ -191,6 +191,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def writer(self) -> MemoryWriter:
         """The writer that gets the turns."""
         return self._writer.current
+
+    @writer.setter
+    def writer(self, given: MemoryWriter | None) -> None:
+        self._writer = AgentWriter(given, self.diary, MemoryWriter)
 
     # Before the model
 
@@ -353,7 +357,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = self._end(state, runtime)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
-                store_turn(self._writer.open(), turn)
+                store_turn(self._writer, turn)
         return self._ended(state, run)
 
     async def aafter_agent(
@@ -363,7 +367,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = self._end(state, runtime)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
-                await submit_turn(self._writer.open(), turn)
+                await submit_turn(self._writer, turn)
         return self._ended(state, run)
 
     def _end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
@@ -394,7 +398,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         # The run's own error is the one to raise.
         with errors_logged("ignore", _NOT_STORED, _logger), self._turn(run, state, status) as turn:
             if turn is not None:
-                self._writer.open().submit_nowait(turn)
+                self._writer.submit_nowait(turn)
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return errors_logged(self._on_error, what, _logger)

@@ -76,13 +76,11 @@ class _Writer:
     """The option `writer`, which may be None. The attribute is the agent's writer, or None if `record` is False."""
 
     def __get__(self, capability: object, owner: object = None) -> MemoryWriter:
-        if capability is None:
-            return cast("Any", None)  # the option's default
-        held = vars(capability)["writer"]
+        held: Any = self if capability is None else vars(capability)["writer"]
         return held.current if isinstance(held, AgentWriter) else held
 
-    def __set__(self, capability: object, given: MemoryWriter | AgentWriter | None) -> None:
-        vars(capability)["writer"] = given
+    def __set__(self, capability: object, given: MemoryWriter | AgentWriter | Self | None) -> None:
+        vars(capability)["writer"] = None if given is self else given  # it is its own default
 
 
 @dataclass
@@ -121,7 +119,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     user_id: Who[AgentDepsT] = None
     session_id: Who[AgentDepsT] = None
     _: KW_ONLY
-    writer: _Writer = _Writer()
+    writer: _Writer = field(default=_Writer(), compare=False)
     record: bool = True
     tools: Literal["all", "read", "none"] | Collection[ToolName] = "all"
     descriptions: Mapping[str, str] | None = None
@@ -498,5 +496,4 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             episode=self.episodes,
             epoch=epoch,
         )
-        held = vars(self)["writer"]  # of all copies of this object
-        await submit_turn(held.open() if isinstance(held, AgentWriter) else held, turn)
+        await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import weakref
+from contextvars import ContextVar, copy_context
 
 import pytest
 from langchain.agents import create_agent
@@ -79,6 +82,81 @@ def test_a_turn_after_another_agent_closed_the_writer_is_applied(tmp_path, first
     agents[1].memory.writer.close_sync()
     texts = [item.text for item in diary.user("alice").preferences("likes").values()]
     assert texts == ["I like rain.", "I like tea.", "I like snow."]
+
+
+doors = pytest.mark.parametrize("door", [WithMiddleware, WithCapability])
+
+
+@doors
+def test_a_turn_is_applied_if_another_agent_closes_meanwhile(tmp_path, monkeypatch, door):
+    diary = Diary(tmp_path, agent="rules")
+    one, other = door(diary), door(diary)
+    writer = one.memory.writer
+
+    def closed_before(submit):
+        return lambda turn: (writer.close_sync(), submit(turn))[1]
+
+    for name in "submit_turn", "submit_nowait":
+        monkeypatch.setattr(writer, name, closed_before(getattr(writer, name)))
+    other.ask("I like tea.")
+    assert one.memory.writer is other.memory.writer is not writer
+    one.memory.writer.close_sync()
+    texts = [item.text for item in diary.user("alice").preferences("likes").values()]
+    assert texts == ["I like tea."]
+
+
+@doors
+def test_a_writer_that_a_run_opens_has_no_context_of_the_run(tmp_path, door):
+    caller, seen = ContextVar("caller", default=""), []
+
+    async def noting(message, deps):
+        seen.append(caller.get())
+
+    agent = door(Diary(tmp_path, agent=noting))
+    agent.memory.writer.close_sync()
+    request = copy_context()
+    request.run(caller.set, "alice")
+    request.run(agent.ask, "I like tea.")
+    agent.memory.writer.close_sync()
+    assert seen == [""]
+
+
+ABANDONED = """
+import sys
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
+from tomldiary import Diary
+from tomldiary_langchain import DiaryMiddleware
+
+memory = DiaryMiddleware(Diary(sys.argv[1], agent="rules"), user_id="alice")
+agent = create_agent(FakeListChatModel(responses=["ok"]), middleware=[memory])
+run = agent.stream({"messages": "I like tea."})
+next(run)
+"""
+
+
+def test_a_turn_that_comes_too_late_at_exit_is_reported(tmp_path):
+    command = [sys.executable, "-c", ABANDONED, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "a turn could not be stored" in ended.stderr
+
+
+@doors
+def test_another_writer_can_be_assigned(tmp_path, door):
+    diary = Diary(tmp_path, agent="rules")
+    agent = door(diary)
+    with MemoryWriter(diary) as writer:
+        agent.memory.writer = writer
+        agent.ask("I like tea.")
+        assert writer.stats()["submitted"] == 1
+
+
+def test_equal_capabilities_of_a_folder_count_as_one(tmp_path):
+    memories = [DiaryCapability(tmp_path, user_id="alice") for _ in range(2)]
+    agent = Agent(TestModel(call_tools=[]), capabilities=memories)
+    assert asyncio.run(agent.run("I like tea.")).output
+    for memory in memories:
+        memory.writer.close_sync()
 
 
 def test_agents_of_other_diaries_have_other_writers(tmp_path):

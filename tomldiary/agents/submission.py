@@ -8,8 +8,10 @@ If the whole user was forgotten during the run, the turn is refused. The writer 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
-    from tomldiary.writer.receipts import Turn
+    from tomldiary.writer.receipts import Receipt, Turn
     from tomldiary.writer.writer import MemoryWriter
 
 _KNOWN = 16_384  # the number of messages and turns that are remembered
@@ -61,24 +63,54 @@ class AgentWriter:
         self, given: MemoryWriter | None, diary: Diary, make: Callable[[Diary], MemoryWriter]
     ) -> None:
         self._diary, self._make = diary, make
+        # A writer that is opened in a run must not have the context of this run.
+        self._context = copy_context()
         self._is_shared = given is None or given is _shared.get(id(diary))
-        self.current = self._open_shared() if given is None else writer_of(given, diary)
+        self._last = self._shared_one() if given is None else writer_of(given, diary)
 
-    def open(self) -> MemoryWriter:
-        """Return the writer for a turn; if the shared one was closed, for example by another agent, a new one."""
-        if self._is_shared and not self.current.is_running:
-            self.current = self._open_shared()
-        return self.current
+    @property
+    def current(self) -> MemoryWriter:
+        """The writer; of shared ones, the one that was opened last by any agent."""
+        if self._is_shared:
+            self._last = _shared.get(id(self._diary), self._last)
+        return self._last
 
-    def _open_shared(self) -> MemoryWriter:
+    async def submit_turn(self, turn: Turn) -> Receipt:
+        """Do what `MemoryWriter.submit_turn` does, with a new writer if another agent closes the shared one."""
+        writer = self._open()
+        try:
+            return await writer.submit_turn(turn)
+        except RuntimeError:
+            if self._open() is writer:
+                raise
+        return await self.submit_turn(turn)
+
+    def submit_nowait(self, turn: Turn) -> Receipt:
+        """Do what `MemoryWriter.submit_nowait` does, as in `submit_turn`."""
+        writer = self._open()
+        try:
+            return writer.submit_nowait(turn)
+        except RuntimeError:
+            if self._open() is writer:
+                raise
+        return self.submit_nowait(turn)
+
+    def _open(self) -> MemoryWriter:
+        # A writer that is made while the interpreter ends loses its turns without a word.
+        if self._is_shared and not self._last.is_running and not sys.is_finalizing():
+            self._last = self._shared_one()
+        return self._last
+
+    def _shared_one(self) -> MemoryWriter:
         with _making:
             found = _shared.get(id(self._diary))
             if found is None or not found.is_running:
-                found = _shared[id(self._diary)] = self._make(self._diary)
+                found = self._context.copy().run(self._make, self._diary)
+                _shared[id(self._diary)] = found
             return found
 
 
-async def submit_turn(writer: MemoryWriter, turn: Turn) -> None:
+async def submit_turn(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
     """Submit a turn; on return it is in the writer's journal, unless its run was cancelled.
 
     While the queue is full, this waits. For a cancelled run, a thread waits instead.
@@ -101,7 +133,7 @@ async def submit_turn(writer: MemoryWriter, turn: Turn) -> None:
         raise
 
 
-def store_turn(writer: MemoryWriter, turn: Turn) -> None:
+def store_turn(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
     """Submit a turn from sync code; on return it is in the writer's journal.
 
     Raises:
@@ -113,7 +145,7 @@ def store_turn(writer: MemoryWriter, turn: Turn) -> None:
         writer.submit_nowait(turn).wait_stored()
 
 
-def _submit_without_waiting(writer: MemoryWriter, turn: Turn) -> None:
+def _submit_without_waiting(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
     try:
         writer.submit_nowait(turn)
     except WriterBusy:
