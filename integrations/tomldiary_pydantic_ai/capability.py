@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import os
 
     from pydantic_ai.agent.abstract import AgentInstructions
-    from pydantic_ai.capabilities import WrapRunHandler
+    from pydantic_ai.capabilities import AgentNode, WrapRunHandler
     from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.output import OutputContext
@@ -279,6 +279,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
         run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
         return run
+
+    async def before_node_run(
+        self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]
+    ) -> AgentNode[AgentDepsT]:
+        """Collect enqueued words of the user before a history processor can change or remove them."""
+        if self._run is not None:
+            self._run.collect_enqueued(ctx)
+        return node
 
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext

@@ -257,18 +257,28 @@ class RunState:
             for time in (time_of(part), message.timestamp)
             if time is not None
         }
-        # If it made both anew, the replacement has the same place.
+        by_time = {
+            id(part): gone.get(time_of(part), gone.get(message.timestamp))
+            for message in messages
+            for part in prompts_in(message)
+            if id(part) not in self._known
+        }
+        # If it made both anew, the replacement has the same words or the same place.
+        now = [part for message in messages for part in prompts_in(message) if said([part])]
         queued = {id(part) for message in queued_messages(ctx) for part in prompts_in(message)}
         waiting = [one for one in self._seen if one in queued]
-        now = [id(one) for message in messages for one in prompts_in(message) if said([one])]
-        by_place = self._replaced([one for one in self._seen if one not in queued], now)
+        replaced = self._replaced(
+            [self._known[one][0] for one in self._seen if one not in queued],
+            now,
+            [by_time.get(id(part)) or said([part]) for part in now],
+        )
         news: list[tuple[ModelMessage, list[ModelRequestPart]]] = []
         for message in messages:
             new: list[ModelRequestPart] = []
             for part in self._unknown(message):
-                old = by_place.get(id(part))
-                before = gone.get(time_of(part), gone.get(message.timestamp))
-                if old is not None:
+                old = replaced.get(id(part))
+                before = by_time[id(part)]
+                if before is None and old is not None:
                     before = said([old])
                 if before is None:
                     new.append(part)
@@ -277,18 +287,29 @@ class RunState:
                 if old is self._prompt_place:
                     self._prompt = None
             news.append((message, new))
-        self._seen = [*now, *waiting]
+        self._seen = [*map(id, now), *waiting]
         return news
 
-    def _replaced(self, before: list[int], now: list[int]) -> dict[int, ModelRequestPart]:
-        """Return the part that each new one replaces: as many are gone at the same place between known parts."""
-        steps = SequenceMatcher(None, before, now, autojunk=False).get_opcodes()
-        return {
-            new: self._known[old][0]
-            for step, i, j, k, m in steps
-            if step == "replace" and j - i == m - k
-            for old, new in zip(before[i:j], now[k:m], strict=True)
-        }
+    @staticmethod
+    def _replaced(
+        before: Sequence[ModelRequestPart],
+        now: Sequence[ModelRequestPart],
+        texts: Sequence[Collection[str]],
+    ) -> dict[int, ModelRequestPart]:
+        """Return the earlier part with the words of each part, or at its place between parts with the same words.
+
+        Args:
+            before: The parts that were read last, and enqueued ones that a request took since.
+            now: The parts of the messages.
+            texts: What each of them said before if this is known, or else says now.
+        """
+        old, new = [tuple(said([part])) for part in before], [tuple(each) for each in texts]
+        replaced: dict[int, ModelRequestPart] = {}
+        for step, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            if step in {"equal", "replace"} and m - k <= j - i:  # the oldest ones may be gone
+                last = before[j - (m - k) : j]
+                replaced.update((id(part), one) for one, part in zip(last, now[k:m], strict=True))
+        return replaced
 
     def _rewrite(self, before: Collection[str], after: Collection[str]) -> None:
         """Record another form of one of the user's texts since the last answer."""

@@ -1243,6 +1243,8 @@ def rewritten(message: ModelMessage, how: str) -> ModelMessage:
             parts[number] = new
     if how == "built":
         return ModelRequest(parts=parts, run_id=message.run_id)
+    if how == "bare":
+        return ModelRequest(parts=parts)
     return replace(message, parts=parts)
 
 
@@ -1303,6 +1305,36 @@ def test_words_that_a_processor_rewrites_in_the_history_are_known_again(tmp_path
         history = user_says(*(each for message in messages for each in prompts(message)))
     said = [turn.user_msg for turn in setting.writer.turns]
     assert said == [SAID, "I like milk.", "I like rum."]
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("how", ["redacted", "made anew", "built", "bare"])
+@pytest.mark.parametrize("kept", [2, 3, 9])
+def test_words_enqueued_beside_a_processor_are_submitted_once(tmp_path: Path, how: str, kept: int):
+    setting = Setting(tmp_path)
+    run: Any = None
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [rewritten(message, how) for message in messages][-kept:]
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if not any("jam" in text for message in messages for text in prompts(message)):
+            run.enqueue("I like jam.")
+        return ModelResponse(parts=[TextPart("Noted.")])
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(respond), capabilities=[setting.capability, ProcessHistory(process)]
+    )
+
+    async def chat() -> None:
+        nonlocal run
+        async with agent.iter(SAID, message_history=user_says("I like milk.")) as run:
+            async for _ in run:
+                pass
+
+    asyncio.run(chat())
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [f"I like milk.\n\n{SAID}\n\nI like jam."]
     setting.writer.close_sync()
 
 
