@@ -97,12 +97,13 @@ def turn_of(
     thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
     has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)
     present = {one.id for one in messages}
-    # A summary also replaces what is before a message. Otherwise a host removed the message.
-    replaced = {
-        id_: text
-        for id_, text in begun_with.items()
-        if goes_on or (has_summary and behind.get(id_, "") not in present)
-    }
+    replaced: dict[str, str] = {}
+    for id_, text in begun_with.items():
+        before = behind.get(id_, "")
+        # A summary also replaces what is before a message. Otherwise a host removed the message.
+        is_before_gone = before not in present and (before in replaced or before not in begun_with)
+        if goes_on or (has_summary and is_before_gone):
+            replaced[id_] = text
     thread = _with_begun(thread, replaced)
     start = turn_start(thread)
     if start is None:

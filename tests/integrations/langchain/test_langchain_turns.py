@@ -244,7 +244,7 @@ def test_a_removed_question_gets_no_answer_of_another_process(writer, tmp_path):
 @pytest.mark.parametrize("place", ["before", "behind"])
 def test_blocked_words_that_the_host_removes_beside_a_summary_stay_out(writer, place):
     summaries = SummarizationMiddleware(
-        Scripted(answers=[OK]), trigger=("messages", 4), keep=("messages", 2)
+        Scripted(answers=[OK]), trigger=("messages", 5), keep=("messages", 3)
     )
     block = PIIMiddleware("email", strategy="block")
     around = {"behind": [block], place: [summaries]}
@@ -253,9 +253,10 @@ def test_blocked_words_that_the_host_removes_beside_a_summary_stay_out(writer, p
     agent = agent_of(writer, OK, checkpointer=InMemorySaver(), **around)
     for number in range(3):
         talk(agent, f"I like the number {number}.", THREAD)
+    blocked = ["I like rum.", "I am a@example.org."]
     with pytest.raises(PIIDetectionError):
-        talk(agent, [HumanMessage("I am a@example.org.", id="blocked")], THREAD)
-    agent.update_state(THREAD, {"messages": [RemoveMessage("blocked")]})
+        talk(agent, [HumanMessage(text, id=text) for text in blocked], THREAD)
+    agent.update_state(THREAD, {"messages": [RemoveMessage(text) for text in blocked]})
     talk(agent, "What should I cook?", THREAD)
     assert writer.said[-1] == ("What should I cook?", "ok")
 
