@@ -343,6 +343,15 @@ def test_a_dry_run_that_finds_nothing_offers_no_yes_for_it(memories):
     assert "Add --yes" not in kept
 
 
+def test_a_dry_run_offers_yes_for_a_folder_without_entries(tmp_path):
+    Diary(tmp_path).user("alice").upsert_preference("likes", "tea")
+    shutil.rmtree(tmp_path / "alice/history")
+    (tmp_path / "alice/preferences.toml").write_text("[broken\n")
+    told = call("forget", "--user", "alice", "--everything", "--path", tmp_path, check=0).stdout
+    assert told.startswith("would forget: 0 entries")
+    assert "Add --yes" in told
+
+
 # edit
 
 EDITOR = """

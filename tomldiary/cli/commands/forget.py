@@ -77,10 +77,12 @@ def forget(
         return
     if not is_known:  # no error, because an erasure may be repeated
         print_text(f"nothing is stored for {one_line(user)} in {one_line(shown(path))}")
-    _print(alice, receipt, matching)
+    _print(alice, receipt, matching, is_folder=everything and is_known)
 
 
-def _print(alice: UserDiary, receipt: ForgetReceipt, matching: str | None) -> None:
+def _print(
+    alice: UserDiary, receipt: ForgetReceipt, matching: str | None, *, is_folder: bool
+) -> None:
     if receipt.hint:
         print_text(one_line(receipt.hint))
     numbers = (
@@ -98,7 +100,7 @@ def _print(alice: UserDiary, receipt: ForgetReceipt, matching: str | None) -> No
         print_text(f"  {one_line(each)}")
     if len(receipt.keys) > _MOST_KEYS:
         print_text(f"  … {len(receipt.keys) - _MOST_KEYS:,} more; --json names all")
-    if receipt.entries or receipt.conversations or receipt.records:
+    if is_folder or receipt.entries or receipt.conversations or receipt.records:
         print_not_done()
     else:  # a dry run does not search the queues of writers
         print_text("Nothing was changed. --yes would only erase turns that wait in a queue.")
