@@ -431,8 +431,9 @@ def test_a_change_that_waits_for_a_review_is_not_called_done(tmp_path, verb, arg
     alice = Diary(tmp_path, quarantine={"agent"}).user("alice")
     alice.upsert_preference("likes", "likes tea")
     alice.blocks.set("notes", "one")
-    verbs = MemoryVerbs(alice, "s1")
-    answer = getattr(verbs, verb)(*arguments)
-    assert (str(answer), answer.is_error) == (f"✅ {WAITS}", False)
+    verbs = MemoryVerbs(alice, "s1", "op-1")
+    for _ in ("a call", "its repetition"):
+        answer = getattr(verbs, verb)(*arguments)
+        assert (str(answer), answer.is_error) == (f"✅ {WAITS}", False)
     assert "likes/pref001: likes tea" in verbs.recall("tea")
     assert [change.origin for change in alice.review()] == ["agent"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import suppress
 from dataclasses import asdict
 from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -114,8 +115,6 @@ def once(user: UserDiary, session: str, operation: str, change: Callable[[], R])
 
 def failure(error: Exception) -> Answer:
     """Return an answer that describes an error, because raising it would end the model's run."""
-    if isinstance(error, DoneBefore):
-        return Answer("✅ Done already.")
     if isinstance(error, UnknownEntry):
         key = error.where[:_KEY_SHOWN]
         return Answer(f"❌ {key} does not exist. Look the entry up to see its key.")
@@ -142,10 +141,13 @@ def _answering(
 ) -> Callable[Concatenate[MemoryVerbs, P], Answer]:
     @functools.wraps(verb)
     def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        answered = Answer("✅ Done already.")
         try:
-            answered = verb(self, *args, **kwargs)
-            is_write = answered.startswith(("✅", "🗑️"))
-            return Answer(f"✅ {WAITS}", answered.data) if is_write and self.waits else answered
+            with suppress(DoneBefore):
+                answered = verb(self, *args, **kwargs)
+            if verb.__name__ in READING_VERBS or not self.waits:
+                return answered
+            return Answer(f"✅ {WAITS}", answered.data)
         except Exception as error:  # noqa: BLE001 - no error may end the host's run
             return failure(error)
 
