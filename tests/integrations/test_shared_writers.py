@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from contextvars import ContextVar, copy_context
+from dataclasses import replace
 
 import pytest
 from langchain.agents import create_agent
@@ -168,6 +169,18 @@ def test_agents_of_other_diaries_have_other_writers(tmp_path):
     assert len(writers) == 3
     for writer in writers:
         writer.close_sync()
+
+
+def test_an_agent_that_is_given_the_shared_writer_shares_its_successors(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    one = DiaryMiddleware(diary, user_id="alice")
+    other = replace(DiaryCapability(diary, user_id="alice"), writer=one.writer)
+    one.writer.close_sync()
+    asyncio.run(Agent(TestModel(call_tools=[]), capabilities=[other]).run("I like tea."))
+    assert one.writer is other.writer
+    assert one.writer.is_running
+    one.writer.close_sync()
+    assert diary.user("alice").preferences("likes")
 
 
 def test_a_given_writer_is_not_replaced_when_it_is_closed(tmp_path, caplog):
