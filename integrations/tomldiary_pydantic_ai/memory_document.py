@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from tomldiary.entries.blocks import TextBlock
 
 __all__ = [
     "DEFAULT_MAX_MEMORY_LINES",
@@ -287,7 +286,7 @@ class AgentMemory:
             written = self._user.blocks.append(
                 self._name, gap + content, session_id=self._session, actor=ACTOR
             )
-            return self._updated(written)
+            return self._told(f"Memory updated ({_lines(written.text)} lines total).")
 
         return self._changed(change)
 
@@ -310,14 +309,12 @@ class AgentMemory:
             changed = self._user.blocks.replace(
                 self._name, stored, new_text, session_id=self._session, actor=ACTOR
             )
-            return self._updated(changed)
+            return self._told(f"Memory updated ({_lines(changed.text)} lines total).")
 
         return self._changed(change)
 
-    def _updated(self, notes: TextBlock) -> str:
-        if self._user.diary.trust.waits(ACTOR):
-            return WAITS
-        return f"Memory updated ({_lines(notes.text)} lines total)."
+    def _told(self, done: str) -> str:
+        return WAITS if self._user.diary.trust.waits(ACTOR) else done
 
     def _take_over(self, memory: MemoryFile) -> None:
         """Copy notes from a file into the diary."""
@@ -342,7 +339,7 @@ class AgentMemory:
         try:
             return once(self._user, self._session, self._operation, changed)
         except DoneBefore:
-            return "Memory was updated by this call already."
+            return self._told("Memory was updated by this call already.")
         except MemoryAccessError as error:
             return f"Error: cannot access memory at '{self._shown}': {without_paths(str(error))}"
         except DiaryError as error:

@@ -396,6 +396,14 @@ def test_a_note_that_waits_for_a_review_is_not_called_saved(tmp_path):
     assert notes.read() == "No memory saved yet."
 
 
+def test_a_repeated_note_that_waits_for_a_review_is_not_called_saved(tmp_path):
+    from tomldiary_pydantic_ai.memory_document import AgentMemory  # noqa: PLC0415 - as above
+
+    user = Diary(tmp_path, quarantine={"agent"}).user("alice")
+    for _ in range(2):
+        assert AgentMemory(user, "main", "x", operation_id="call 1").write("- tea") == WAITS
+
+
 def test_the_name_of_an_agent_must_be_text(tmp_path):
     with pytest.raises(InvalidValue, match="agent_name"):
         load_memory(tmp_path, "MEMORY.md", 5)  # type: ignore[arg-type]
