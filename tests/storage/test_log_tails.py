@@ -116,15 +116,19 @@ def newest_text(root):
     return next(records.read_records(FileSystem(), root / "alice/history"))
 
 
-@pytest.mark.parametrize("month", ["this month", "2100-01"])
-def test_a_history_whose_folder_is_from_1970_is_continued(tmp_path, alice, monkeypatch, month):
+class LaterMonth(Clock):
+    def month(self):
+        return "2100-01"
+
+
+@pytest.mark.parametrize("clock", [Clock(), LaterMonth()], ids=["this month", "a later month"])
+def test_a_history_whose_folder_is_from_1970_is_continued(tmp_path, alice, clock):
     """Some archives and file systems give all folders the time 0."""
     alice.add_episode("a tea", "with milk")
     for folder in ("alice/history", "alice/episodes", "alice"):
         os.utime(tmp_path / folder, (0, 0))
-    if month != "this month":
-        monkeypatch.setattr(Clock, "month", lambda _: month)
-    others = [opened(tmp_path, segment_bytes=size) for size in (1500, 4_000_000, 1500)]
+    sizes = 1500, 4_000_000, 1500
+    others = [opened(tmp_path, segment_bytes=size, clock=clock) for size in sizes]
     for _ in range(3):
         for other in others:
             os.utime(tmp_path / "alice/history", (0, 0))
