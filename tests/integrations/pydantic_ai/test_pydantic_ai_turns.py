@@ -52,6 +52,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.usage import UsageLimits
 from pydantic_core import PydanticSerializationError
+from pydantic_graph import End
 
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.entries.episodes import ToolStep
@@ -1329,8 +1330,11 @@ def test_words_enqueued_beside_a_processor_are_submitted_once(tmp_path: Path, ho
     async def chat() -> None:
         nonlocal run
         async with agent.iter(SAID, message_history=user_says("I like milk.")) as run:
-            async for _ in run:
-                pass
+            node = run.next_node
+            while not isinstance(
+                node, End
+            ):  # in older releases, a plain loop takes nothing of the queue
+                node = await run.next(node)
 
     asyncio.run(chat())
     said = [turn.user_msg for turn in setting.writer.turns]
