@@ -443,7 +443,7 @@ def test_a_call_that_begins_after_its_transaction_was_cancelled_has_no_effect(tm
         go_on.set()
         await asyncio.to_thread(ended.wait, 20)
         await alice.aupsert_preference("likes", "coffee")
-        gc.collect()  # asyncio logs an error that nobody has read
+        gc.collect()  # asyncio logs an error that was not read
 
     asyncio.run(main())
     assert logged == []

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 import weakref
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ def close_at_exit(writer: MemoryWriter) -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_writers)
     # `atexit` runs too late, because thread pools accept no work by then. These hooks run in reverse order, so this
-    # one runs before the hook that the import of ThreadPoolExecutor registers.
-    import_module("concurrent.futures.thread")
+    # one runs before the hook that the import of ThreadPoolExecutor registered.
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_close_writers)
