@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import random
 import sys
 import threading
 import tomllib
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
@@ -200,6 +201,28 @@ def test_every_value_of_a_model_survives_a_round_trip(tmp_path, gone):
     key = diary.user("alice").commit(fact)
     assert key == "every/7/red"
     assert opened_with(diary, tmp_path).user("alice").get(key).data == fact
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    value: Any = None
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_infinity_in_a_field_without_a_type_is_kept(tmp_path, number):
+    diary = opened(tmp_path)
+    diary.register_schema("loose", Loose, Constraint(singleton_key="name"))
+    alice, mixed = diary.user("alice"), {"deep": [1, number], "none": None}
+    facts = [
+        alice.commit(Loose(name="a", value=number, extra=mixed)),
+        alice.commit("loose", {"name": "b", "value": number, "extra": mixed}),
+        alice.update(alice.commit(Loose(name="c")), {"value": number, "extra": mixed}),
+    ]
+    again = opened_with(diary, tmp_path).user("alice")
+    for data in (again.get(fact).data for fact in facts):
+        assert repr((data.value, data.extra)) == repr((number, mixed))
 
 
 def opened_with(diary, place):

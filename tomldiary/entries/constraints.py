@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 from unicodedata import normalize
 
@@ -271,7 +272,7 @@ class FactSchema:
             InvalidValue: Fields do not fit the model; the error names all of them.
         """
         try:
-            data = fact.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+            data = _as_json(fact)
         except (PydanticSerializationError, TypeError, UnicodeEncodeError):
             plain(fact.model_dump(by_alias=True, warnings=False), self.name)  # names the field
             raise
@@ -283,8 +284,7 @@ class FactSchema:
         Raises:
             InvalidValue: Fields do not fit the model; the error names all of them.
         """
-        item = self.parse(data)
-        stored = item.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        stored = _as_json(self.parse(data))
         # None is not stored if it is the default of the field.
         return encode_nulls(
             {
@@ -351,6 +351,29 @@ class FactSchema:
             if isinstance(found.get(name), str):
                 found[name] = normal_form(found[name])
         return found
+
+
+def _as_json(fact: BaseModel) -> Any:
+    """Return the fields of a fact as JSON values; infinity and NaN, which JSON lacks, stay numbers."""
+    stored = fact.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+    # pydantic turns them into None where a field has no type, and a call cannot prevent it.
+    return _with_infinity(stored, fact.model_dump(by_alias=True, round_trip=True, warnings=False))
+
+
+def _with_infinity(stored: Any, given: Any) -> Any:
+    """Return a JSON value, with infinity and NaN of the value that it was made from in place of None."""
+    if stored is None and isinstance(given, float) and not isfinite(given):
+        return float(given)
+    # By position, because keys become text.
+    if isinstance(stored, dict) and isinstance(given, Mapping):
+        table, old = cast("dict[str, Any]", stored), cast("Mapping[Any, Any]", given)
+        if len(table) == len(old):
+            return dict(zip(table, map(_with_infinity, table.values(), old.values()), strict=True))
+    elif isinstance(stored, list) and isinstance(given, Collection):
+        items, others = cast("list[Any]", stored), cast("Collection[Any]", given)
+        if len(items) == len(others):
+            return list(map(_with_infinity, items, others))
+    return stored  # pyright: ignore[reportUnknownVariableType] - any JSON value
 
 
 def _described(name: str, field: Mapping[str, Any], *, is_needed: bool) -> str:
