@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import threading
@@ -17,8 +18,9 @@ from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
+from tomldiary.runtime.sources import HOOKS, QUEUE
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step, outcome
+from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Head, Step, outcome
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary_pydantic_ai.memory_document import AgentMemory
@@ -43,6 +45,44 @@ def test_a_block_whose_user_was_changed_elsewhere_is_refused(opened):
     with one.transaction() as transaction:
         transaction.upsert_preference("likes", "coffee")
     assert [item.text for item in two.preferences("likes").values()] == ["tea", "coffee"]
+
+
+@pytest.mark.parametrize("ends_old", [False, True])
+def test_a_block_is_not_refused_for_what_it_does_not_read(opened, ends_old, monkeypatch):
+    if ends_old:  # from then on, a refused transaction makes other writers wait
+        monkeypatch.setattr("tomldiary.storage.shared.transactions._LONG", 0.0)
+    backend, elsewhere = opened(), opened()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    backend.transactions.database = database = Counting(backend.database)
+    kinds = iter([QUEUE, HOOKS])
+
+    def overtake():
+        for kind in itertools.islice(kinds, 1):
+            elsewhere.change_hidden("alice", kind, lambda text, _: f"{text}x")
+
+    database.before = overtake
+    with alice.transaction(session_id="s"):
+        alice.upsert_preference("likes", "coffee")
+    assert next(kinds, None) is None
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]
+    assert [entry.seq for entry in alice.history()] == [2, 1]
+    assert RESERVED not in elsewhere.versions("alice")
+
+
+def test_a_block_is_refused_if_a_queue_that_it_read_has_changed(opened):
+    backend, elsewhere = opened(), opened()
+    alice = Diary(backend, agent="rules").user("alice")
+
+    def overtaken():
+        with alice.transaction(session_id="s"):
+            alice.upsert_preference("likes", "coffee")
+            backend.hidden("alice", QUEUE)
+            elsewhere.change_hidden("alice", QUEUE, lambda text, _: f"{text}x")
+
+    with pytest.raises(RevisionConflict):
+        overtaken()
+    assert alice.history() == []
 
 
 def verbs(alice):

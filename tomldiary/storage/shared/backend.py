@@ -7,13 +7,14 @@ fresh state. So a transaction sees one state of the user, and no update is lost.
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Forgotten
+from tomldiary.errors import Forgotten, RevisionConflict
 from tomldiary.history.record import next_sequence
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
@@ -214,7 +215,8 @@ class SharedBackend(AsyncVerbs):
         """Store a transaction as one step; the caller holds the user's lock.
 
         Raises:
-            RevisionConflict: Another process changed the user's memory since the transaction began.
+            RevisionConflict: Another process changed the user's memory since the transaction began. Hidden documents
+                that the transaction has not read, such as a queue, do not count.
         """
         head = self.transactions.head(user)
         records = [(next_sequence(text) - 1, text) for text in commit.records]
@@ -223,7 +225,15 @@ class SharedBackend(AsyncVerbs):
             is_fresh = is_fresh and records[0][0] == next_sequence(head.record)
         if not is_fresh:  # a document was read after the head, and another process wrote in between
             raise self.transactions.conflict(user, [*commit.expected])
-        return self.transactions.commit(user, head, Step(commit.texts, records=records))
+        step, hold = Step(commit.texts, records=records), self.transactions.hold_of_caller(user)
+        hidden, deadline = hold.hidden if hold else (), time.monotonic() + self.transactions.timeout
+        while True:
+            try:
+                return self.transactions.commit(user, head, step)
+            except RevisionConflict:
+                before, head = head, self.transactions.head(user)
+                if time.monotonic() > deadline or head.shown(hidden) != before.shown(hidden):
+                    raise
 
     def save_edit(
         self,
@@ -262,6 +272,12 @@ class SharedBackend(AsyncVerbs):
 
     def hidden(self, user: str, kind: str) -> tuple[str, Token | None]:
         """Return the text and the version of a hidden document; "" and None if there is none."""
+        hold = self.transactions.hold_of_caller(user)
+        if hold is not None:
+            hold.hidden.add(kind)
+        return self._hidden_text(user, kind)
+
+    def _hidden_text(self, user: str, kind: str) -> tuple[str, Token | None]:
         token = self.token(user, kind)
         known = self._hidden.get((user, kind))
         if known is not None and known[1] == token:
@@ -300,7 +316,7 @@ class SharedBackend(AsyncVerbs):
             def attempt() -> None:
                 head = self.transactions.head(user)
                 # If the text is newer than the state, the step is refused.
-                text, _ = self.hidden(user, kind)
+                text, _ = self._hidden_text(user, kind)
                 fresh = change(text, head.epoch)
                 if fresh != text:
                     step = Step({kind: fresh}) if fresh else Step(removed=[kind])

@@ -20,7 +20,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.toml.values import checked_number, checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from tomldiary.storage.protocol import Token
 
@@ -72,6 +72,15 @@ class Head:
     """The newest history record."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """The texts of documents that were read together with the state, or that a pending step has changed, by name."""
+
+    def shown(self, hidden: Container[str]) -> tuple[object, ...]:
+        """Return what is comparable of the state without the hidden documents, other than the given ones."""
+        seen = {
+            kind: each
+            for kind, each in self.versions.items()
+            if kind in hidden or not is_hidden(kind)
+        }
+        return self.epoch, self.record, seen
 
     def after(self, step: Step, versions: Mapping[str, Token]) -> Self:
         """Return the state after a step; `versions` are those of its documents."""

@@ -139,6 +139,8 @@ class Hold:
     is_assumed: bool = False
     """Whether `head` was cached, and the database has not confirmed it."""
     group: Group | None = None
+    hidden: set[str] = field(default_factory=set[str])
+    """The hidden documents that the transaction has read."""
     has_reserved: bool = False
     """Whether this transaction has reserved the user, so that other writers wait for its end."""
 
