@@ -310,6 +310,30 @@ def test_notes_of_pydantic_deep_are_imported_once_and_their_file_kept(tmp_path: 
     assert Diary(tmp_path).user(SHARED_OWNER).block("main").text.startswith("# Notes")
 
 
+def test_notes_from_a_file_wait_for_no_review(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    file = existing_notes(tmp_path)
+    diary = Diary(tmp_path, agent="rules", quarantine={"agent"})
+    with caplog.at_level("INFO"):
+        assert Notes(diary).write("- likes milk") == [WAITS]
+    assert "were taken over from a file, which is not read any more" in caplog.text
+    file.write_text("something else")
+    assert Notes(diary).read() == "# Notes\n- likes tea\n"
+    owner = diary.user(SHARED_OWNER)
+    owner.review.accept(owner.review()[0].id)
+    assert Notes(diary).read() == "# Notes\n- likes tea\n\n- likes milk"
+
+
+def test_notes_that_wait_for_a_review_are_still_read_from_their_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    existing_notes(tmp_path)
+    diary = Diary(tmp_path, agent="rules", quarantine=lambda _: True)
+    with caplog.at_level("INFO"):
+        assert Notes(diary).write("- likes milk") == [WAITS]
+    assert "taken over" not in caplog.text
+    assert Notes(diary).read() == "# Notes\n- likes tea\n"
+
+
 def test_notes_of_pydantic_deep_can_be_corrected_at_once(tmp_path: Path):
     existing_notes(tmp_path)
     notes = Notes(tmp_path)
