@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import pickle
 import re
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import BaseModel
@@ -370,6 +371,27 @@ def test_every_key_that_recall_shows_can_be_forgotten(full, verbs, prefix):
     assert "walnut" not in full.render()
     assert [change.actor for change in full.history(limit=5)] == ["agent"] * 5
     assert use(verbs, prefix, "forget", "facts/none/x").is_error
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+@both
+def test_forgetting_a_temporal_fact_says_what_holds_now(alice, verbs, prefix):
+    alice.diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    for year, city in ((2020, "Paris"), (2022, "Oslo"), (2024, "Rome")):
+        alice.facts.commit(Home(who="me", city=city), valid_from=datetime(year, 1, 1, tzinfo=UTC))
+    alice.facts.commit(Home(who="you", city="Bonn"))
+    removed = "🗑️ Removed facts/home/me"
+    answers = [
+        f"{removed}: who = me, city = Rome. Now facts/home/me@2022-01-01 holds: who = me, city = Oslo",
+        f"{removed}@2020-01-01: who = me, city = Paris. Now facts/home/me@2022-01-01 holds: who = me, city = Oslo",
+        f"{removed}: who = me, city = Oslo",
+    ]
+    for answer in answers:
+        assert use(verbs, prefix, "forget", answer.split()[2].rstrip(":")) == answer
 
 
 def test_a_key_with_a_document_prefix_names_a_preference(full, verbs):

@@ -13,7 +13,7 @@ from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tomldiary.engine.engine import is_erased
-from tomldiary.entries.fields import data_text
+from tomldiary.entries.fields import data_text, inner_value
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import (
     BLOCKS,
@@ -41,7 +41,7 @@ from tomldiary.runtime.views import counted
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tomldiary.diary import Diary
     from tomldiary.entries.blocks import TextBlock
@@ -395,7 +395,7 @@ class MemoryVerbs:
             return item.text, _data(category, name, item)
         if kind is FACTS:
             data = self._user.facts.delete(name, **self._why)
-            return data_text(data), {"id": name, **data}
+            return f"{data_text(data)}{self._held_now(name, data)}", {"id": name, **data}
         if kind is BLOCKS:
             block = self._user.blocks.delete(name, **self._why)
             return block.text, _block_data(name, block)
@@ -408,6 +408,18 @@ class MemoryVerbs:
             return ("", {"id": name}) if found is None else (found.summary, {"id": name})
         episode = self._user.episodes.delete(name, **self._why)
         return f"{episode.input} {episode.output}", asdict(episode)
+
+    def _held_now(self, name: str, removed: Mapping[str, Any]) -> str:
+        """Return a sentence on the temporal fact that holds after the removal of another one; "" if there is none."""
+        schema = self._user.diary.fact_schemas.get(name.partition("/")[0])
+        if schema is None or not schema.constraint.temporal or not schema.constraint.keys:
+            return ""
+        with suppress(InvalidValue):  # of a removed entry that was invalid
+            schema.singleton(removed)
+            same = {field: inner_value(removed, field) for field in schema.key_fields(removed)}
+            for fact in self._user.facts.query(schema.name, same, limit=1):
+                return f". Now facts/{fact.id} holds: {data_text(schema.data(fact.data))}"
+        return ""
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
         """Return the kind and the name of an entry from a key in an answer of `recall`."""
