@@ -176,13 +176,17 @@ def test_redis_is_sent_a_step_only_once():
 
 
 @pytest.mark.parametrize("password", ["secret", ""])
-def test_a_wrong_password_of_postgres_names_the_remedy(password, monkeypatch):
+def test_a_wrong_password_of_postgres_names_the_remedy(password, monkeypatch, caplog):
     engines.space("postgres")  # skips without servers
     monkeypatch.delenv("PGPASSWORD", raising=False)
     with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
         port = servers.free_port()
         with servers.postgres(Path(folder), port, password="another"):  # noqa: S106 - of a server that lives for this test
-            said = refusal(f"postgresql://tomldiary:{password}@127.0.0.1:{port}/postgres?timeout=2")
+            url = f"postgresql://tomldiary:{password}@127.0.0.1:{port}/postgres?timeout=2"
+            said = refusal(url)
+            with Diary(url, agent="rules") as diary:
+                assert diary.stats()["durability"] == "process"
+    assert caplog.messages == []  # the settings of a server that refuses are no finding
     assert said.startswith("the server refused the connection (")
     assert said.endswith(
         "Check the user, the password (PGPASSWORD or a password file) and the name of the database."
@@ -909,13 +913,32 @@ def test_an_import_from_a_database_without_the_user_shows_no_password(
     assert "secret" not in shown.out + shown.err
 
 
-def test_a_wrong_password_of_redis_names_the_remedy():
+def test_a_wrong_password_of_redis_names_the_remedy(caplog):
     engine = engines.space("redis")
     backend = open_backend(engine.url.replace("redis://", "redis://ann:secret@"), None)
     with pytest.raises(BackendError, match="refuses the user or the password") as caught:
         Diary(backend, agent="rules").user("alice").preferences()
     assert "secret" not in str(caught.value)
+    assert backend.durability == "process"
+    assert caplog.messages == []  # the settings of a server that refuses are no finding
     backend.close()
+
+
+def test_a_redis_that_hides_its_settings_is_warned_about():
+    engine = engines.space("redis")
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    name = engine.url.rpartition("=")[2]
+    with redis.Redis.from_url(engine.server) as client:
+        rights = {"keys": ["*"], "categories": ["+@all"], "commands": ["-config"]}
+        client.acl_setuser(name, enabled=True, passwords=["+secret"], **rights)
+        try:
+            url = engine.url.replace("://", f"://{name}:secret@")
+            with Diary(url, agent="rules") as diary:
+                warnings = [each.message for each in check(diary) if each.level == "warning"]
+        finally:
+            client.acl_deluser(name)
+    assert ["does not show its append-only settings" in each for each in warnings] == [True]
 
 
 def test_tables_of_a_newer_version_are_not_touched():

@@ -186,17 +186,22 @@ class RedisDatabase:
         The settings are read until the server answers. A risk is logged as a warning.
         """
         if self._risk is None:
-            with suppress(DatabaseLost):  # the next access tries again
+            # The next access tries again, and other calls raise the error.
+            with suppress(DatabaseLost, BackendError):
                 self._risk = self._found_risk()
                 if self._risk:
                     _logger.warning("%s: %s", self, self._risk)
         return self._risk
 
     def _found_risk(self) -> str:
+        from redis import exceptions  # noqa: PLC0415 - an optional dependency
+
         try:
             settings = self._run(lambda: self._client.config_get("append*"))
             settings |= self._run(lambda: self._client.config_get("maxmemory*"))
-        except BackendError:
+        except BackendError as error:
+            if isinstance(error.__cause__, exceptions.AuthenticationError):
+                raise
             settings = None
         if settings is None:
             return "does not show its append-only settings; losses after a crash are unknown."

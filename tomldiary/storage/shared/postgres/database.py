@@ -161,10 +161,8 @@ class PostgresDatabase:
             try:
                 off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
                 self._risk = off and f"has {off} off, so a power cut loses writes. Set it on."
-            except DatabaseLost:
-                return None  # the next access tries again
-            except BackendError:
-                self._risk = "does not show its settings; losses after a power cut are unknown."
+            except (DatabaseLost, BackendError):
+                return None  # the next access tries again, and other calls raise the error
             if self._risk:
                 _logger.warning("%s: %s", self, self._risk)
         return self._risk
