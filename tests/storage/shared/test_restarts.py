@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -16,10 +17,11 @@ from typer.testing import CliRunner
 import engines
 import servers
 from tomldiary import BackendError, Diary, MemoryWriter, Turn
-from tomldiary.cli.app import app
+from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.postgres.statements import DROP
+from tomldiary.storage.shared.redis import RedisDatabase
 from waiting import until
 
 LONG = 60  # seconds; nothing waits that long unless it is broken
@@ -217,6 +219,29 @@ def test_a_client_that_falls_silent_in_an_erasure_holds_up_no_other_one():
             heard.set()
             erasing.join()
         assert len(alice.preferences("likes")) == 0
+
+
+@pytest.mark.parametrize("name", ["redis"])
+def test_a_server_that_stops_during_a_list_of_users_is_one_error(place, monkeypatch, capsys):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    listed = RedisDatabase.users
+
+    def users(database):
+        found = [*listed(database)]
+        with redis.Redis.from_url(url) as client:
+            client.shutdown(save=False)
+        return found
+
+    with servers.redis(*place) as url:
+        with Diary(url, agent="rules") as diary:
+            for name in ("alice", "bob", "carol"):
+                diary.user(name).upsert_preference("likes", "tea")
+        monkeypatch.setattr(RedisDatabase, "users", users)
+        monkeypatch.setattr(sys, "argv", ["tomldiary", "users", "--path", f"{url}?timeout=0.2"])
+        with pytest.raises(SystemExit):
+            run()
+    assert capsys.readouterr().err.count("cannot be reached") == 1
 
 
 @pytest.mark.parametrize("name", ["redis"])

@@ -14,6 +14,7 @@ from tomldiary.entries.kinds import BLOCKS, KINDS
 from tomldiary.errors import DiaryError
 from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ def users(
     for name in names[:limit]:
         try:
             found.append(_figures(diary, path, name))
-        except DiaryError as error:  # of one user, so the others are listed
+        except DiaryError as error:
+            if isinstance(error.__cause__, DatabaseLost):
+                raise
+            # It is of one user, so the others are listed.
             print_error(one_line(error))
             broken += 1
     if as_json:
