@@ -80,6 +80,7 @@ __all__ = [
     "WeakClaim",
     "WriterBusy",
     "cause_of",
+    "printed",
     "without_paths",
     "wrong_type",
     "wrong_value",
@@ -118,7 +119,17 @@ def wrong_type(value: object, expected: str, where: str, hint: str = "") -> Inva
 
 def wrong_value(value: object, expected: str, where: str, hint: str = "") -> InvalidValue:
     """Return the error for a value that is not allowed; `hint` says what to do."""
-    return InvalidValue(f"expected {expected}, found {value!r}. {hint}".rstrip(), where=where)
+    return InvalidValue(
+        f"expected {expected}, found {printed(value)}. {hint}".rstrip(), where=where
+    )
+
+
+def printed(value: object) -> str:
+    """Return the `repr` of a value for an error."""
+    try:
+        return repr(value)
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        return "an integer of more than 4,300 digits"
 
 
 class UnknownCategory(DiaryError, ValueError):

@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError
 
 from tomldiary.entries.fields import MAX_KEY, inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
-from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.errors import InvalidValue, SchemaError, printed
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
 
 if TYPE_CHECKING:
@@ -112,10 +112,12 @@ class Constraint:
             )
         limit: Any = self.limit
         if limit is not None and (type(limit) is not int or limit < 1):
-            raise SchemaError(f"limit: expected a whole number of at least 1, found {limit!r}.")
+            raise SchemaError(
+                f"limit: expected a whole number of at least 1, found {printed(limit)}."
+            )
         ttl: Any = self.ttl
         if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
-            raise SchemaError(f"ttl: expected a timedelta longer than zero, found {ttl!r}.")
+            raise SchemaError(f"ttl: expected a timedelta longer than zero, found {printed(ttl)}.")
         if self.append_only and self.temporal:
             raise SchemaError(
                 "append_only and temporal exclude each other: a fact ends where another begins."

@@ -16,7 +16,14 @@ from tomldiary.entries.facts import (
     short,
 )
 from tomldiary.entries.fields import author, check_key, entry_data, said_by
-from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
+from tomldiary.errors import (
+    ImmutableEntry,
+    InvalidValue,
+    LimitReached,
+    UnknownEntry,
+    WeakClaim,
+    printed,
+)
 from tomldiary.text.incremental_index import put_noted
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, in_utc, same_value, timestamp
 
@@ -74,7 +81,7 @@ class FactRules(Facts):
         given: Any = by.confidence
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
             raise InvalidValue(
-                f"expected a number from 0 to 1, found {given!r}.",
+                f"expected a number from 0 to 1, found {printed(given)}.",
                 where=f"{schema.name}._confidence",
             )
         single = schema.singleton(decode_nulls(data))

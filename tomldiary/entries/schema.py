@@ -29,7 +29,7 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticUndefinedAnnotation
 
 from tomldiary.entries.models import ConversationItem, PreferenceItem
-from tomldiary.errors import InvalidValue, SchemaError, UnknownCategory
+from tomldiary.errors import InvalidValue, SchemaError, UnknownCategory, printed
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -109,7 +109,9 @@ def weight_of(extra: object, where: str) -> float:
         cast("Mapping[str, object]", extra).get("weight", 1) if isinstance(extra, Mapping) else 1
     )
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
-        raise SchemaError(f"{where}: the weight is a positive number, such as 3; found {weight!r}.")
+        raise SchemaError(
+            f"{where}: the weight is a positive number, such as 3; found {printed(weight)}."
+        )
     return float(weight)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
-from tomldiary.errors import DiaryError, DocumentError, HistoryPruned, InvalidValue
+from tomldiary.errors import DiaryError, DocumentError, HistoryPruned, InvalidValue, printed
 from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
@@ -117,7 +117,7 @@ class PastTexts:
         newest = self.newest()
         if not 0 <= point <= newest:
             raise InvalidValue(
-                f"there is no transaction {point}; the newest is {newest}.", where=where
+                f"there is no transaction {printed(point)}; the newest is {newest}.", where=where
             )
         return point
 

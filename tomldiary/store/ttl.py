@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.engine import Engine, Source, Transaction
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, printed
 from tomldiary.logging import get_logger
 from tomldiary.store.writes import remove_items
 
@@ -62,7 +62,9 @@ class Sweeper:
         from concurrent.futures import Future  # noqa: PLC0415 - only a sweeper needs it
 
         if isinstance(minutes, bool) or not minutes > 0:
-            raise InvalidValue(f"expected minutes above 0, found {minutes!r}.", where="interval")
+            raise InvalidValue(
+                f"expected minutes above 0, found {printed(minutes)}.", where="interval"
+            )
         if self.is_running and self._done is not None and not self._stop.is_set():
             return self._done
         self._stop = threading.Event()

@@ -15,7 +15,7 @@ from numbers import Integral
 from sys import float_info, maxsize
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.errors import InvalidValue, printed, wrong_type
 from tomldiary.toml.parse import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
     # A DataFrame has whole numbers of other types than int.
     if isinstance(value, bool) or not isinstance(value, int | Integral) or value < least:
         raise InvalidValue(
-            f"expected a whole number of at least {least}, found {value!r}.", where=where
+            f"expected a whole number of at least {least}, found {printed(value)}.", where=where
         )
     return int(value)
 
@@ -258,7 +258,7 @@ def checked_flag(value: object, where: str) -> bool:
         InvalidValue: The value is neither.
     """
     if not isinstance(value, bool):
-        raise InvalidValue(f"expected True or False, found {value!r}.", where=where)
+        raise InvalidValue(f"expected True or False, found {printed(value)}.", where=where)
     return value
 
 
@@ -270,7 +270,7 @@ def checked_names(value: object, where: str) -> tuple[str, ...]:
     """
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Iterable) or isinstance(names, bytes):
-        raise InvalidValue(f"expected a list of names, found {value!r}.", where=where)
+        raise InvalidValue(f"expected a list of names, found {printed(value)}.", where=where)
     return tuple(checked_text(name, where) for name in cast("Iterable[object]", names))
 
 
@@ -298,7 +298,7 @@ def checked_number(value: Any, where: str, expected: str, fits: Callable[[float]
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not abs(value) <= float_info.max or not fits(value):
-        raise InvalidValue(f"expected {expected}, found {value!r}.", where=where)
+        raise InvalidValue(f"expected {expected}, found {printed(value)}.", where=where)
     return value
 
 
@@ -377,7 +377,7 @@ def in_utc(given: When, where: str = "") -> datetime:
     found = moment(given)
     if found is None:
         raise InvalidValue(
-            f"expected a time such as 2026-11-20T12:00, found {given!r}.", where=where
+            f"expected a time such as 2026-11-20T12:00, found {printed(given)}.", where=where
         )
     return found
 

@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError, Conflict, InvalidValue, LockTimeout
+from tomldiary.errors import BackendError, Conflict, InvalidValue, LockTimeout, wrong_value
 from tomldiary.extraction.failures import NoCompletion, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 from tomldiary.storage.shared.database import DatabaseLost
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Stats = WeakMethod[Callable[[], Mapping[str, Any]]]
 
 _REMEMBERED = 1024  # turns
+_MOST_WORKERS = 10_000  # each has a thread
 PERCENTILES = (50, 95, 99)
 """The percentiles of the latency that are reported."""
 _OBSERVED = (
@@ -177,7 +178,8 @@ class Options:
     consolidate_after: float | None
 
     def __post_init__(self) -> None:
-        checked_count(self.workers, "workers")
+        if checked_count(self.workers, "workers") > _MOST_WORKERS:
+            raise wrong_value(self.workers, f"at most {_MOST_WORKERS:,} workers", "workers")
         for name in ("qsize", "coalesce", "breaker"):
             checked_count(getattr(self, name), name, least=1)
         checked_limit(self.consolidate_every, "consolidate_every", least=1)

@@ -85,8 +85,9 @@ class MemoryWriter(Viewed):
 
     Args:
         diary: The diary that applies the turns.
-        workers: The maximum number of turns in work at the same time, each of a different user. With 0, the writer
-            only stores turns in a shared database, and other writers apply them. Closing does not wait for them.
+        workers: The maximum number of turns in work at the same time, each of a different user; at most 10,000. With 0,
+            the writer only stores turns in a shared database, and other writers apply them. Closing does not wait for
+            them.
         qsize: The maximum number of waiting turns; at this limit `submit` waits and `submit_nowait` raises.
         timeout: The extractor's time limit for one turn in seconds; None is no limit.
         retry: The number of attempts after transient errors, and the pauses between them.
