@@ -29,6 +29,14 @@ def age(file: Path) -> None:
     [
         ("[preferences.likes.pref001]\ntext = 5", "preferences.likes.pref001.text: expected text"),
         ("[preferences.likes.pref001]\ncontexts = []", "preferences.likes.pref001.text: expected"),
+        (
+            '[preferences.likes.""]\ntext = "tea"',
+            'preferences.likes."": expected an id of 1 to 200',
+        ),
+        (
+            f"[preferences.likes.{'x' * 201}]\ntext = 'tea'",
+            f"preferences.likes.{'x' * 201}: expected",
+        ),
         ("[preferences.liks.pref001]\ntext = 'tea'", "preferences.liks: DefaultPrefTable has no"),
     ],
 )
@@ -48,6 +56,17 @@ def test_an_entry_that_is_not_read_as_meant_is_named(
 class Home(BaseModel):
     who: str
     city: str
+
+
+def test_keys_of_the_greatest_allowed_length_are_no_problem(tmp_path: Path) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    alice, longest = diary.user("alice"), "x" * 200
+    alice.facts.commit(Home(who=longest, city="Rome"), valid_from="2024-05-01T12:00:00.123456")
+    alice.upsert_preference("likes", "tea", id=longest)
+    alice.blocks.set(longest, "Be brief.")
+    alice.add_turn("I like tea.", "Noted.", "s" * 300)
+    assert alice.problems() == []
 
 
 def test_a_wrong_time_of_a_temporal_fact_is_named(tmp_path: Path) -> None:

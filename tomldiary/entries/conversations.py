@@ -210,6 +210,7 @@ class ConversationKind(EntryKind):
     """`[conversations.session]`: one rolling summary for each session."""
 
     is_reserved = True
+    longest_key = None
     order = 3
     numbers = ("_turns",)
     shape = "conversations/session"

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tomldiary.entries.fields import (
+    MAX_KEY,
     Problem,
     columns_of,
     data_text,
@@ -163,6 +164,8 @@ class EntryKind:
     """The order of groups with equal weights in a prompt, lowest first."""
     longest: int | None = None
     """The maximum number of characters of a text, and of all labels; None for no limit, or one that the kind checks."""
+    longest_key: int | None = MAX_KEY
+    """The maximum number of characters of a key, which is not empty; None if any text can be a key."""
     is_private = False
     """Whether its entries are not part of the memory yet, so that indexes and feeds omit them."""
     shown_at_most: int | None = None

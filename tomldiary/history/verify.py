@@ -97,7 +97,8 @@ def walk(backend: Backend, user: str) -> Walked:
         walked.damage = Damage(
             backend.place(user, kind),
             end + 1,
-            f"the document was written by transaction {named}, but history ends at {end}.",
+            f"the document was written by transaction {named}, but history ends at {end}. If the"
+            f" number was typed by hand, set seq in [_meta] to {end}.",
         )
     return walked
 

@@ -54,6 +54,11 @@ def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem
             message = f"nothing reads this table, and forget cannot finish while it is in {name!r}"
             remedy = "Remove it, or move it to the right document."
         yield Problem(render_path((root,)), message, remedy)
+    if kind.longest_key is not None:
+        for path in kind.tables(document):
+            if not 0 < len(path[-1]) <= kind.longest_key:
+                message = f"expected an id of 1 to {kind.longest_key} characters"
+                yield Problem(render_path(path), message, "Rename the table, or remove it.")
     yield from kind.problems(document, rules)
 
 
@@ -211,6 +216,7 @@ class _Unregistered(EntryKind):
     """Entries of a document without a registered kind, which are kept, exported and forgotten, but not read."""
 
     is_recalled = is_shown = False
+    longest_key = None
 
 
 PREFERENCES = register(PreferenceKind("preferences", texts=("text",), labels="contexts"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Facts, Held, chained, interval, stored_facts
 from tomldiary.entries.fields import (
+    MAX_KEY,
     Problem,
     columns_of,
     data_text,
@@ -36,6 +37,7 @@ class FactKind(EntryKind):
     is_split = True
     order = 0
     shape = "facts/type/key"
+    longest_key = MAX_KEY + len("@2026-01-01T00:00:00.000000Z")
     has_times = True
 
     def resolved(

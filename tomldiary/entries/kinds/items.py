@@ -38,6 +38,7 @@ class ItemKind(EntryKind):
     """`[items.key]` in `items/<namespace>`: the values of LangGraph namespaces."""
 
     shape = "items/namespace/key"
+    longest_key = None
     order = 4
     has_times = True
     namespace = ""
