@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -291,6 +292,15 @@ def test_show_prints_facts_and_blocks_as_lines_without_their_toml(memories):
     assert re.search(r"^facts/diet/she  [\d-]+  who = she, food = vegan$", shown, re.MULTILINE)
     assert re.search(r"^blocks/persona  [\d-]+  Brief\.\n    Kind\.$", shown, re.MULTILINE)
     assert "_created" not in shown
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a pipe is needed")
+@pytest.mark.parametrize("option", [[], ["--raw"], ["--json"]])
+def test_show_names_a_pipe_in_place_of_a_document(memories, option):
+    pipe = Path(memories) / "alice/blocks.toml"
+    os.mkfifo(pipe)
+    said = call("show", "alice", "--path", memories, *option, check=2)
+    assert said.stderr == f"{pipe}: is not a regular file. Remove it.\n"
 
 
 def test_show_narrows_to_a_category(memories):

@@ -363,6 +363,8 @@ def test_what_is_no_file_in_place_of_a_document_is_a_problem(root, make):
     found = only(wrong(root))
     assert (found.level, found.place) == ("problem", str(file))
     assert found.remedy == "Replace it with a regular file, or remove it."
+    make(root / "bob/facts.toml")  # of which history knows nothing
+    assert [each.place for each in wrong(root)] == [str(file), str(root / "bob/facts.toml")]
 
 
 def test_a_damaged_key_of_the_fencing_tokens_is_a_problem(root):

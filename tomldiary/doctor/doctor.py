@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.doctor.files import Finding, Findings, check_files, check_place
-from tomldiary.entries.kinds import problems_in, typed_kinds
+from tomldiary.entries.kinds import KINDS, problems_in, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
@@ -202,8 +202,13 @@ def _findings_of(diary: Diary, user: str) -> list[Finding]:
 def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
     backend = diary.engine.backend
     documents: dict[str, Document | None] = {}
-    for kind in stored_kinds(backend, user):
+    listed = stored_kinds(backend, user)
+    # Only files are listed, not what replaced one.
+    others = KINDS if isinstance(backend, LocalBackend) else ()
+    for kind in dict.fromkeys([*listed, *others]):
         document, problems = _read(backend, user, kind)
+        if not problems and kind not in listed:
+            continue
         documents[kind] = document
         yield from problems
         if document is not None:

@@ -24,7 +24,7 @@ from tomldiary.cli.output import (
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.kinds import CONVERSATIONS, PREFERENCES, entries_in, entry_kind
+from tomldiary.entries.kinds import CONVERSATIONS, KINDS, PREFERENCES, entries_in, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, UnknownCategory
@@ -82,8 +82,11 @@ def show_memory(
     alice = known_user(path, user)
     if at is not None:
         alice = alice.as_of(point(at, alice))
-    names = dict.fromkeys(("preferences", "conversations", *alice.documents()))
-    stored = {kind: Document.parse(alice.document(kind)) for kind in names}
+    with alice.diary.engine.reading():
+        for kind in KINDS:
+            alice.document(kind)  # raises an error for what is no regular file, which is not listed
+        names = dict.fromkeys(("preferences", "conversations", *alice.documents()))
+        stored = {kind: Document.parse(alice.document(kind)) for kind in names}
     joined = _joined(stored)
     shown = stored if raw else joined
     if category is not None:
