@@ -264,6 +264,18 @@ def test_a_first_recall_in_many_documents_reads_history_a_few_times():
     assert backend.count < 10 * 300
 
 
+def test_a_rollback_reads_only_the_new_records_again():
+    backend = CountingBackend()
+    alice = Diary(backend, agent="rules").user("alice")
+    for number in range(200):
+        alice.blocks.set("plan", f"version {number}")
+    for _ in range(3):
+        backend.count = 0
+        alice.rollback()
+        assert backend.count < 50
+    assert alice.block("plan").text == "version 198"
+
+
 def test_a_record_that_was_altered_for_a_while_is_found_again():
     history = History()
     for kind in ("items/a", "items/b", "items/c"):

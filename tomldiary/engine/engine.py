@@ -387,14 +387,19 @@ class Engine(DocumentCache):
             )
         return changed
 
-    def log_hand_edits(self, user: str, kinds: Iterable[str]) -> None:
-        """Log the hand edits of some documents.
+    def log_hand_edits(self, user: str) -> None:
+        """Log the hand edits of all documents, also of those whose files were removed.
 
         Raises:
             RevisionConflict: Other machines changed the user's memory all the time.
         """
+
+        def run() -> None:
+            known = self.whole_history(user).documents
+            self.logged_versions(user, dict.fromkeys([*self.backend.kinds(user), *known]))
+
         with self.backend.lock(user, self.lock_timeout):
-            repeated(lambda: self.logged_versions(user, kinds), self.lock_timeout)
+            repeated(run, self.lock_timeout)
 
     def logged_versions(self, user: str, kinds: Iterable[str]) -> dict[str, Token | None]:
         """Log the hand edits of some documents; return the versions of the readable ones. The caller holds the lock.

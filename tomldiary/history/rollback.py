@@ -110,7 +110,7 @@ class Undo:
         engine.refuse_open(user)
         # With lost records, the transactions to undo are unknown, and the error below says so.
         if not is_lost(engine.backend.last_record(user)):
-            engine.log_hand_edits(user, self._past.kinds())
+            engine.log_hand_edits(user)
 
         def undo(transaction: Transaction) -> Rollback:
             records = self._undoable(steps, session_id, to)
