@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import BaseModel
 
+from hand_edits import age
 from tomldiary import Constraint, Diary, PreferenceItem
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
@@ -392,6 +393,18 @@ def test_forgetting_a_temporal_fact_says_what_holds_now(alice, verbs, prefix):
     ]
     for answer in answers:
         assert use(verbs, prefix, "forget", answer.split()[2].rstrip(":")) == answer
+
+
+def test_an_invalid_temporal_fact_can_be_forgotten(alice, tmp_path):
+    alice.diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    alice.facts.commit(Home(who="me", city="Paris"))
+    file = tmp_path / "alice/facts.toml"
+    file.write_text(f'{file.read_text()}\n[facts.home.bad]\nwho = {{ "$none" = 1 }}\n')
+    age(file)
+    verbs = MemoryVerbs(alice, "s")
+    assert verbs.forget("facts/home/bad") == "🗑️ Removed facts/home/bad: who = $none 1"
+    removed = "🗑️ Removed facts/facts/home/me: who = me, city = Paris"
+    assert verbs.forget("facts/facts/home/me") == removed
 
 
 def test_a_key_with_a_document_prefix_names_a_preference(full, verbs):

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, field_validator
 
 from counted_models import counted
 from hand_edits import age
@@ -223,6 +223,24 @@ def test_infinity_in_a_field_without_a_type_is_kept(tmp_path, number):
     again = opened_with(diary, tmp_path).user("alice")
     for data in (again.get(fact).data for fact in facts):
         assert repr((data.value, data.extra)) == repr((number, mixed))
+
+
+class Hiding(BaseModel):
+    pin: float | None = None
+    keys: list[bytes] = []
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    @field_serializer("pin", when_used="json")
+    def hidden(self, _):
+        return None
+
+
+def test_what_a_serializer_of_a_model_makes_is_stored(tmp_path):
+    diary = opened(tmp_path)
+    diary.register_schema("hiding", Hiding)
+    fact = diary.user("alice").commit(Hiding(pin=1234.0, keys=[b"\xff"]))
+    assert diary.user("alice").get(fact).data == Hiding(keys=[b"\xff"])
 
 
 def opened_with(diary, place):
