@@ -17,7 +17,7 @@ _LONGEST = 300
 _SECRET = re.compile(
     r"(?i)(?:bearer\s+\S+|\b(?:sk|pk|rk|key|api[-_]?key|token|gsk|xai|AIza)[-_=:]\s*[\w*.\-]{4,}|://[^/\s@]+@)"
 )
-_ADDRESS = re.compile(r"\b[\w.+-]*://\S+")
+_ADDRESS = re.compile(r"(?<![\w.+-])[\w.+-]*+://\S+")
 _STATUSES = {
     400: ("refused the request", "Check the model's name and its settings."),
     401: ("refused the key", "Check the provider's API key."),

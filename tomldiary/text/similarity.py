@@ -33,11 +33,13 @@ Scorer = Callable[[str, str], float]
 # Punctuation that separates words. Marks that are significant in names ("C++", "C#", ".NET") and symbols such as
 # emoji are kept.
 _DROPPED = re.compile(r"[\s!\"$%&'()*,/:;<=>?@\[\\\]^_`{|}~‐-―‘-‟…、。「」！？，：；（）]+")
-_EDGE_DOTS = re.compile(r"(?<!\S)\.+(?=\s|$)|(?<=\S)\.+(?=\s|$)")
+_EDGE_DOTS = re.compile(r"(?<!\.)\.++(?=\s|$)")
 _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # most texts, detected quickly
-_PAUSE = re.compile(r"(?<![\d\s])[,;:]+(?=\s)")
-_STOPS = re.compile(r"(?:[.…。]|(?<!\d)!|(?<=\s)!|！)+(?=\s|$)")
+# A run of marks that no space follows is matched as well, and kept, so that it is not scanned again from each mark.
+_PAUSE = re.compile(r"(?<![\d\s])[,;:]++(?P<end>(?=\s))?")
+_STOPS = re.compile(r"(?:[.…。]|(?<!\d)!|(?<=\s)!|！)++(?P<end>(?=\s|$))?")
+_BEFORE_PAUSE = 40  # characters; every negation is shorter
 _END = " \t\r\n,;:、.…。"
 _EDGE_QUOTES = re.compile(
     r"(?<![^\s(])[\"']+(?=\w)|(?<=[^\W\d])[\"]+(?=[\s.,;:!)]|$)|(?<=[.,!])[\"]+(?=\s|$)"
@@ -77,21 +79,28 @@ def identity(text: str) -> str:
     if _PLAIN.fullmatch(text):
         return text.lower().rstrip(" .!") or text.strip()
     folded = plain_signs(visible(text))
-    units = {found.span(): found.group() for found in _UNIT.finditer(folded)}
     lowered = folded.lower()
     if len(lowered) == len(folded):  # the lengths differ for "İ"
-        for (start, end), unit in units.items():
-            lowered = lowered[:start] + unit + lowered[end:]
+        letters = list(lowered)
+        for unit in _UNIT.finditer(folded):
+            letters[slice(*unit.span())] = unit.group()
+        lowered = "".join(letters)
     if '"' in lowered or "'" in lowered:
         lowered = _EDGE_QUOTES.sub("", lowered)
     lowered = _PAUSE.sub(_without_pause, lowered)
-    lowered = _STOPS.sub(".", lowered).rstrip(_END)
+    lowered = _STOPS.sub(_as_stop, lowered).rstrip(_END)
     return " ".join(lowered.split()) or text.strip()
 
 
 def _without_pause(pause: re.Match[str]) -> str:
-    before = pause.string[: pause.start()].split()
+    if pause["end"] is None:
+        return pause.group()
+    before = pause.string[max(0, pause.start() - _BEFORE_PAUSE) : pause.start()].split()
     return pause.group() if before and before[-1].strip("\"'(") in NEGATIONS else ""
+
+
+def _as_stop(stops: re.Match[str]) -> str:
+    return stops.group() if stops["end"] is None else "."
 
 
 def same_text(left: str, right: str) -> bool:

@@ -35,9 +35,9 @@ _WORD = re.compile(
 )
 _LATIN_WORD = re.compile(r"[a-z]+(?![^\W_])|[^\W_]+")
 _ELIDED = re.compile(r"(?<=\w)['\u2019](?:s|t|d|m)\b|\b(?:[cdjlmnst]|qu)['\u2019](?=\w)")
-_SIGNED = re.compile(
-    r"[$\u20ac\u00a3\u00a5\u20b9]\s?\d[\d.,]*|\d[\d.,]*\s?[%\u20ac$\u00a3\u00a5\u20b9\u00b0]"
-    r"|(?<![\w.])[-+<>=\u2264\u2265]{1,2}\s?\d[\d.,]*|\d+(?:[.:,/-]\d+)+|\b[a-z](?:\+\+|#)"
+_SIGNED = re.compile(  # no run of digits is scanned again from its middle
+    r"[$\u20ac\u00a3\u00a5\u20b9]\s?\d[\d.,]*|\d[\d.,]{0,30}+\s?[%\u20ac$\u00a3\u00a5\u20b9\u00b0]"
+    r"|(?<![\w.])[-+<>=\u2264\u2265]{1,2}\s?\d[\d.,]*|(?<!\d)\d++(?:[.:,/-]\d++)+|\b[a-z](?:\+\+|#)"
 )
 _MAY_BE_SIGNED = re.compile(r"\d|[a-z](?:\+\+|#)")
 _JOINT = re.compile(

@@ -1,0 +1,42 @@
+"""Texts of full length that repeat one mark or digit; each once took seconds or minutes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.extraction.failures import explained
+from tomldiary_langgraph import DiaryStore
+
+LONGEST = 10_000  # characters of a preference
+RUNS = ["…", ".", "!", "a, ", ",", "-", "=", "1", "1,.", "1a ", "一", "ﷺ"]
+
+
+def took(action, *arguments, **options):
+    began = time.process_time()
+    action(*arguments, **options)
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_preference_that_repeats_a_mark_is_stored_quickly(run):
+    alice = Diary("memory:", agent="rules").user("alice")
+    alice.upsert_preference("likes", f"ş {run}")
+    text = f"ş {run * LONGEST}"[: LONGEST - 1]
+    assert took(alice.upsert_preference, "likes", f"{text}X") < 0.5
+    assert took(alice.upsert_preference, "likes", f"{text}Y") < 0.5
+
+
+@pytest.mark.parametrize("run", ["1", "1,.", "12:", "$1"])
+def test_an_item_that_repeats_digits_is_found_quickly(run):
+    store = DiaryStore("memory:")
+    text = f"{run * 10 * LONGEST}"[: 10 * LONGEST]
+    store.put(("alice",), "k", {"text": text})
+    assert took(store.search, ("alice",), query=text) < 2
+
+
+@pytest.mark.parametrize("run", ["a.", "sk-a-", "1+"])
+def test_the_error_of_a_provider_is_explained_quickly(run):
+    assert took(explained, ValueError(run * 10 * LONGEST)) < 0.5
