@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.entries.kinds import problems_in
 from tomldiary.logging import get_logger, tell
+from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
@@ -42,4 +43,5 @@ class Enforcement:
             first = found[0]
             place = after.place_of(first.where, self._engine.backend.place(user, kind))
             also = f" problems() lists {len(found) - 1} more." if found[1:] else ""
-            tell(_logger, f"{place}: {first.where}: {first.message}. {first.remedy}{also}")
+            told = f"{place}: {first.where}: {first.message}. {first.remedy}{also}"
+            tell(_logger, one_line(told))  # a key may contain characters that a terminal hides

@@ -53,6 +53,18 @@ def test_an_entry_that_is_not_read_as_meant_is_named(
     assert problem.startswith(named)
 
 
+def test_a_warning_of_a_hand_edit_shows_hidden_characters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(f'{file.read_text()}\n[preferences.likes."a\u200bb"]\ntext = 5\n')
+    age(file)
+    alice.preferences()
+    assert r'likes."a\u200bb".text: expected text' in caplog.text
+
+
 class Home(BaseModel):
     who: str
     city: str

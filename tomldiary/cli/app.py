@@ -63,7 +63,7 @@ class _Command(TyperCommand):
         if extra and not ctx.resilient_parsing:
             hint = ". Name the user with --user; put a text of several words in quotes."
             ctx.fail(
-                f"Got unexpected extra argument(s) ({' '.join(extra)}){hint if 'user' in ctx.params else '.'}"
+                f"Got unexpected extra argument(s) ({one_line(' '.join(extra))}){hint if 'user' in ctx.params else '.'}"
             )
         return extra
 
