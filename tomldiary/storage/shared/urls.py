@@ -92,7 +92,7 @@ def open_url(url: str) -> SharedBackend:
         try:
             return made(parts.netloc, **path, **options)
         except ValueError as error:
-            raise InvalidValue(" ".join(str(error).split()), where=url) from error
+            raise InvalidValue(" ".join(str(error).split()), where=without_secrets(url)) from error
     # `urlunsplit` would drop the slashes of an address without a host.
     query = f"?{'&'.join(rest)}" if rest else ""
     fragment = f"#{parts.fragment}" if parts.fragment else ""
