@@ -133,6 +133,19 @@ def test_every_tool_escapes_stored_text():
         assert "\u200b" not in quoted
 
 
+def test_a_stored_key_with_a_tag_is_escaped_in_every_answer():
+    async def work(ctx):
+        yield await upsert_preference(ctx, "likes", text="black tea")
+        yield await upsert_preference(ctx, "likes", text="tea")
+        yield await upsert_preference(ctx, "likes", ATTACK, "green tea")
+
+    diary = Diary("memory:")
+    diary.user("alice").upsert_preference("likes", "tea", id=ATTACK)
+    _, *answers = turn(diary, work)
+    assert ["To update one" in answers[0], *(each[0] for each in answers)] == [True, *"❌✅✅"]
+    assert not [each for each in answers if "<" in each]
+
+
 def test_contexts_without_end_are_answered_and_not_stored():
     many = [f"place {number} {'x' * 100}" for number in range(100)]
 

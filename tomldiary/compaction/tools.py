@@ -156,7 +156,7 @@ def _line(key: str, text: object) -> str:
 
 def _fields(entry: dict[str, Any]) -> str:
     return "\n".join(
-        f"{key.removeprefix('_')}: {escape_for_model(str(value))}" for key, value in entry.items()
+        escape_for_model(f"{key.removeprefix('_')}: {value}") for key, value in entry.items()
     )
 
 

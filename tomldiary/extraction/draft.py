@@ -392,8 +392,9 @@ class MemoryDeps:
             return f"No session {sid!r}."
         keywords = ", ".join(map(str, cast("list[Any]", entry.get("keywords") or [])))
         summary = quoted(str(entry.get("summary", "")), self.max_summary)
+        began, turns = (quoted(str(entry.get(each, ""))) for each in ("_created", "_turns"))
         return (
-            f"Started: {entry.get('_created', '')}  •  Turns: {entry.get('_turns', 0)}\n"
+            f"Started: {began}  •  Turns: {turns}\n"
             f"Summary: {summary}\nKeywords: {quoted(keywords, self.max_summary)}"
         )
 

@@ -180,7 +180,7 @@ async def upsert_preference(
         )
     except DiaryError as error:
         return f"❌ {without_paths(str(error))}"
-    place = f"{category}/{outcome.id}"
+    place = quoted(f"{category}/{outcome.id}")
     if outcome.action == "boosted":
         return f"✅ Boosted {place} (count: {outcome.count})."
     if outcome.action == "merged":
@@ -221,7 +221,7 @@ def _suggest(deps: MemoryDeps, category: str, text: str) -> str:
             *lines,
             "",
             (
-                f"To update one: upsert_preference('{other}', id='{key}', text='{shown}')"
+                f"To update one: upsert_preference('{other}', id='{quoted(key)}', text='{shown}')"
                 " (without text to confirm it)"
             ),
             f"To store it all the same: upsert_preference('{category}', id='new', text='{shown}')",
