@@ -125,6 +125,20 @@ def test_a_linked_folder_is_neither_written_to_nor_listed_nor_emptied(tmp_path):
     assert (outside / "work.toml").read_text() == '[entries.one]\ntext = "theirs"\n'
 
 
+def test_a_linked_segment_of_history_is_neither_read_nor_cut_off(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("no record\n")
+    Diary(tmp_path / "m", agent="rules").user("alice").upsert_preference("likes", "tea")
+    [segment] = (tmp_path / "m/alice/history").iterdir()
+    segment.unlink()
+    segment.symlink_to(outside)
+    alice = Diary(tmp_path / "m", agent="rules").user("alice")
+    for use in (alice.preferences, alice.history, lambda: alice.set_block("persona", "calm")):
+        with pytest.raises(BackendError, match=r"001.toml: cannot be read \(it is a link\)"):
+            use()
+    assert outside.read_text() == "no record\n"
+
+
 def test_a_link_whose_target_cannot_be_inspected_is_no_document(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea", session_id="s1")

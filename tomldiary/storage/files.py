@@ -87,11 +87,16 @@ def _not_a_file(path: str | Path) -> BackendError:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | _AT_ONCE)
+    return os.open(path, flags | PRIVATE | _AT_ONCE)
 
 
 def _open_to_read(path: str | Path) -> IO[bytes]:
-    file = open(path, "rb", buffering=0, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+    try:
+        file = open(path, "rb", buffering=0, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _unreadable(path, error) from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise _not_a_file(path)
