@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import sys
 from datetime import UTC, date, datetime, time
 from functools import partial
+from time import process_time
 
 import pytest
 
@@ -550,6 +552,18 @@ def test_a_filter_matches_values_as_documented(condition, expected):
         "stored": date(2026, 5, 1), "hour": "07:30",
     }  # fmt: skip
     assert compile_filter(condition)(value) is expected
+
+
+@pytest.mark.parametrize("operator", ["$in", "$nin"])
+def test_a_filter_with_many_values_is_fast_and_compares_each_as_eq_does(operator):
+    odd = [True, math.nan, None, [1], {"x": 1.0}, "2", datetime(2026, 1, 2, tzinfo=UTC)]
+    is_met = compile_filter({"n": {operator: [*odd, *map(float, range(100, 100_000))]}})
+    found = [1, 1.0, math.nan, False, "1", *odd, [True], {"x": 1}, 99, 100, "100"]
+    equal = [any(compile_filter({"n": each})({"n": one}) for each in [*odd, 100]) for one in found]
+    assert [is_met({"n": one}) for one in found] == [one is (operator == "$in") for one in equal]
+    began = process_time()
+    assert not any(is_met({"n": number}) is (operator == "$in") for number in range(-500, 0))
+    assert process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("operator", ["$eq", "$gte", "$lte", "$in"])

@@ -24,6 +24,7 @@ _Test = Callable[[Any], bool]
 _DEPTH = 64  # the maximum depth of a filter, which also stops one that contains itself
 _MISSING = object()
 _NUMBERS = (int, float)
+_HASHED = (str, *_NUMBERS)
 
 
 def compile_filter(condition: Any) -> Predicate:
@@ -158,9 +159,15 @@ def _membership(operand: Any, where: str, *, is_in: bool) -> _Test:
     if not isinstance(operand, list | tuple):
         raise InvalidValue("expected a list of values.", where=where)
     values = list(cast("Sequence[Any]", operand))
+    # A text or number is looked up, and not compared with each one of perhaps many.
+    known = {one for one in values if type(one) in _HASHED and one == one}  # noqa: PLR0124 - NaN equals nothing
+    others = [one for one in values if type(one) not in _HASHED]
 
     def check(found: Any) -> bool:
-        return found is not _MISSING and any(_equal(found, one) for one in values) is is_in
+        is_plain = type(found) in _HASHED
+        compared = others if is_plain else values
+        is_known = (is_plain and found in known) or any(_equal(found, one) for one in compared)
+        return found is not _MISSING and is_known is is_in
 
     return check
 
