@@ -306,6 +306,30 @@ def test_a_replacing_import_keeps_immutable_facts(place):
     assert alice.facts.get("birth/user").data.year == 1980
 
 
+def exported(kind, tables):
+    return {"format": "tomldiary", "version": 1, "user": "bob", "documents": {kind: tables}}
+
+
+def test_an_import_of_many_entries_takes_time_in_proportion_to_them():
+    diary = Diary("memory:", agent="rules", max_prefs_per_category=10**6)
+    alice = diary.user("alice")
+    alice.upsert_preference("goals", "run")
+    tables = "".join(f'[preferences.likes.p{n}]\ntext = "thing {n}"\n\n' for n in range(10_000))
+    began = time.process_time()
+    alice.import_(exported("preferences", tables))
+    assert time.process_time() - began < 3
+    assert len(alice.preferences("likes")) == 10_000
+
+
+def test_a_fact_type_with_a_slash_in_an_import_stops_no_read():
+    alice = Diary("memory:", agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.import_(exported("facts", '[facts."a/b".x]\na = "mint"\n'))
+    assert "likes: tea" in alice.render()
+    assert [hit.text for hit in alice.recall("tea")] == ["tea"]
+    assert [hit.text for hit in alice.recall("mint")] == ["a = mint"]
+
+
 def test_an_import_into_a_full_category_is_refused(tmp_path):
     exported = opened(tmp_path / "a").user("alice")
     for number in range(3):

@@ -42,8 +42,8 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_blocks", "_encoded", "_fingerprint", "_has_arrays", "_index", "_parents", "_text", "data", "memo",
-        "stamp",
+        "_before", "_blocks", "_encoded", "_fingerprint", "_has_arrays", "_index", "_parents", "_text", "data",
+        "memo", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class Document:
         self._index = index
         self._parents = parents
         self._has_arrays = has_arrays
+        self._before: dict[Path, Path | None] | None = None
         self._encoded: bytes | None = None
         self._fingerprint = ""
         self.memo: dict[Any, Any] = {} if memo is None else memo
@@ -197,12 +198,14 @@ class Document:
 
     def before(self, path: Path) -> Path | None:
         """Return the path of the table before the one at `path`, or None."""
-        previous: Path | None = None
-        for block in self.blocks:
-            if block.path == path:
-                return previous
-            previous = block.path or previous
-        return None
+        if self._before is None:  # an import asks for each table
+            found: dict[Path, Path | None] = {}
+            previous: Path | None = None
+            for block in self.blocks:
+                found.setdefault(block.path, previous)
+                previous = block.path or previous
+            self._before = found
+        return self._before.get(path)
 
     def sharing_blocks_of(self, other: Document) -> Document:
         """Return this document with the block objects of `other` where their texts are equal.

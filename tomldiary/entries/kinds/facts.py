@@ -77,7 +77,8 @@ class FactKind(EntryKind):
         schema = group.schema
         if schema is not None and not schema.constraint.temporal:
             return None
-        rows = [Held(name.partition("/")[2], entry, *interval(entry)) for name, entry in entries]
+        keys = len(group.name) + 1  # a type in a file may have a slash
+        rows = [Held(name[keys:], entry, *interval(entry)) for name, entry in entries]
         if schema is not None:  # without a schema, it is unknown which facts end each other
             rows = chained(schema, rows)
         held = {f"{group.name}/{each.key}": each for each in rows}
