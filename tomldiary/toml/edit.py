@@ -106,8 +106,9 @@ class Edit(ValueEdit):
             return False
         own = self._below(path) if path in self._parents else []
         if path in self._index:
+            first = self._index[path]
             # In the order of the document, because removing a block may rewrite the one before it.
-            own = [block for block in self._blocks if block is self._index[path] or block in own]
+            own = [each for each in self._blocks if each in [first, *own]] if own else [first]
         holder = self._holder(path[:-1])
         inner = self._own_values(holder)  # read before the headers of inner tables are removed
         for block in own:
