@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-KNOWN_FORMATS: Final = ("openai", "langchain", "pydantic-ai", "chatgpt", "claude", "locomo")
+KNOWN_FORMATS: Final = (*MESSAGE_FORMATS, "locomo")
 """The names of the formats, without "auto"."""
 _KNOWN: Final = ", ".join(KNOWN_FORMATS)
 
@@ -54,7 +54,7 @@ def _detect(records: Sequence[object]) -> str | None:
     if _holds(records, "locomo"):
         return "locomo"
     for message in _all_messages(records):
-        for name, known in MESSAGE_FORMATS.items():
+        for name, known in reversed(MESSAGE_FORMATS.items()):
             if known.recognises(message):
                 return name
     return None

@@ -389,11 +389,11 @@ def _claude(raw: JsonObject, omissions: Omissions) -> Utterance | None:
 MESSAGE_FORMATS: Final = {
     known.name: known
     for known in (
+        MessageFormat("openai", _is_openai, _openai),
+        MessageFormat("langchain", _is_langchain, _langchain),
+        MessageFormat("pydantic-ai", _is_pydantic_ai, _pydantic_ai),
         MessageFormat("chatgpt", _is_chatgpt, _chatgpt),
         MessageFormat("claude", _is_claude, _claude),
-        # OpenAI's format is checked last, because a LangChain ChatMessage also has a "role".
-        MessageFormat("pydantic-ai", _is_pydantic_ai, _pydantic_ai),
-        MessageFormat("langchain", _is_langchain, _langchain),
-        MessageFormat("openai", _is_openai, _openai),
     )
 }
+"""The formats by name. If several recognise a message, the last one reads it: a LangChain message may have a "role" too."""
