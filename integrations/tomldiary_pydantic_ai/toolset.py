@@ -26,7 +26,7 @@ from tomldiary.agents.options import (
     one_of,
 )
 from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
-from tomldiary.agents.verbs import VERBS, MemoryVerbs
+from tomldiary.agents.verbs import READING_VERBS, VERBS, MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
@@ -315,7 +315,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         self._session_id = checked_id("session_id", no_template("session_id", session_id), "ctx")
         self.name = "" if id == DEFAULT_ID else id
         self.records = False
-        names = chosen_tools(tools, VERBS, ("recall",))
+        names = chosen_tools(tools, VERBS, READING_VERBS)
         self._verbs_offered = {verb: verb for verb in names}
         self._guidance = None if guidance is None else scrub(checked_text(guidance, "guidance"))
         described = checked_descriptions(descriptions, VERBS)

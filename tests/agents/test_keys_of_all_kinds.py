@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from tomldiary import Constraint, Diary
+from tomldiary import Constraint, Diary, PreferenceItem
 from tomldiary.agents.verbs import MemoryVerbs, naming_categories
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
@@ -114,6 +114,24 @@ def test_fields_of_facts_and_items_are_updated(alice, verbs, diary):
     assert "say which fields change" in verbs.update("facts/diet/user", "rice")
     assert "does not exist" in verbs.update("items/memories/work/none", "x")
     assert "does not exist" in verbs.update("items/none/x", fields={"a": 1})
+
+
+def test_a_fact_beside_a_category_called_facts_is_changed_by_its_key():
+    class Table(BaseModel):
+        facts: dict[str, PreferenceItem] = {}
+
+    diary = Diary("memory:", Table, agent="rules")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    verbs = MemoryVerbs(diary.user("alice"), "s1")
+    verbs.remember("", "diet", fields={"role": "user", "food": "vegan"})
+    (hit,) = diary.user("alice").recall("vegan")
+    assert verbs.update(hit.full_key, fields={"since": 2020}) == "✅ Changed facts/diet/user."
+    assert verbs.forget(hit.full_key).startswith("🗑️ Removed facts/diet/user: ")
+
+
+def test_a_pending_change_is_refused_with_its_reason(verbs):
+    for answer in (verbs.update("quarantine/12", "x"), verbs.forget("quarantine/12")):
+        assert answer.startswith("❌ quarantine/12: it waits for a decision of a person")
 
 
 def test_items_and_conversations_are_forgotten_by_key(alice, verbs, diary):

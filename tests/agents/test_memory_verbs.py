@@ -18,7 +18,6 @@ from tomldiary.agents.verbs import (
     MOST_HITS,
     VERBS,
     WAITS,
-    WRITING_VERBS,
     Answer,
     MemoryVerbs,
     failure,
@@ -235,7 +234,6 @@ def test_each_verb_and_each_argument_is_described(name):
     for parameter in list(inspect.signature(verb).parameters)[1:]:
         assert re.search(rf"^    {parameter}: \w", text, re.MULTILINE), parameter
         assert parameter not in {"user", "user_id", "session_id"}
-    assert set(VERBS) - set(WRITING_VERBS) == {"recall"}
 
 
 def test_a_copied_answer_keeps_its_text_and_data():

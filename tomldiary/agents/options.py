@@ -198,15 +198,18 @@ def known_tools(option: str, names: Collection[str], offered: Sequence[str]) -> 
 
 
 def chosen_tools(
-    tools: str | Collection[str], offered: Sequence[str], reading: Sequence[str]
+    tools: str | Collection[str], offered: Sequence[str], reading: Collection[str]
 ) -> tuple[str, ...]:
     """Return the tools that "all", "read", "none" or a list of names selects, in the order of `offered`.
+
+    `reading` has the names of the verbs that change nothing.
 
     Raises:
         InvalidValue: `tools` is another string, or a name is not the name of a tool.
     """
     if isinstance(tools, str):
         sets = {"all": offered, "read": reading, "none": ()}
-        return tuple(sets[one_of("tools", tools, tuple(sets), ", or a list of names")])
-    wanted = known_tools("tools", tools, offered)
+        wanted = sets[one_of("tools", tools, tuple(sets), ", or a list of names")]
+    else:
+        wanted = known_tools("tools", tools, offered)
     return tuple(name for name in offered if name in wanted)

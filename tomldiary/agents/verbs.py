@@ -18,11 +18,14 @@ from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import (
     BLOCKS,
     CONVERSATIONS,
+    EPISODES,
     FACTS,
     ITEMS,
     KINDS,
     PREFERENCES,
+    entry_key,
     entry_kind,
+    path_of,
 )
 from tomldiary.errors import (
     BackendError,
@@ -52,7 +55,6 @@ if TYPE_CHECKING:
 
 VERBS = ("recall", "remember", "update", "forget")
 """The names of the verbs and of their tools."""
-WRITING_VERBS = VERBS[1:]
 BLOCK_VERBS = ("read_block", "append_block", "replace_in_block")
 """The names of the verbs for blocks and of their tools."""
 READING_VERBS = ("recall", "read_block")
@@ -311,9 +313,8 @@ class MemoryVerbs:
         if kind in {FACTS, ITEMS}:
             return self._update_fields(kind, name, text, fields)
         if kind is not PREFERENCES:
-            why = kind.unchanged_because or "only the application changes such an entry."
-            raise InvalidValue(f"{why} Nothing was changed.", where=key)
-        category, name = _split(name)
+            raise _refused(kind, name)
+        category, _, name = name.partition("/")
         self._refuse_fields(category, fields)
         _, item = self._user.upsert_preference(
             category,
@@ -391,7 +392,7 @@ class MemoryVerbs:
     def _forget(self, kind: EntryKind, name: str) -> tuple[str, dict[str, Any]]:
         """Remove an entry, and return its text and its data."""
         if kind is PREFERENCES:
-            category, name = _split(name)
+            category, _, name = name.partition("/")
             item = self._user.remove_preference(category, name, **self._why)
             return item.text, _data(category, name, item)
         if kind is FACTS:
@@ -407,8 +408,10 @@ class MemoryVerbs:
             found = self._user.conversations().get(name)
             self._user.remove_conversation(name, actor=ACTOR)
             return ("", {"id": name}) if found is None else (found.summary, {"id": name})
-        episode = self._user.episodes.delete(name, **self._why)
-        return f"{episode.input} {episode.output}", asdict(episode)
+        if kind is EPISODES:
+            episode = self._user.episodes.delete(name, **self._why)
+            return f"{episode.input} {episode.output}", asdict(episode)
+        raise _refused(kind, name)
 
     def _held_now(self, name: str, removed: Mapping[str, Any]) -> str:
         """Return a sentence on the temporal fact that holds after the removal of another one; "" if there is none."""
@@ -424,11 +427,16 @@ class MemoryVerbs:
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
         """Return the kind and the name of an entry from a key in an answer of `recall`."""
-        first, slash, name = key.partition("/")
-        kind = KINDS.get(first)
-        if slash and kind is not None and first not in self._user.diary.allowed:
-            return kind, name
-        return PREFERENCES, key
+        diary = self._user.diary
+        try:
+            path = path_of(key, diary.allowed, diary.fact_schemas)
+        except UnknownEntry:
+            first, slash, _ = key.partition("/")
+            if first in KINDS or not slash:
+                raise
+            return PREFERENCES, key  # the error of the verb lists the categories
+        kind, name = entry_kind(path[0]), entry_key(path)
+        return kind, name if kind is PREFERENCES else name.removeprefix(f"{kind.name}/")
 
     @_answering
     def read_block(self, name: str) -> Answer:
@@ -506,11 +514,10 @@ def naming_categories(diary: Diary) -> str:
     return f"{found} Or a type of facts, with `fields`: {' | '.join(types)}." if types else found
 
 
-def _split(key: str) -> tuple[str, str]:
-    category, slash, name = key.partition("/")
-    if not slash:
-        raise UnknownEntry(key)
-    return category, name
+def _refused(kind: EntryKind, name: str) -> InvalidValue:
+    """Return the error for an entry that a verb cannot change."""
+    why = kind.unchanged_because or "only the application changes such an entry."
+    return InvalidValue(f"{why} Nothing was changed.", where=f"{kind.name}/{name}")
 
 
 def _data(category: str, key: str, item: PreferenceItem) -> dict[str, Any]:

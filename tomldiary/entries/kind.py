@@ -175,7 +175,7 @@ class EntryKind:
     is_reserved = False
     """Whether its name at the beginning of a key has precedence over a category of the same name."""
     unchanged_because = ""
-    """Why a model may not change an entry with the tool `update`; "" if it may."""
+    """Why a model's tool cannot change an entry, for its answer; "" for a general reason."""
     is_split = False
     """Whether its entries are stored in several parts; see `kinds.parts`."""
     flags: tuple[str, ...] = ()
