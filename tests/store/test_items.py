@@ -27,7 +27,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import BackendError, InvalidValue, NewerVersion, UnsafeDocument
 from tomldiary.history.verify import verify
-from tomldiary.identifiers.namespaces import SHARED, kind_of, namespace_of
+from tomldiary.identifiers.namespaces import SHARED, document_of, namespace_of
 from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.ttl import Expiry, Sweeper
@@ -454,7 +454,7 @@ LABELS = st.text(
 @given(st.lists(LABELS, min_size=1, max_size=5).map(tuple), st.integers(0, 4))
 def test_a_namespace_maps_to_its_own_document_name_and_back(namespace, number):
     for user in (namespace[0], namespace[-1], "somebody", SHARED):
-        kind = kind_of(user, namespace)
+        kind = document_of(user, namespace)
         assert kind.removeprefix("items/").replace("/", "").replace("%", "").isascii()
         assert kind == kind.lower()
         assert ".." not in kind
@@ -471,7 +471,7 @@ def test_a_namespace_maps_to_its_own_document_name_and_back(namespace, number):
 )
 def test_two_namespaces_never_share_a_document(several):
     user = several[0][0]
-    kinds = [part_name(kind_of(user, each), part) for each in several for part in (1, 2)]
+    kinds = [part_name(document_of(user, each), part) for each in several for part in (1, 2)]
     assert len(set(kinds)) == len(kinds)
 
 

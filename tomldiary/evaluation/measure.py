@@ -24,7 +24,7 @@ from tomldiary.toml.values import checked_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tomldiary.evaluation.questions import EntryKind
+    from tomldiary.evaluation.questions import StoredAs
     from tomldiary.user.user import UserDiary
 
 _LONGEST = {"preferences": 10_000, "episodes": 100_000}
@@ -113,7 +113,7 @@ def evaluate(
     name: str = "words",
     ks: Sequence[int] = (5, 10),
     budgets: Sequence[int] = (),
-    stored_as: EntryKind | None = None,
+    stored_as: StoredAs | None = None,
 ) -> Run:
     """Store each collection in a new diary, ask its questions, and return the results.
 
@@ -223,7 +223,7 @@ def _checked(ks: Sequence[int], budgets: Sequence[int]) -> tuple[tuple[int, ...]
 
 
 def _stored(
-    collection: Collection, make_diary: Callable[[], Diary] | None, kind: EntryKind
+    collection: Collection, make_diary: Callable[[], Diary] | None, kind: StoredAs
 ) -> tuple[UserDiary, dict[str, list[str]]]:
     """Return a user with the entries of a collection, and the ids of the entries by the keys of hits."""
     make = make_diary or (lambda: Diary("memory:", max_prefs_per_category=10**9))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-EntryKind = Literal["preferences", "episodes"]
+StoredAs = Literal["preferences", "episodes"]
 _KNOWN = "a .jsonl file, or JSON of LoCoMo, PrefEval or BEAM"
 _TURN = re.compile(r"D0*(\d+):0*(\d+)")
 
@@ -60,7 +60,7 @@ class Collection:
     questions: list[Question] = field(default_factory=list[Question])
     entries: list[Entry] = field(default_factory=list[Entry])
     """The entries in chronological order; empty if the memory exists already."""
-    stored_as: EntryKind = "preferences"
+    stored_as: StoredAs = "preferences"
     """The kind of the entries in a diary."""
 
 

@@ -37,7 +37,7 @@ _BEYOND = re.compile(r"[.@+,=]")
 
 @cleared_on_forget
 @lru_cache(maxsize=8192)
-def kind_of(user: str, namespace: Namespace) -> str:
+def document_of(user: str, namespace: Namespace) -> str:
     """Return the name of the first document of a namespace.
 
     Raises:
@@ -79,9 +79,9 @@ def _encoded(label: str) -> str:
     return _BEYOND.sub(lambda found: f"%{ord(found.group()):02x}", encode_folder(label))
 
 
-def namespace_of(user: str, kind: str) -> Namespace | None:
-    """Return the namespace of a document; None if its name does not contain it."""
-    name = kind.removeprefix(ROOT)
+def namespace_of(user: str, document: str) -> Namespace | None:
+    """Return the namespace of a document by its name; None if the name does not contain it."""
+    name = document.removeprefix(ROOT)
     if name.startswith(_HASHED):
         return None
     try:
@@ -95,23 +95,23 @@ def namespace_of(user: str, kind: str) -> Namespace | None:
             found = tuple(user if part == _OWNER else _decoded(part) for part in name.split("/"))
         else:
             found = (user, *map(_decoded, name.split("/")))
-        return found if kind_of(user, found) == kind else None
+        return found if document_of(user, found) == document else None
     except (UnicodeDecodeError, InvalidValue):
         return None
 
 
-def labels_up_to(user: str, owner: str, kind: str) -> Namespace | None:
+def labels_up_to(user: str, owner: str, document: str) -> Namespace | None:
     """Return the labels of another owner's namespace up to the first label that equals `user`, or None.
 
     A namespace with a hashed name is not searched.
     """
-    found = namespace_of(owner, kind) if kind.startswith(ROOT) else None
+    found = namespace_of(owner, document) if document.startswith(ROOT) else None
     return None if found is None or user not in found else found[: found.index(user) + 1]
 
 
-def is_hashed(kind: str) -> bool:
-    """Return whether a document's name is a hash, so that only its content states the namespace."""
-    return any(_HASH.fullmatch(part) for part in kind.split("/"))
+def is_hashed(document: str) -> bool:
+    """Return whether the name of a document is a hash, so that only its content states the namespace."""
+    return any(_HASH.fullmatch(part) for part in document.split("/"))
 
 
 def _decoded(part: str) -> str:

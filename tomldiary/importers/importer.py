@@ -21,7 +21,7 @@ from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.errors import DiaryError, InvalidValue, wrong_type
-from tomldiary.identifiers.namespaces import kind_of
+from tomldiary.identifiers.namespaces import document_of
 from tomldiary.importers.sources import SOURCES, Block, Episode, Fact, Found, Item, Note, Record
 from tomldiary.ingest.source import as_path
 from tomldiary.runtime.views import Viewed, drawn
@@ -346,7 +346,7 @@ class _Memory:
         return f"{name}/{single}", start if schema.constraint.temporal else None
 
     def _item(self, item: Item) -> tuple[str, bool | None]:
-        key = entry_key((ITEMS.name, item.key), kind_of(self._alice.user_id, item.namespace))
+        key = entry_key((ITEMS.name, item.key), document_of(self._alice.user_id, item.namespace))
         place = (item.namespace, item.key)
         stored = self._items.get(place)
         self._items.setdefault(place, item.value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary.identifiers.namespaces import ROOT, Namespace, is_hashed, kind_of, namespace_of
+from tomldiary.identifiers.namespaces import ROOT, Namespace, document_of, is_hashed, namespace_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.protocol import Listing, ListsFolders
@@ -82,7 +82,7 @@ class Catalog:
 
     def snapshot(self, namespace: Namespace) -> Snapshot:
         """Return the current state of a namespace, in a transaction including its changes; empty if it is missing."""
-        base = kind_of(self.user, namespace)
+        base = document_of(self.user, namespace)
         self._open()
         with self._guard:
             if self._listed is None:
@@ -188,7 +188,7 @@ class Catalog:
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return a cached item with its snapshot if its document is unchanged, or None."""
-        before = self._snapshots.get(kind_of(self.user, namespace))
+        before = self._snapshots.get(document_of(self.user, namespace))
         if before is None or self._engine.transaction_of(self.user) is not None:
             return None
         holding = None
@@ -204,7 +204,7 @@ class Catalog:
 
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
         """Return the documents of a namespace by name, with the changes of a transaction."""
-        base = kind_of(self.user, namespace)
+        base = document_of(self.user, namespace)
         self._open()
         with self._guard:
             if self._listed is None:
@@ -336,6 +336,6 @@ class Catalog:
             if not isinstance(labels, list):
                 return None
             found = tuple(str(label) for label in cast("list[Any]", labels))
-            return found if kind_of(self.user, found) == base else None
+            return found if document_of(self.user, found) == base else None
         except (IdentifierError, InvalidValue):  # a file or a label was named by hand
             return None

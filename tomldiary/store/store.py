@@ -23,7 +23,7 @@ from tomldiary.errors import (
     NotSupported,
     wrong_type,
 )
-from tomldiary.identifiers.namespaces import SHARED, Namespace, kind_of
+from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.batch import Batches
@@ -415,7 +415,7 @@ class ItemStore(ItemPuts):
             return None
         # The newest, because a hand edit may have duplicated the key.
         entry = max(entries, key=lambda each: each.updated)
-        deadlines, base = self.diary.engine.deadlines(tx.user), kind_of(tx.user, namespace)
+        deadlines, base = self.diary.engine.deadlines(tx.user), document_of(tx.user, namespace)
         if self.expiry.omit_expired and deadlines.is_over(base, entry, self._clock.now()):
             return None
         return entry

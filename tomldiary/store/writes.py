@@ -15,7 +15,7 @@ from tomldiary.entries.collections import TypedEntries
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.hand_edits.detect import Known
-from tomldiary.identifiers.namespaces import Namespace, kind_of
+from tomldiary.identifiers.namespaces import Namespace, document_of
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.store.batch import Batches
@@ -241,7 +241,7 @@ class _Target:
     def __init__(self, tx: Transaction, catalog: Catalog, namespace: Namespace) -> None:
         self._tx = tx
         self._namespace = namespace
-        self._base = kind_of(catalog.user, namespace)
+        self._base = document_of(catalog.user, namespace)
         self._tables: dict[str, Mapping[str, Any]] = {}
         """The stored tables of each document, by key."""
         self._sizes: dict[str, int] = {}

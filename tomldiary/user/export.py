@@ -20,7 +20,7 @@ from tomldiary.history.queries import Differences, differences
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
-from tomldiary.identifiers.namespaces import Namespace, is_hashed, kind_of, namespace_of
+from tomldiary.identifiers.namespaces import Namespace, document_of, is_hashed, namespace_of
 from tomldiary.storage.local.publish import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -300,7 +300,7 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
             if labels[0] == old
             else tuple(new if label == old else label for label in labels)
         )
-        base = kind_of(new, fresh)
+        base = document_of(new, fresh)
         while part_name(base, number) in found:
             number += 1
         edit = Edit(document)
@@ -317,7 +317,7 @@ def _labels(base: str, document: Document, user: str) -> Namespace | None:
     if found is None and is_hashed(base) and isinstance(told, list):
         labels = tuple(map(str, cast("list[Any]", told)))
         try:
-            return labels if kind_of(user, labels) == base else None
+            return labels if document_of(user, labels) == base else None
         except InvalidValue:
             return None
     return found

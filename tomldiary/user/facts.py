@@ -13,6 +13,7 @@ from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.fields import entry_data, plain
 from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.retrieval.fact_queries import MANAGED, FactFilter, ordered, single_key
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import (
@@ -25,7 +26,6 @@ from tomldiary.toml.values import (
     timestamp,
 )
 from tomldiary.user.context import Accessor, session_name
-from tomldiary.user.fact_queries import MANAGED, Matches, ordered, single_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -291,7 +291,7 @@ class UserFacts(Accessor):
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
         found: list[tuple[FactSchema, Held]] = []
         for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):
-            meets = Matches(schema, given, session_id)
+            meets = FactFilter(schema, given, session_id)
             found += [
                 (schema, held)
                 for held in book.held(schema.name, single_key(schema, given), matching=meets)

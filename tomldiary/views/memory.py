@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.entries.kinds import Stored
+    from tomldiary.entries.kinds import StoredEntry
     from tomldiary.user.user import UserDiary
 
 _MOST_USERS = 200
@@ -43,7 +43,7 @@ class Summary(NamedTuple):
     """The reason why a part of the memory cannot be read; "" if there is no problem."""
 
 
-def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> list[Stored]:
+def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> list[StoredEntry]:
     """Return the entries of a user, kind by kind, without those that are over by the `ttl` of a rule.
 
     Args:
@@ -168,12 +168,12 @@ def _last_write(found: UserDiary) -> str:
     return f"{counted(number, 'transaction')}, the last one {minute(latest[0].time)} UTC by {who}"
 
 
-def _of(entries: Sequence[Stored], kind: str) -> list[Stored]:
+def _of(entries: Sequence[StoredEntry], kind: str) -> list[StoredEntry]:
     return [each for each in entries if each.kind == kind]
 
 
 def _newest(
-    heading: str, columns: Sequence[str], found: list[Stored], *, is_sorted: bool = True
+    heading: str, columns: Sequence[str], found: list[StoredEntry], *, is_sorted: bool = True
 ) -> Table:
     """Return a table of the newest entries, or of the first ones."""
     if is_sorted:
@@ -189,7 +189,7 @@ def _newest(
     return Table((*columns, "updated (UTC)"), rows, heading, len(found) - len(rows))
 
 
-def _sessions(entries: Sequence[Stored]) -> Table:
+def _sessions(entries: Sequence[StoredEntry]) -> Table:
     found = _of(entries, "conversations")
     found.sort(key=lambda each: last_used(each.fields), reverse=True)
     rows = [

@@ -102,7 +102,7 @@ def lost_database(error: BaseException) -> DatabaseLost | None:
     return next((each for each in causes(error) if isinstance(each, DatabaseLost)), None)
 
 
-def kind_of(error: BaseException) -> str:
+def cause_name(error: BaseException) -> str:
     """Return the type name of the error's cause, with the system's message but no path for an OSError."""
     # The cause of a TimeoutError of asyncio is only the cancellation.
     cause = error if isinstance(error, TimeoutError) else error.__cause__ or error

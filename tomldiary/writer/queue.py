@@ -15,7 +15,7 @@ from tomldiary.extraction.context import Sessions, checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp
-from tomldiary.writer.attempts import kind_of
+from tomldiary.writer.attempts import cause_name
 from tomldiary.writer.journal import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
 
@@ -212,7 +212,7 @@ class Admission:
         """Fail turns that could not be stored; called with the lock held."""
         self._metrics.failed += len(jobs)
         if not isinstance(error, Forgotten):
-            self._metrics.last_failure = f"{kind_of(error)}."
+            self._metrics.last_failure = f"{cause_name(error)}."
         for job in jobs:
             job.receipt.settle_stored(error)
             job.receipt.settle(None, error)

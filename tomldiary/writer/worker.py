@@ -26,9 +26,9 @@ from tomldiary.runtime.views import counted
 from tomldiary.writer.attempts import (
     Breaker,
     Options,
+    cause_name,
     is_of_the_model,
     is_transient,
-    kind_of,
     lost_database,
 )
 from tomldiary.writer.journal import Journal
@@ -235,7 +235,7 @@ class Workers:
         if cancelled and self._is_ending:
             return  # `close` sets the outcome
         # The error may quote the conversation, so details are logged at debug level only.
-        kind = kind_of(error)
+        cause = cause_name(error)
         _logger.debug("traceback of a turn that could not be applied", exc_info=error)
         if lost_database(error) is not None:
             job.attempts -= 1  # it is away for all users, so the attempt does not count
@@ -243,13 +243,13 @@ class Workers:
             await self._after_forgetting(job, error)
         elif transient and job.attempts < self._options.retry.attempts:
             pause = self._options.retry.pause(max(1, job.attempts), error)
-            _logger.warning("a turn could not be applied: %s; retrying in %.1f s", kind, pause)
+            _logger.warning("a turn could not be applied: %s; retrying in %.1f s", cause, pause)
             self._retry_later(job, pause)
         elif job.group and isinstance(error, ExtractionError):
-            _logger.warning("turns could not be read together: %s; reading them one by one", kind)
+            _logger.warning("turns could not be read together: %s; reading them one by one", cause)
             self._ungroup(job)
         else:
-            await self._park(job, error, kind)
+            await self._park(job, error, cause)
 
     def _note_no_answer(self, job: Job) -> None:
         """Report to the circuit breaker that the model did not answer."""
@@ -317,7 +317,7 @@ class Workers:
             self.queues.release(user)
         self._dispatch()
 
-    async def _park(self, job: Job, error: BaseException, kind: str) -> None:
+    async def _park(self, job: Job, error: BaseException, cause: str) -> None:
         jobs = [job, *job.group]
         if isinstance(error, asyncio.CancelledError | FutureCancelled):
             # A CancelledError would look like a cancellation of the task that awaits the receipt.
@@ -335,7 +335,7 @@ class Workers:
                         return
                 parked = len(jobs)
             await in_thread(job.journal.finish, jobs)
-        reason = _reason(error, kind)
+        reason = _reason(error, cause)
         text = f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}"
         _logger.error("%s", text)
         with self._state:
@@ -352,14 +352,14 @@ class Workers:
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return
         if isinstance(failure, BackendError | LockTimeout):
-            kind = kind_of(failure)
+            cause = cause_name(failure)
             pause = self._options.retry.longest_pause
             _logger.error(
                 "a turn could neither be applied nor moved to the dead letters: %s; retrying in %.1f s",
-                kind,
+                cause,
                 pause,
             )
-            self._metrics.last_failure = f"{kind}."
+            self._metrics.last_failure = f"{cause}."
             job.attempts -= 1
             self._retry_later(job, pause)
             return
@@ -433,11 +433,11 @@ def _is_of_the_diary(error: BaseException) -> bool:
     return isinstance(error, DiaryError) and not isinstance(error, ExtractionError)
 
 
-def _reason(error: BaseException, kind: str) -> str:
+def _reason(error: BaseException, cause: str) -> str:
     """Return the reason of a failure, but only the type of an error that may quote the conversation."""
     if isinstance(error, MissingExtra | SchemaError | ExtractorUnusable):
         return str(error)
-    return f"{kind}."
+    return f"{cause}."
 
 
 async def _cancel_all(tasks: list[asyncio.Task[None]], grace: float) -> None:

@@ -37,7 +37,7 @@ from tomldiary.views.memory import stored_entries
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tomldiary.entries.kinds import Stored
+    from tomldiary.entries.kinds import StoredEntry
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
@@ -51,13 +51,13 @@ _ENTRY_COLUMNS = (
 )
 
 
-def _print_entries(entries: Iterable[Stored]) -> None:
+def _print_entries(entries: Iterable[StoredEntry]) -> None:
     """Print entries as a table of keys, numbers of mentions, update times and texts."""
     rows = [(each.key, _times(each.fields), _day(each.fields), _text(each)) for each in entries]
     print_rows(_ENTRY_COLUMNS, rows)
 
 
-def _text(entry: Stored) -> str:
+def _text(entry: StoredEntry) -> str:
     """Return the text of an entry, followed by a line with its labels."""
     kind, fields = entry_kind(entry.kind), entry.fields
     labels: Any = fields.get(kind.labels) if kind.labels else None

@@ -188,7 +188,7 @@ def find_entry(
     return None
 
 
-class Stored(NamedTuple):
+class StoredEntry(NamedTuple):
     """One entry as it is in a document."""
 
     kind: str
@@ -198,7 +198,7 @@ class Stored(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def entries_in(documents: Mapping[str, Document]) -> Iterator[Stored]:
+def entries_in(documents: Mapping[str, Document]) -> Iterator[StoredEntry]:
     """Yield the entries of documents, valid or not, by kind; if two parts have the same key, only the first one."""
     order = [*KINDS, *{entry_kind(name).name for name in documents} - KINDS.keys()]
     names = sorted(documents, key=lambda name: (order.index(entry_kind(name).name), part_of(name)))
@@ -209,7 +209,7 @@ def entries_in(documents: Mapping[str, Document]) -> Iterator[Stored]:
             key = entry_key(path, name)
             if key not in seen:
                 seen.add(key)
-                yield Stored(kind.name, path, key, fields)
+                yield StoredEntry(kind.name, path, key, fields)
 
 
 class _Unregistered(EntryKind):

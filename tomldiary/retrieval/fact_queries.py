@@ -67,7 +67,7 @@ def _sessions(entry: Mapping[str, Any]) -> Iterable[Any]:
     return (entry.get("_created_by"), entry.get("_updated_by"))
 
 
-class Matches:
+class FactFilter:
     """A predicate: whether an entry of a type meets the conditions of a query.
 
     Args:
