@@ -29,6 +29,7 @@ from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.versions import Replay, joined
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import (
+    OPTIONAL_TEXTS,
     Change,
     HistoryIndex,
     Record,
@@ -169,7 +170,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
         )
         fresh = _without(record, number, parts, conflicts, done.removed)
         if touches:
-            fresh = replace(fresh, session="", actor="", reason="", operation="", content="")
+            fresh = replace(fresh, **dict.fromkeys(OPTIONAL_TEXTS, ""))
         elif record.type == "turn" and record.session in redacted_sessions:
             # A reader could confirm a guess of the redacted text with the id and the fingerprint of the turn.
             fresh = replace(fresh, operation="", content="")

@@ -48,7 +48,8 @@ _CALLER_FIELDS = (
     ("operation", "operation_id"),
 )
 """The fields of a transaction that callers set, and the names of their arguments."""
-_OPTIONAL_TEXTS = ("session", "actor", "reason", "operation", "content")
+OPTIONAL_TEXTS = ("session", "actor", "reason", "operation", "content")
+"""The texts that a record has only if they are not empty. Forgetting clears them, because they may name the content."""
 LOST = "lost"
 """The type of a placeholder for records that another program has removed; it is never stored."""
 SNAPSHOT = "snapshot"
@@ -138,7 +139,7 @@ def render_record(record: Record) -> str:
     """Render a record as TOML text that ends with a line break."""
     # Every value is on one line, so that no stored text can look like a record's first line.
     lines = [f'seq = {record.seq}\ntime = "{record.time}"\ntype = {render_text(record.type)}\n']
-    for name in _OPTIONAL_TEXTS:
+    for name in OPTIONAL_TEXTS:
         value = getattr(record, name)
         if value:
             lines.append(f"{name} = {render_text(value, where=name)}\n")
@@ -213,7 +214,7 @@ def parse_record(text: str) -> Record:
             Change(_text(doc), int(at), _text(old), _text(new))
             for doc, at, old, new in _CHANGE.findall(changed)
         ],
-        **{name: data.get(name, "") for name in _OPTIONAL_TEXTS},
+        **{name: data.get(name, "") for name in OPTIONAL_TEXTS},
     )
 
 
