@@ -36,7 +36,7 @@ class Enforcement:
         self._engine.guards[collection.partition("/")[0]] = rules.undo_edits
 
     def _report_edit(self, user: str, kind: str, before: Document, after: Document) -> None:
-        """Warn of entries that a hand edit has made invalid, because reads ignore them."""
+        """Warn of entries that a hand edit has made invalid, because typed reads ignore them."""
         known = {problem.where for problem in problems_in(kind, before, self._diary)}
         found = [each for each in problems_in(kind, after, self._diary) if each.where not in known]
         if found:

@@ -142,6 +142,8 @@ class Group(NamedTuple):
 class EntryKind:
     """One kind of entries; by default, tables `[name.key]` in the document `name`.
 
+    A person may have edited the table of an entry: any field may be missing, or have another type.
+
     Args:
         name: The name of the document and its root table, and the first part of keys.
         texts: The fields of a value that must be text.
@@ -399,7 +401,7 @@ class EntryKind:
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
     ) -> Iterator[Problem]:
-        """Yield the problems of the fields of an entry; `where` is its path as TOML."""
+        """Yield the problems of the fields of an entry in a file; `where` is its path as TOML. `put` checks writes."""
         labels = (self.labels,) if self.labels else ()
         yield from wrong_fields(where, entry, self.texts, labels, self.numbers, self.flags)
         for name in self.needed:

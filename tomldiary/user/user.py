@@ -440,7 +440,8 @@ class UserDiary(Viewed, DeprecatedNames):
         """Return the errors that prevent use of documents, and those of ignored entries.
 
         Reads of a broken document return its last valid state. An entry stays in the file but is ignored
-        if it is not a table, does not match its type, or breaks the constraint of its fact type.
+        if it is not a table, or if it does not fit its type of facts. A preference that does not fit the type of its
+        category is missing in `preferences` only.
         """
         broken: list[DiaryError] = []
         documents: dict[str, Document] = {}

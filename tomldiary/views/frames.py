@@ -12,6 +12,7 @@ from tomldiary.doctor.files import Finding
 from tomldiary.entries.blocks import TextBlock
 from tomldiary.entries.episodes import Episode
 from tomldiary.entries.facts import Fact
+from tomldiary.entries.kinds import KINDS
 from tomldiary.entries.models import ConversationItem, PreferenceItem
 from tomldiary.runtime.installation import optional
 from tomldiary.text.similarity import Match
@@ -31,7 +32,7 @@ _Row = dict[str, Any]
 _Table = tuple[tuple[str, ...], "Callable[[Any], Iterable[_Row]]"]
 """The columns, and the function that returns the rows of an object."""
 _TIMES = ("time", "created", "updated", "last_write", "valid_from", "valid_to")
-_KINDS = ("preferences", "conversations", "facts", "blocks", "episodes", "items")
+_KINDS = tuple(kind.name for kind in KINDS.values() if not kind.is_private)
 
 
 def frame(shown: Any) -> Any:

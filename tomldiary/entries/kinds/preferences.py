@@ -117,7 +117,8 @@ class PreferenceKind(EntryKind):
             except ValidationError as error:
                 for problem in error.errors(include_url=False, include_input=False):
                     field = ".".join(map(str, (where, *problem["loc"])))
-                    yield Problem(field, f"{problem['msg']}; the entry is left out")
+                    message = f"{problem['msg']}; in preferences() the entry is left out"
+                    yield Problem(field, message)
 
     def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
         book = self._book(edit, rules)
