@@ -1,8 +1,9 @@
 """The registry of entry kinds, and the keys of entries.
 
 A kind defines the documents of its entries, their keys, fields, text and line in a prompt, and their rules. To add a
-kind, write an `EntryKind` and `register` it; all other code uses the registry. Long kinds have a module in this
-package, the others a module in `entries`.
+kind, write an `EntryKind` in a module of this package and `register` it. Recall, prompts, stores, history, exports and
+forgetting then cover it. An accessor in `user`, and the tools of a model in `agents.verbs`, are written for each kind.
+The classes of blocks, conversations and episodes are in `entries`, beside what reads and changes these entries.
 """
 
 from __future__ import annotations
