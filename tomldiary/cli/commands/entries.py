@@ -24,6 +24,7 @@ from tomldiary.cli.output import (
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import CONVERSATIONS, KINDS, PREFERENCES, entries_in, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
@@ -53,7 +54,10 @@ _ENTRY_COLUMNS = (
 
 def _print_entries(entries: Iterable[StoredEntry]) -> None:
     """Print entries as a table of keys, numbers of mentions, update times and texts."""
-    rows = [(each.key, _times(each.fields), _day(each.fields), _text(each)) for each in entries]
+    rows = [
+        (each.key, _times(each.fields), last_used(each.fields)[:_DAY], _text(each))
+        for each in entries
+    ]
     print_rows(_ENTRY_COLUMNS, rows)
 
 
@@ -69,10 +73,6 @@ def _text(entry: StoredEntry) -> str:
 def _times(fields: Mapping[str, Any]) -> str:
     count = fields.get("_count", fields.get("_turns"))
     return f"{count}x" if isinstance(count, int) and count > 1 else ""
-
-
-def _day(fields: Mapping[str, Any]) -> str:
-    return str(fields.get("_updated") or fields.get("_created") or "")[:_DAY]
 
 
 def show_memory(

@@ -50,7 +50,7 @@ R = TypeVar("R")
 ORIGINS = frozenset({"assistant", "import", "model", "rule", "tool", "user", "web"})
 """The actors that are stored in the field `_origin` of entries."""
 DRAFTS, QUARANTINE = "drafts", "quarantine"
-_MANAGED = {"_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
+_SET_BY_UPSERT = {"_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
 _Place = tuple[str, "Path"]
 """The place of an entry: its document and its path."""
 
@@ -317,7 +317,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     if kind is PREFERENCES and each.is_new:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
-        fields = {name: value for name, value in each.after.items() if name not in _MANAGED}
+        fields = {name: value for name, value in each.after.items() if name not in _SET_BY_UPSERT}
         Preferences(edit, rules.preference_rules).upsert(
             path[-2], None if _has_assigned_id(each) else path[-1], str(each.after.get("text", "")), contexts,
             now=timestamp(), session=each.session, fields=fields,
