@@ -26,7 +26,9 @@ from tomldiary.agents.verbs import (
     READING_VERBS,
     VERBS,
     Answer,
+    BlockVerb,
     MemoryVerbs,
+    Verb,
     naming_categories,
     parameters_of,
 )
@@ -43,9 +45,7 @@ if TYPE_CHECKING:
     from pydantic.v1 import ValidationError as ValidationErrorV1
 
 TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
-ToolName = Literal[
-    "recall", "remember", "update", "forget", "read_block", "append_block", "replace_in_block"
-]
+ToolName = Literal[Verb, BlockVerb]
 
 _call: ContextVar[str] = ContextVar("tomldiary_langchain_call", default="")
 """A digest of the model's call that is run; "" if the application calls the tool."""

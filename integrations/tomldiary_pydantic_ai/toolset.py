@@ -26,7 +26,7 @@ from tomldiary.agents.options import (
     one_of,
 )
 from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
-from tomldiary.agents.verbs import READING_VERBS, VERBS, MemoryVerbs
+from tomldiary.agents.verbs import READING_VERBS, VERBS, MemoryVerbs, Verb
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _logger = get_logger(__name__)
 T = TypeVar("T")
 
-ToolName: TypeAlias = Literal["recall", "remember", "update", "forget"]
+ToolName: TypeAlias = Verb
 
 DEFAULT_ID = "diary"
 """The id of an agent's only memory; the model does not see it."""

@@ -10,7 +10,7 @@ import inspect
 from contextlib import suppress
 from dataclasses import asdict
 from html import unescape
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args
 
 from tomldiary.engine.engine import is_erased
 from tomldiary.entries.fields import data_text, inner_value
@@ -53,10 +53,12 @@ if TYPE_CHECKING:
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
 
-VERBS = ("recall", "remember", "update", "forget")
+Verb = Literal["recall", "remember", "update", "forget"]
 """The names of the verbs and of their tools."""
-BLOCK_VERBS = ("read_block", "append_block", "replace_in_block")
+BlockVerb = Literal["read_block", "append_block", "replace_in_block"]
 """The names of the verbs for blocks and of their tools."""
+VERBS: tuple[Verb, ...] = get_args(Verb)
+BLOCK_VERBS: tuple[BlockVerb, ...] = get_args(BlockVerb)
 READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
 """The maximum number of entries in the result of `recall`."""
