@@ -16,14 +16,6 @@ from typing import TYPE_CHECKING
 
 from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.lazy_names import lazy_names
-from tomldiary.runtime.sources import (
-    DEAD_LETTERS,
-    HOOKS,
-    QUEUE,
-    announce_hidden,
-    announce_source,
-)
-from tomldiary.runtime.views import announce_views
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionConfig
@@ -202,14 +194,6 @@ __getattr__, __dir__ = lazy_names(
         "writer.writer": "MemoryWriter Receipt RetryPolicy Turn shutdown_all_background_tasks",
     },
 )
-
-# The sources are announced at import, so that every process can finish an interrupted forget job.
-announce_source("journal", "tomldiary.writer.journals:forget_turns")
-announce_hidden(HOOKS, "tomldiary.hooks.delivery:redacted")
-announce_hidden(QUEUE, "tomldiary.writer.shared.turns:redacted")
-announce_hidden(DEAD_LETTERS, "tomldiary.writer.shared.turns:redacted")
-# The views for notebooks are imported when the first object is displayed.
-announce_views("tomldiary.views")
 
 _other = other_owner()
 if _other is not None:

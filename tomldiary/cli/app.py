@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from difflib import get_close_matches
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need rich; __main__ reports if it is missing
@@ -93,8 +93,7 @@ class _Commands(TyperGroup):
         """Import a command and return it; return None if no command has this name."""
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        found: Any = getattr(import_module(f"tomldiary.cli.{module}"), name)
+        found: Any = resolve_name(f"tomldiary.cli.{_COMMANDS[cmd_name]}")
         if not isinstance(found, typer.Typer):
             program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             program.command(cmd_name, cls=_Command)(found)

@@ -1,36 +1,28 @@
 """Views of objects in notebooks and consoles, without importing the package that draws them.
 
 A class with a view inherits from `Viewed`. A list or dict that a method returns is a `ListView` or `DictView`. The
-package that draws views is announced by its name, and imported when the first object is shown. The returned lists and
-dicts compare, pickle, copy and serialise like ordinary ones.
+package that draws views is imported when the first object is shown. The returned lists and dicts compare, pickle, copy
+and serialise like ordinary ones.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Self, SupportsIndex, TypeVar, overload
 
 T = TypeVar("T")
 K = TypeVar("K")
 
-_packages: list[str] = []
-
-
-def announce_views(package: str) -> None:
-    """Announce the package that draws views; it is imported when the first object is shown."""
-    _packages[:] = [package]
-
 
 def drawn(name: str, *args: Any, **options: Any) -> Any:
-    """Call a function of the announced package.
+    """Call a function of the package that draws views.
 
     Args:
-        name: `module:function` below the package.
+        name: `module:function` in the package.
         args: The positional arguments of the function.
         options: The keyword arguments of the function.
     """
-    module, _, function = name.partition(":")
-    return getattr(import_module(f"{_packages[0]}.{module}"), function)(*args, **options)
+    return resolve_name(f"tomldiary.views.{name}")(*args, **options)
 
 
 class Viewed:

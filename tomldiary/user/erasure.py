@@ -16,7 +16,7 @@ from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection, folded
 from tomldiary.identifiers.namespaces import labels_up_to
-from tomldiary.runtime.sources import hidden_kinds
+from tomldiary.runtime.sources import HIDDEN
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
 from tomldiary.toml.values import checked_flag, checked_text, render_text
@@ -166,5 +166,5 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
     for record in backend.records(user):
         yield "history", record.encode()
     if isinstance(backend, KeepsHidden):
-        for kind in hidden_kinds():
+        for kind in sorted(HIDDEN):
             yield kind, backend.hidden(user, kind)[0].encode()
