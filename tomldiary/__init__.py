@@ -74,14 +74,11 @@ if TYPE_CHECKING:
     from tomldiary.text.similarity import Match
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
+    from tomldiary.writer.attempts import RetryPolicy
     from tomldiary.writer.metrics import Health
-    from tomldiary.writer.writer import (
-        MemoryWriter,
-        Receipt,
-        RetryPolicy,
-        Turn,
-        shutdown_all_background_tasks,
-    )
+    from tomldiary.writer.receipts import Receipt, Turn
+    from tomldiary.writer.shutdown import shutdown_all_background_tasks
+    from tomldiary.writer.writer import MemoryWriter
 
 __version__ = "0.1.0"
 
@@ -190,8 +187,11 @@ __getattr__, __dir__ = lazy_names(
         "user.recall": "Hit",
         "user.user": "UserDiary",
         "views.magics": "load_ipython_extension",
+        "writer.attempts": "RetryPolicy",
         "writer.metrics": "Health",
-        "writer.writer": "MemoryWriter Receipt RetryPolicy Turn shutdown_all_background_tasks",
+        "writer.receipts": "Receipt Turn",
+        "writer.shutdown": "shutdown_all_background_tasks",
+        "writer.writer": "MemoryWriter",
     },
 )
 

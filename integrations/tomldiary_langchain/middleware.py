@@ -40,8 +40,8 @@ from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.writer.receipts import Turn as WriterTurn
 from tomldiary.writer.writer import MemoryWriter
-from tomldiary.writer.writer import Turn as WriterTurn
 from tomldiary_langchain.endings import endings
 from tomldiary_langchain.identity import (
     AgentWho,

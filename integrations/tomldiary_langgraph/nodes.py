@@ -43,7 +43,7 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.writer.writer import MemoryWriter, Turn
+from tomldiary.writer.receipts import Turn
 from tomldiary_langgraph.identity import (
     Speaker,
     Who,
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Generator, Mapping
 
+    from tomldiary.writer.writer import MemoryWriter
 
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]

@@ -21,7 +21,7 @@ from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
 from tomldiary.errors import ExtractionError, InvalidValue, WriterBusy
 from tomldiary.extraction.operations import Applied
-from tomldiary.writer.writer import Receipt, Turn, background_tasks, fire_and_forget
+from tomldiary.writer import Receipt, Turn, background_tasks, fire_and_forget
 
 LONG = 120  # seconds; nothing waits that long unless it is broken
 

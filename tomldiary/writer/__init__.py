@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tomldiary.writer.writer import (
-        SHUTDOWN_TIMEOUT,
-        Health,
-        MemoryWriter,
-        Receipt,
-        RetryPolicy,
-        Turn,
+    from tomldiary.writer.attempts import RetryPolicy
+    from tomldiary.writer.metrics import Health
+    from tomldiary.writer.receipts import Receipt, Turn
+    from tomldiary.writer.shutdown import (
         background_tasks,
         fire_and_forget,
         shutdown_all_background_tasks,
     )
+    from tomldiary.writer.writer import SHUTDOWN_TIMEOUT, MemoryWriter
 
 __all__ = [
     "SHUTDOWN_TIMEOUT",
@@ -36,4 +34,13 @@ __all__ = [
     "shutdown_all_background_tasks",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"writer.writer": " ".join(__all__)})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "writer.attempts": "RetryPolicy",
+        "writer.metrics": "Health",
+        "writer.receipts": "Receipt Turn",
+        "writer.shutdown": "background_tasks fire_and_forget shutdown_all_background_tasks",
+        "writer.writer": "MemoryWriter SHUTDOWN_TIMEOUT",
+    },
+)

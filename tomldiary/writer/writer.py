@@ -37,12 +37,7 @@ from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, Turn, TurnStatus, is_overridden
 from tomldiary.writer.shared.queue import SharedQueue
-from tomldiary.writer.shutdown import (
-    background_tasks,
-    close_at_exit,
-    fire_and_forget,
-    shutdown_all_background_tasks,
-)
+from tomldiary.writer.shutdown import close_at_exit
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
@@ -52,17 +47,6 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.consolidation import Consolidated
 
-
-__all__ = [
-    "Health",
-    "MemoryWriter",
-    "Receipt",
-    "RetryPolicy",
-    "Turn",
-    "background_tasks",
-    "fire_and_forget",
-    "shutdown_all_background_tasks",
-]
 
 WORKERS = max(8, 2 * (os.cpu_count() or 1))
 QUEUE_MAXSIZE = 1000

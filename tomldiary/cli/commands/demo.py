@@ -22,7 +22,8 @@ from tomldiary.cli.places import shown
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import one_line
-from tomldiary.writer.writer import MemoryWriter, Turn
+from tomldiary.writer.receipts import Turn
+from tomldiary.writer.writer import MemoryWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
