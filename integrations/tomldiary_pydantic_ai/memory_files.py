@@ -24,7 +24,7 @@ from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
 
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 

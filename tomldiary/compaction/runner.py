@@ -11,12 +11,12 @@ from tomldiary.compaction.draft import (
     CompactionStats,
     operation_path,
 )
-from tomldiary.engine.engine import Source, Transaction
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_turn
 from tomldiary.extraction.turns import run_extractor
+from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.values import moment, timestamp
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.engine.transaction import Transaction
 
 _KINDS = ("preferences", "conversations")
 _TASK = "Clean up the diary blocks you are given tools for."

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrinter
-from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import MetaInfo
+from tomldiary.history.record import Source
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
@@ -18,7 +18,8 @@ from tomldiary.toml.values import checked_limit, copied, timestamp
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.engine.engine import Engine
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kinds.rules import EntryRules
     from tomldiary.extraction.draft import MemoryDeps
     from tomldiary.extraction.turns import Turns

@@ -23,8 +23,8 @@ from tomldiary.errors import (
     NestedTransaction,
     NotSupported,
 )
-from tomldiary.hand_edits.detect import NOTHING, Known, look
-from tomldiary.hand_edits.three_way_merge import before_saves
+from tomldiary.hand_edits.detect import Known, look
+from tomldiary.hand_edits.three_way_merge import NOTHING, before_saves
 from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE

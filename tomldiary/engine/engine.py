@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.hand_edits import log_only, merge_displaced, prepare_saves
-from tomldiary.engine.transaction import Source, Transaction, fingerprint, prepare
+from tomldiary.engine.transaction import Transaction, prepare
 from tomldiary.entries.kinds.parts import LARGEST
 from tomldiary.errors import (
     BackendError,
@@ -23,8 +23,9 @@ from tomldiary.errors import (
     RevisionConflict,
     SequenceConflict,
 )
-from tomldiary.hand_edits.detect import NOTHING, Known
-from tomldiary.history.record import is_lost, next_sequence, render_record
+from tomldiary.hand_edits.detect import Known
+from tomldiary.hand_edits.three_way_merge import NOTHING
+from tomldiary.history.record import Source, fingerprint, is_lost, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import OwnThread
 from tomldiary.storage.locks import repeated
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from tomldiary.history.record import Record
     from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Path
-
-__all__ = ["Engine", "Source", "Transaction", "is_erased"]
 
 R = TypeVar("R")
 

@@ -20,13 +20,11 @@ from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import NestedTransaction
-from tomldiary.hand_edits.detect import NOTHING, Known
-from tomldiary.hand_edits.three_way_merge import merge
+from tomldiary.hand_edits.three_way_merge import NOTHING, merge
 from tomldiary.history.record import (
     Change,
     Record,
     Source,
-    fingerprint,
     next_sequence,
     render_record,
 )
@@ -40,21 +38,9 @@ if TYPE_CHECKING:
     from tomldiary.engine.cache import DocumentCache
     from tomldiary.engine.engine import Engine
     from tomldiary.entries.kind import Rules
+    from tomldiary.hand_edits.detect import Known
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.lexer import Block
-
-__all__ = [
-    "Changed",
-    "NotStored",
-    "Prepared",
-    "Source",
-    "Transaction",
-    "block_changes",
-    "fingerprint",
-    "keep_removed_ids",
-    "open_here",
-    "prepare",
-]
 
 Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: the base version, and the edit."""

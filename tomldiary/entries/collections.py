@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tomldiary.diary import Diary
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
 
 Change = tuple[Collected, str, "dict[str, Any] | None"]
 """The collection, the key and the new value; None removes the entry."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.episodes import (
     CONSOLIDATION,
     episode_entries,
@@ -24,6 +23,7 @@ from tomldiary.entries.episodes import (
 from tomldiary.entries.facts import ALWAYS
 from tomldiary.errors import DiaryError, ExtractionError, ExtractorUnusable, Forgotten, MissingExtra
 from tomldiary.extraction.operations import Applied, apply_turn
+from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import Viewed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.diary import Diary
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.episodes import Episode
     from tomldiary.extraction.operations import Operation
     from tomldiary.toml.document import Document

@@ -13,7 +13,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text, wrong_fields
@@ -29,6 +28,7 @@ from tomldiary.errors import (
     UnknownEntry,
     WeakClaim,
 )
+from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.similarity import same_text
@@ -37,7 +37,7 @@ from tomldiary.toml.values import encode_nulls
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.engine import Source, Transaction, is_erased
-from tomldiary.engine.transaction import fingerprint
+from tomldiary.engine.engine import is_erased
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
@@ -29,6 +28,7 @@ from tomldiary.extraction.operations import (
     redacted,
     turn_source,
 )
+from tomldiary.history.record import Source, fingerprint
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.toml.document import ValueEdit
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.extraction.context import Exchange
 
 

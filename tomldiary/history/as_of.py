@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.errors import DiaryError, DocumentError, HistoryPruned, InvalidValue, printed
-from tomldiary.hand_edits.detect import NOTHING
+from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.document import Document

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tomldiary.engine.engine import Source
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.collections import TypedEntries, checked_value
 from tomldiary.errors import (
@@ -23,6 +22,7 @@ from tomldiary.errors import (
     NotSupported,
     wrong_type,
 )
+from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.engine import Engine, Source, Transaction
 from tomldiary.errors import InvalidValue, printed
+from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.store.writes import remove_items
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from tomldiary.engine.deadlines import Deadlines
+    from tomldiary.engine.engine import Engine
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.catalog import Catalog
 

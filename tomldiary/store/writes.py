@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tomldiary.engine.engine import Source
 from tomldiary.engine.transaction import Transaction, open_here
 from tomldiary.entries.collections import TypedEntries
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.hand_edits.detect import Known
+from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import Namespace, document_of
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent

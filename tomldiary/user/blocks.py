@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block, unknown_block
+from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import timestamp
 from tomldiary.user.context import Accessor
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
 
 _KIND = "blocks"
 

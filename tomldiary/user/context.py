@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.diary import Diary
-    from tomldiary.engine.engine import Engine, Source, Transaction
+    from tomldiary.engine.engine import Engine
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Until
     from tomldiary.errors import DocumentError
     from tomldiary.history.as_of import PastDocuments
+    from tomldiary.history.record import Source
     from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document, Path
 

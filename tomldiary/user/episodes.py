@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.episodes import (
     Episode,
     Episodes,
@@ -21,6 +20,7 @@ from tomldiary.entries.episodes import (
 from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import find_entry
 from tomldiary.errors import UnknownEntry
+from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_limit, checked_text, in_utc, same_value
 from tomldiary.user.context import Accessor, session_name
@@ -28,7 +28,7 @@ from tomldiary.user.context import Accessor, session_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.episodes import ToolStep
     from tomldiary.toml.document import Document
 

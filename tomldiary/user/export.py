@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.engine.transaction import NotStored, Source
+from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.fields import sessions
 from tomldiary.entries.kinds import KINDS, entries_in, entry_kind, own_tables, own_values
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
-from tomldiary.hand_edits.detect import NOTHING, check_version
+from tomldiary.hand_edits.detect import check_version
+from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.queries import Differences, differences
-from tomldiary.history.record import next_sequence
+from tomldiary.history.record import Source, next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import Namespace, document_of, is_hashed, namespace_of
@@ -37,7 +38,7 @@ from tomldiary.user.context import UserPart
 from tomldiary.user.pending.held import check_rules, claim
 
 if TYPE_CHECKING:
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.history.record import Record
     from tomldiary.toml.document import Path
     from tomldiary.user.context import UserContext

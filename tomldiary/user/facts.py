@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.fields import entry_data, plain
 from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.history.record import Source
 from tomldiary.retrieval.fact_queries import MANAGED, FactFilter, ordered, single_key
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.toml.values import When
 

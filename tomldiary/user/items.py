@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.fields import plain
 from tomldiary.entries.kinds import ITEMS, find_entry
 from tomldiary.entries.kinds.items import item_value
 from tomldiary.errors import UnknownEntry
+from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
 from tomldiary.toml.values import checked_text, copied, storable_copy, timestamp
@@ -17,7 +17,7 @@ from tomldiary.user.context import Accessor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.toml.document import Document, Path
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pydantic import ValidationError
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.conversations import (
     Conversations,
     entry_to_conversation,
@@ -22,6 +21,7 @@ from tomldiary.entries.models import (
 )
 from tomldiary.entries.preferences import Preferences, entry_to_item, unknown_preference
 from tomldiary.errors import InvalidValue
+from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import counted
 from tomldiary.text.similarity import Matches
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from tomldiary.engine.engine import Transaction
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Tables
 
 _KIND = "preferences"

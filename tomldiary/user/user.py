@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.engine import Source
 from tomldiary.entries.kinds import entry_kind, problems_in, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.as_of import PastTexts, Point
 from tomldiary.history.queries import HistoryQueries
+from tomldiary.history.record import Source
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tomldiary.diary import Diary
 from tomldiary.engine.engine import is_erased
-from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.extraction.context import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
+from tomldiary.history.record import fingerprint
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import Viewed

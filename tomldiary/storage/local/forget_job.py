@@ -25,10 +25,10 @@ from tomldiary.storage.files import file_error
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
 from tomldiary.storage.local.recovery import drop_superseded
-from tomldiary.toml.block_edit import render_block
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8, parse_toml
+from tomldiary.toml.values import render_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

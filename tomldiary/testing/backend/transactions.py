@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 
-from tomldiary.engine.engine import Source
 from tomldiary.entries.constraints import Constraint
 from tomldiary.errors import Forgotten, OperationConflict
+from tomldiary.history.record import Source
 from tomldiary.history.verify import verify
 from tomldiary.ingest.runner import ingest
 from tomldiary.storage.open import open_backend

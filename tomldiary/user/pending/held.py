@@ -29,7 +29,8 @@ from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
 from tomldiary.entries.preferences import Preferences, reserve_ids
 from tomldiary.errors import EntryConflict, InvalidValue
-from tomldiary.hand_edits.detect import NOTHING, Known
+from tomldiary.hand_edits.detect import Known
+from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.engine.transaction import Source
     from tomldiary.entries.kind import Rules, Tables
     from tomldiary.entries.kinds.pending import PendingChange
+    from tomldiary.history.record import Source
     from tomldiary.toml.document import Document, Path
 
 R = TypeVar("R")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.kinds import PREFERENCES, entry_key, entry_kind, find_entry
 from tomldiary.entries.kinds.pending import (
     PendingChange,
@@ -18,6 +17,7 @@ from tomldiary.entries.kinds.pending import (
 )
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import (
     checked_flag,
