@@ -1,6 +1,6 @@
 """The kinds of entries: what is stored, and under which rules.
 
-Imports `text`, `toml`, `errors` and `logging`, but not `engine`, `storage` or `history`.
+May import `text`, `toml` and the layers below, but not `engine`, `storage` or `history`.
 `kinds` is the registry: documents, keys, text, line in a prompt, rules and checks of each kind.
 `preferences`, `conversations`, `facts`, `blocks` and `episodes` read and change their documents.
 Begin with `kind`, which defines a kind, then `kinds`.
