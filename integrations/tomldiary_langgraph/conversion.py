@@ -66,8 +66,6 @@ def operation(op: Op) -> Operation:
 
 def result(answer: Answer) -> Result:
     """Return the result of an operation in LangGraph's types."""
-    if answer is None:
-        return None
     if isinstance(answer, Stored):
         return item(answer)
     if not answer or not isinstance(answer[0], Stored):

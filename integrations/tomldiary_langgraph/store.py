@@ -146,11 +146,7 @@ class DiaryStore(BaseStore):
             BackendError: The storage failed. Of several users in one batch, some may have been written.
             IdentifierError: A namespace belongs to another user than the authenticated one. Nothing was read.
         """
-        ops = list(ops)
-        found = self._cached_item(ops)
-        if found is not None:
-            return [found]
-        work = self._prepared(ops, signed_in_here())
+        work = self._prepared(list(ops), signed_in_here())
         vectors = self._embedder.vectors(work) if self._embedder is not None else ((), ())
         answers = self._items.finish(work, *vectors, session=session_here())
         return [result(each) for each in answers]
@@ -158,8 +154,8 @@ class DiaryStore(BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations like `batch`, without holding the event loop."""
         ops = list(ops)
-        if self.diary.engine.backend.is_quick:
-            found = self._cached_item(ops)
+        if self.diary.engine.backend.is_quick and len(ops) == 1 and isinstance(ops[0], GetOp):
+            found = self._seen(ops[0])
             if found is not None:
                 return [found]
         session, user_here = session_here(), signed_in_here()
@@ -180,11 +176,8 @@ class DiaryStore(BaseStore):
         answers = await in_thread(self._items.finish, work, *vectors, session=session)
         return [result(each) for each in answers]
 
-    def _cached_item(self, ops: list[Op]) -> Item | None:
-        """Return the result of one read if it needs only a `stat` call."""
-        return self._seen(ops[0]) if len(ops) == 1 and isinstance(ops[0], GetOp) else None
-
     def _seen(self, op: GetOp) -> Item | None:
+        """Return the result of a read if it needs only a `stat` call."""
         if type(op.namespace) is not tuple:
             return None
         validate_op_namespace(op)

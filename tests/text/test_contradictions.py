@@ -47,13 +47,13 @@ def test_no_contradicting_pair_is_the_same_text():
 def test_close_contradicting_pairs_are_named_conflicts_either_way_round():
     close = [pair for pair in PAIRS if closeness(*pair[2:]) >= CLOSE]
     unnamed = [pair for pair in close if not conflict(pair[2], pair[3])]
-    assert len(unnamed) <= 0.05 * len(close), unnamed
+    assert len(unnamed) <= 12, unnamed  # measured; a change of the rules may only lower it
     assert [p for p in close if conflict(p[2], p[3]) != conflict(p[3], p[2])] == []
 
 
 def test_harmless_pairs_are_rarely_named_conflicts():
     named = [pair for pair in HARMLESS if conflict(pair[1], pair[2])]
-    assert len(named) <= 0.05 * len(HARMLESS), named
+    assert len(named) <= 4, named  # measured
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,8 @@ def test_statements_of_two_things_and_further_details_are_no_conflict(one, two):
         ("My daughter was born in 2016", "My daughter was born in 2014", "different number"),
         ("Gloria plans a trip", "Gloria cancelled a trip", "opposite meaning"),
         ("My landlord is Mr. Petrov", "My landlord is Mrs. Holm", "different value"),
+        ("My mom is a doctor", "My mom is a lawyer", "different value"),
+        ("Pizza is my favourite", "Sushi is my favourite", "different value"),
     ],
 )
 def test_another_amount_name_or_end_of_one_thing_is_a_conflict(one, two, named):
@@ -89,6 +91,7 @@ def test_two_texts_of_full_length_are_compared_quickly():
     began = time.process_time()
     assert conflict(" ".join(words[:2000]), " ".join(words[5000:7000])) == ""
     assert conflict(" ".join([*words[:1999], "5"]), " ".join(words[5000:7000])) == ""
+    assert conflict(" ".join(words[:2000]), " ".join(f"{word}s" for word in words[:2000])) == ""
     assert time.process_time() - began < 0.5
 
 

@@ -94,6 +94,28 @@ def test_hits_name_matching_words_as_they_are_written():
     assert alice.recall("東京 tea")[0].reasons == ["東京"]
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "other"),
+    [
+        ("She tries each door", "tried", "She takes the stairs"),
+        ("We agreed on that", "agree", "We talk about that"),
+        ("A reed in the wind", "reeds", "A rose in the wind"),
+        ("Exercising at noon", "exercise", "Sleeping at noon"),
+        ("A relational database", "relate", "A fast database"),
+        ("Room 42 is mine", "42", "Room nine is mine"),
+    ],
+)
+def test_recall_finds_english_words_by_their_other_forms(text, query, other):
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("likes", other)
+    alice.upsert_preference("likes", text)
+    assert [hit.text for hit in alice.recall(query)] == [text]
+
+
+def test_words_of_two_letters_have_no_stem():
+    assert indexed_words("is as us") == ["is", "as", "us"]
+
+
 def test_a_hash_is_one_word():
     word = "deadbeef0a1b2c3d4e5f60718293a4b5c6d7e8f9"
     assert indexed_words(word) == [word]

@@ -327,10 +327,8 @@ def group_of(schema: FactSchema, key: str) -> str:
 
 def _head(key: str) -> str:
     """Return a key without the start time at its end."""
-    if "@" not in key:
-        return key
-    head, _, tail = key.rpartition("@")
-    return head if moment(tail) is not None else key
+    head, at, tail = key.rpartition("@")
+    return head if at and moment(tail) is not None else key
 
 
 def interval(entry: Mapping[str, Any]) -> tuple[datetime | None, datetime | None]:
@@ -340,8 +338,6 @@ def interval(entry: Mapping[str, Any]) -> tuple[datetime | None, datetime | None
 
 def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
     """Return entries whose intervals end when the next one with the same singleton key begins."""
-    if not schema.constraint.keys:
-        return found
     groups: dict[str, list[Held]] = {}
     for held in found:
         groups.setdefault(group_of(schema, held.key), []).append(held)

@@ -49,8 +49,6 @@ _LONE = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 def storable(text: str) -> str:
     """Return a text with each lone surrogate, which no file can store, replaced by U+FFFD."""
-    if text.isascii():
-        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -228,8 +226,6 @@ class ToolWrites:
         best: tuple[int, tuple[str, str]] | None = None
         told: set[str] = set()
         for place, noted in self.noted.items():
-            if same_text(text, noted):
-                return place
             theirs = _words(noted)
             shared = _shared(words, theirs)
             if not shared or (theirs & NEGATIONS) - words:
@@ -333,11 +329,9 @@ def _shared(words: set[str], others: set[str]) -> set[str]:
 
 
 def _is_form(word: str, other: str) -> bool:
-    if word == other:
-        return True
     shorter, longer = sorted((word, other), key=len)
     common = next((n for n, letter in enumerate(shorter) if letter != longer[n]), len(shorter))
     # "peanut" and "peanuts", "live" and "living", "allergic" and "allergy"; not "car" and "carrot".
-    if common == len(shorter) and longer[common:] in {"s", "es", "d", "ed", "ing", "'s"}:
+    if common == len(shorter) and longer[common:] in {"", "s", "es", "d", "ed", "ing", "'s"}:
         return True
     return common >= _STEM and 3 * common >= 2 * len(longer)

@@ -350,8 +350,6 @@ class Delivery:
             return prepared.documents.get(name) or self._engine.document(user, name)
 
         changes = [entry_now(user, end, place, listed, read) for place in places.values()]
-        if not changes:
-            return
         self.cursors.add_keys(user, {*places})
         try:
             self._apply(changes)
@@ -371,8 +369,6 @@ class Delivery:
         if not isinstance(self.hook, SearchHook):
             raise NotSupported(f"the hook {self.name!r} cannot search. Use recall().")
         hits = self.hook.search(query, user=user, limit=limit)
-        if not hits:
-            return []
         keys = {key for key, _, _ in hits}
         now = entries_now(self._engine, user, newest(self._engine, user), keys)
         found = [

@@ -179,8 +179,6 @@ def _asked_grams(text: str, size: int) -> list[str]:
     if len(text) < size:
         return _grams(text, size - 1)
     grams = _grams(text, size)
-    if size > 2:  # noqa: PLR2004 - pairs
-        return grams
     telling = _LONE_HAN.findall(text)
     telling += [gram for gram in grams if _KANA_ONLY.fullmatch(gram) is None]
     return telling or grams

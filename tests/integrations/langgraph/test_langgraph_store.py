@@ -872,6 +872,27 @@ def test_text_fields_of_sqlite_name_the_embedded_fields(tmp_path, fields):
     assert embedded == ["tea"]
 
 
+@pytest.mark.parametrize(
+    ("path", "texts"),
+    [
+        ("text", ["tea"]),
+        ("hot", ["True"]),
+        ("{text.deep,text}", ["tea"]),
+        ("$", ['{"hot": true, "text": "tea"}']),
+    ],
+)
+def test_a_path_selects_the_texts_to_embed(path, texts):
+    embedded = []
+
+    def embed(texts):
+        embedded.extend(texts)
+        return [[1.0, 0.0] for _ in texts]
+
+    store = DiaryStore("memory:", index={"dims": 2, "embed": embed, "fields": [path]})
+    store.put(("alice", "m"), "k", {"text": "tea", "hot": True})
+    assert embedded == texts
+
+
 def test_two_different_lists_of_fields_are_refused(tmp_path):
     index = {"dims": 2, "embed": len, "fields": ["a"], "text_fields": ["b"]}
     with pytest.raises(InvalidValue, match=r"index\.text_fields.*fields"):
