@@ -128,6 +128,11 @@ def test_a_question_about_the_assistant_and_thanks_are_no_answer(question, answe
     assert find_statements("Thanks, yes.", TASTES, asked) != []
 
 
+def test_a_statement_after_a_question_is_no_answer_to_it():
+    (found,) = find_statements("I love jazz.", TASTES, "Do you have allergies?")
+    assert found.text == "I love jazz."
+
+
 def test_small_talk_does_not_turn_plans_into_background():
     assert texts("I'm going to Rome in May. What about you?") == ["I'm going to Rome in May."]
 

@@ -139,6 +139,7 @@ def test_every_table_has_all_its_parts(code):
     [
         ("我喜欢猫", "Chinese"),
         ("私は猫が好きです", "Japanese"),
+        ("私は猫を", "Japanese"),
         ("고양이를 좋아해요", "Korean"),
         ("Ik hou niet van koffie", "Dutch"),
         ("Nie lubię kawy i jestem weganinem", "Polish"),

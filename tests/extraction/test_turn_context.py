@@ -15,6 +15,7 @@ import pytest
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import InvalidValue
+from tomldiary.extraction.context import ToolWrites
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT
 from tomldiary.extraction.tools import upsert_preference
 
@@ -315,6 +316,47 @@ def test_an_entry_that_the_host_removed_can_be_stored_again(diary):
     diary.user("alice").remove_preference("likes", key, session_id="s1")
     add_turn(diary, "I love tango.", "Noted.")
     assert texts(diary) == {"likes": [("I love tango.", 1)]}
+
+
+@pytest.mark.parametrize(
+    ("removed", "text", "repeats"),
+    [
+        ("I drink coffee.", "I love my coffee, and drink it daily.", True),
+        ("I drink coffee.", "I do not drink coffee.", False),
+        ("I like it.", "I love tango.", False),
+        ("I like it.", "I LIKE IT.", True),
+    ],
+)
+def test_a_text_repeats_what_a_tool_removed_if_it_states_it(removed, text, repeats):
+    assert ToolWrites(removed=(removed,)).was_removed(text) == repeats
+
+
+@pytest.mark.parametrize(
+    ("noted", "text", "holds"),
+    [
+        ("drinks tea", "I drink teas.", True),
+        ("does not love tango and hates salsa", "I love tango.", False),
+        ("loves tango", "I like it.", False),
+    ],
+)
+def test_a_tool_has_stored_a_text_if_all_of_it_is_in_its_entries(noted, text, holds):
+    stored = ToolWrites({("likes", "pref001"): noted})
+    assert stored.holding(text) == (("likes", "pref001") if holds else None)
+
+
+def test_the_last_change_of_an_entry_by_tools_counts(diary):
+    tools(diary).remember("I love tea.", "likes")
+    tools(diary).update("likes/pref001", "I love tango.")
+    add_turn(diary, "I love tea.", "Noted.")
+    assert texts(diary) == {"likes": [("I love tango.", 1), ("I love tea.", 1)]}
+
+
+def test_tool_writes_before_the_last_turn_of_another_process_are_ignored(tmp_path):
+    tools(Diary(tmp_path, agent="rules")).remember("I love tango.", "likes")
+    for _ in range(2):
+        diary = Diary(tmp_path, agent="rules")
+        add_turn(diary, "I love tango.", "Noted.")
+    assert texts(diary) == {"likes": [("I love tango.", 2)]}
 
 
 def test_tool_writes_of_another_session_are_ignored(diary):

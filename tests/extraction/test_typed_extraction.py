@@ -83,6 +83,17 @@ def test_the_prompt_has_types_fields_and_stored_facts():
     assert "Typed facts" not in plain.prompt
 
 
+def test_a_long_list_of_facts_is_cut_and_counts_the_rest():
+    script = Scripted(lambda ctx: [list_facts(ctx)])
+    diary = typed(script)
+    with diary.user("alice").transaction():
+        for number in range(100):
+            diary.user("alice").facts.commit(Diet(role=f"guest {number} {'z' * 50}", food="vegan"))
+    diary.user("alice").add_turn("Hello.", "Hi.", "s1")
+    assert len(script.answers[0]) < 4_200
+    assert "older ones are stored)" in script.answers[0]
+
+
 def test_rules_answer_as_sentences_and_nothing_is_stored():
     def work(ctx):
         return [

@@ -263,6 +263,8 @@ def test_a_clean_up_does_not_reword_a_text_into_another_statement(clean_up, key,
         ("pref003", "runs 5 km on Mondays and 8 km on Fridays"),
         ("pref005", "runs 5 km every Monday morning"),
         ("pref003", "runs 5 kilometers on Mondays"),
+        ("pref005", "runs 5 km every Monday morning in May"),
+        ("pref003", "does not like tomatoes"),
     ],
 )
 def test_a_clean_up_joins_and_shortens_texts(clean_up, key, text):
@@ -277,6 +279,8 @@ def test_a_clean_up_keeps_both_of_two_contradicting_entries(clean_up):
         "likes/pref003", text="runs 5 km on Mondays and 8 km on Fridays"
     )
     clean_up.delete_preference_block("likes/pref004")  # another one says it
+    clean_up.prefs["preferences"]["likes"]["added"] = {"text": "drinks 3 cups of tea"}
+    clean_up.delete_preference_block("likes/added")  # never stored, so nothing is decided
 
 
 def test_a_compactor_that_changes_the_tables_directly_decides_nothing(tmp_path):
