@@ -674,6 +674,31 @@ def test_a_query_filters_orders_and_pages(alice):
             alice.query("diet", **bad)
 
 
+def test_a_query_orders_numbers_by_their_value(alice):
+    for year in (900, 1990, 20):
+        alice.commit(Birth(who=f"in {year}", year=year))
+    assert [fact.data.year for fact in alice.query("birth", order_by="year")] == [20, 900, 1990]
+
+
+def test_a_date_is_a_singleton_key_of_temporal_facts(alice):
+    alice.commit(Home(who="2024-05-01", city="Oslo"), valid_from=day(1))
+    alice.commit(Home(who="2024-05-02", city="Rome"), valid_from=day(1))
+    assert cities(alice) == ["Oslo", "Rome"]
+    assert alice.get("home/2024-05-02").data.city == "Rome"
+
+
+def test_a_value_in_the_place_of_a_fact_is_reported_and_not_read(alice, file):
+    alice.commit(Diet(role="user", food="vegan"))
+    file.write_text(
+        file.read_text().replace(
+            "[facts.diet.user]", "[facts.diet]\nstray = 5\n\n[facts.diet.user]"
+        )
+    )
+    age(file)
+    assert [fact.id for fact in alice.query("diet")] == ["diet/user"]
+    assert [problem.where for problem in alice.problems()] == ["facts.diet.stray"]
+
+
 def test_a_query_orders_and_narrows_by_the_start_of_facts(diary):
     diary.register_schema("home", Home, Constraint("who", temporal=True))
     facts = diary.user("alice").facts
@@ -970,6 +995,7 @@ def tasks():
         ({"$or": [{"rank": 1}, {"name": "d"}]}, "ad"),
         ({"$not": {"rank": {"$lt": 3}}}, "cd"),
         ({"$and": [{"rank": {"$gt": 1}}, {"rank": {"$lt": 3}}]}, "b"),
+        ({"$or": [{"due": {"$lt": date(2026, 1, 2)}}, {"due": {"$gt": date(2026, 1, 3)}}]}, "ad"),
     ],
 )
 def test_a_query_takes_the_conditions_of_the_stores_filter(tasks, where, names):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Dict, List, Optional  # noqa: UP035 - users w
 
 import pytest
 from pydantic import BaseModel, Field
+from typing_extensions import TypeAliasType
 
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.entries.models import ConversationItem, PreferenceItem
@@ -59,6 +60,18 @@ def run(source: str, name: str) -> type[BaseModel]:
 def test_only_mappings_to_preferences_are_categories():
     assert list(categories(Table)) == ALL
     assert extract_categories_from_schema(Table) == ALL
+
+
+def test_aliases_and_annotations_of_a_mapping_are_categories():
+    Wines = TypeAliasType("Wines", dict[str, Strong])  # noqa: N806 - a type
+
+    class Cellar(BaseModel):
+        wines: Wines = {}
+        teas: Optional[Annotated[dict[str, PreferenceItem], "inner"]] = None  # noqa: UP045 - old
+
+    Cellar.model_rebuild(_types_namespace={"Wines": Wines, **globals()})
+    assert list(categories(Cellar)) == ["wines", "teas"]
+    assert item_type(Cellar, "wines") is Strong
 
 
 def test_descriptions_join_the_docstring_line_and_the_field():

@@ -76,6 +76,7 @@ def test_what_a_question_asks_to_remember_is_a_statement(asked):
         ("Ich bin vegan, was kann ich kochen?", ["Ich bin vegan"]),
         ("Ich bin vegan, suchst du mir ein Rezept?", ["Ich bin vegan"]),
         ("Soy vegana. ¿Qué puedo cocinar?", ["Soy vegana."]),
+        ("Peux-tu m'aider, je suis végane, que puis-je cuisiner ?", []),
         ("Übersetze:\nIch liebe Hunde.", []),
         ("„Ich liebe Hunde“, sagte er.", []),
         ("Vergiss das. Ich mag Tee.", ["Ich mag Tee."]),

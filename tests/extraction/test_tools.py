@@ -244,6 +244,7 @@ def test_summaries_are_shown_and_replaced(ctx):
 
 def test_categories_are_listed(ctx):
     assert call(tools.list_categories, ctx) == "- **likes**\n- **dislikes**"
+    assert call(tools.list_preferences, ctx, "hats").startswith("❌ Category 'hats' is not allowed")
 
 
 def test_scorer_and_threshold_can_be_chosen(tmp_path):

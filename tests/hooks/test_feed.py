@@ -115,6 +115,25 @@ def test_pruned_history_begins_with_a_reset(diary):
     assert state.text == "3"
 
 
+def test_a_feed_begins_with_a_reset_if_only_the_first_change_was_pruned(diary):
+    alice = diary.user("alice")
+    alice.blocks.set("first", "1")
+    alice.blocks.set("second", "2")
+    alice.prune_history(keep=1)
+    reset, *states = diary.changes(follow=False)
+    assert reset.is_reset
+    assert [each.key for each in states] == ["blocks/first", "blocks/second"]
+
+
+def test_an_async_feed_ends_if_it_waits_for_nothing(diary):
+    diary.user("alice").blocks.set("one", "1")
+
+    async def run():
+        return [change.key async for change in diary.changes(follow=False)]
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == ["blocks/one"]
+
+
 def test_an_async_feed_waits_for_the_next_change(diary):
     async def run():
         feed, found = diary.changes(poll=30.0), []

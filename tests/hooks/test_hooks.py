@@ -494,6 +494,24 @@ def test_wrong_arguments_and_backends_are_refused_with_a_remedy(diary, index):
         Diary(SixVerbs(), agent="rules").hooks.add(index, name="index")
     assert diary.hooks["index"] is index
     assert [*diary.hooks] == ["index"]
+    diary.hooks.add(lambda changes: None, name="plain")
+    with pytest.raises(NotSupported, match="'plain' cannot search"):
+        diary.hooks.search("plain", "coffee", user_id="alice")
+
+
+def test_a_function_gets_each_change_once_and_a_repair_once(diary):
+    found = []
+    diary.hooks.add(found.extend, name="plain")
+    diary.user("alice").blocks.set("one", "1")
+    diary.user("alice").blocks.set("two", "2")
+    assert diary.hooks.flush()
+    assert [each.key for each in found] == ["blocks/one", "blocks/two"]
+    diary.hooks.reconcile("plain")
+    assert [(each.key, each.type) for each in found[2:]] == [
+        ("", "reset"),
+        ("blocks/one", "state"),
+        ("blocks/two", "state"),
+    ]
 
 
 @pytest.mark.parametrize("strict", [False, True])

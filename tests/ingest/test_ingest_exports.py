@@ -82,6 +82,34 @@ def test_what_was_spoken_to_chatgpt_is_read_from_its_transcript(tmp_path):
     assert log.skipped == ["Left out 2 parts without text."]
 
 
+def test_what_chatgpt_hides_and_messages_without_text_are_left_out(tmp_path):
+    def message(role, text, kind="text", *, hidden=False):
+        marks = {"is_visually_hidden_from_conversation": hidden}
+        content = {"content_type": kind, "parts": [text]}
+        return {"author": {"role": role}, "content": content, "metadata": marks}
+
+    messages = [
+        message("user", "I love swimming."),
+        message("assistant", "Secret.", hidden=True),
+        message("assistant", "Thinking.", "thoughts"),
+        message("assistant", "Nice."),
+    ]
+    nodes = {
+        str(number): {"message": each, "parent": str(number - 1) if number else None}
+        for number, each in enumerate(messages)
+    }
+    file = tmp_path / "conversations.json"
+    file.write_text(json.dumps([{"mapping": nodes, "current_node": "3"}]))
+    log = read_turns(file)
+    assert [(turn.user_msg, turn.assistant_msg) for turn in log.turns] == [
+        ("I love swimming.", "Nice.")
+    ]
+    assert log.skipped == [
+        "Left out 1 hidden message.",
+        "Left out 1 message of another type than text.",
+    ]
+
+
 def test_a_claude_export_keeps_texts_sessions_and_times(claude):
     log = read_turns(claude)
     assert log.format == "claude"

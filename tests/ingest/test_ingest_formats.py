@@ -153,6 +153,16 @@ def test_a_refusal_is_an_answer(tmp_path):
         {"role": "assistant", "content": None, "refusal": "I cannot."},
     ]
     assert said(read_turns(write(tmp_path, messages))) == [("Do it", "I cannot.")]
+    messages[1] = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}
+    assert said(read_turns(write(tmp_path, messages))) == [("Do it", "I cannot.")]
+
+
+def test_parts_may_be_plain_texts(tmp_path):
+    messages = [
+        {"role": "user", "content": ["Hi", {"type": "text", "text": "there"}]},
+        {"role": "assistant", "content": "Hello"},
+    ]
+    assert said(read_turns(write(tmp_path, messages))) == [("Hi\nthere", "Hello")]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import time
 import tomllib
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from pydantic import BaseModel, Field
@@ -619,13 +620,19 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
 
 
 def test_a_processed_turn_returns_what_was_applied_once(tmp_path):
-    diary = Diary(tmp_path, Table, agent="rules")
+    calls = []
+
+    async def extract(message, *, deps):
+        calls.append(deps.upsert("likes", None, "I love tea.", ()).id)
+
+    diary = Diary(tmp_path, Table, agent=SimpleNamespace(run=extract))
     said = ("alice", "s", "I love tea.", "ok")
     first = run(diary.turns.process(*said, operation_id="one", episode=True))
     again = run(diary.turns.process(*said, operation_id="one", episode=True))
     assert (first.applied, first.is_repeated, again.is_repeated) == (1, False, True)
     assert again.transaction == first.transaction == diary.user("alice").last_transaction()
     assert [each.input for each in diary.user("alice").episodes()] == ["I love tea."]
+    assert calls == ["pref001"]
 
 
 def test_the_event_loop_is_not_blocked_while_a_turn_waits(tmp_path):

@@ -227,6 +227,15 @@ def test_a_source_that_repeats_itself_waits_once(alice):
     assert len(alice.review()) == 2
 
 
+def test_a_removal_that_is_repeated_waits_once(alice):
+    alice.upsert_preference("likes", "tea")
+    for _ in range(2):
+        alice.remove_preference("likes", "pref001", actor="web")
+    (waiting,) = alice.review()
+    alice.review.accept(waiting.id)
+    assert alice.preferences("likes") == {}
+
+
 def test_an_equal_fact_without_a_key_waits_once_and_is_stored_once(diary, alice):
     diary.register_schema("note", Note, Constraint())
     for _ in range(2):
