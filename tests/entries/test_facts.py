@@ -249,6 +249,20 @@ def opened_with(diary, place):
     return again
 
 
+def test_a_field_that_a_strict_model_lacks_is_named(diary, alice, file):
+    class Strict(BaseModel, extra="forbid"):
+        text: str = ""
+
+    diary.register_schema("strict", Strict)
+    alice.commit(Strict(text="x"))
+    with pytest.raises(InvalidValue, match=r"strict\.hat: Strict has no such field"):
+        alice.commit("strict", {"hat": 1})
+    file.write_text(file.read_text().replace('text = "x"', 'text = "x"\nhat = 1'))
+    age(file)
+    (problem,) = alice.problems()
+    assert "hat: there is no such field" in str(problem)
+
+
 def test_an_invalid_fact_is_refused_in_toml_words_and_not_written(alice):
     class Odd(BaseModel):
         role: str
@@ -312,6 +326,10 @@ class Door(BaseModel):
     code: list[SecretStr] | None = None
 
 
+class Aliased(BaseModel):
+    code: str = Field(alias="_code")
+
+
 class Unseen(BaseModel):
     text: str = Field(default="", exclude=True)
 
@@ -332,6 +350,8 @@ class Unseen(BaseModel):
         ("diet", Diet, {"normalise": "role.inner"}, "'role.inner' is no field of Diet"),
         ("diet", Diet, {"immutable": True, "temporal": True}, "exclude each other"),
         ("diet", Diet, {"limit": 0}, "limit: expected a whole number of at least 1"),
+        ("diet", Diet, {"append_only": True, "temporal": True}, "exclude each other"),
+        ("aliased", Aliased, {}, r"aliased\._code: fields that begin with an underscore belong"),
     ],
 )
 def test_an_unusable_schema_is_refused_at_registration(diary, name, model, constraint, message):
@@ -611,6 +631,10 @@ def test_updates_with_past_times_change_what_held_then(alice):
         (fact.data.city, fact.valid_from) for fact in alice.query("home", include_ended=True)
     ]
     assert timeline == [("Paris", day(1)), ("Rome", day(3)), ("Oslo", day(7))]
+    for fact_id, changes in (("home/user", {"city": "Bern"}), ("diet/user", {})):
+        alice.commit(Diet(role="user", food="vegan"))
+        with pytest.raises(InvalidValue, match=r"not both at once|has no end"):
+            alice.update(fact_id, changes, valid_to=day(9))
 
 
 def test_a_singleton_value_that_ends_with_a_date_names_its_fact(diary, alice):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tomldiary import Diary
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
@@ -96,6 +96,25 @@ def test_an_expired_item_is_neither_found_nor_shown(diary, store):
     assert len(alice.recall("bicycle", valid_at=later)) == 1
     assert "for an hour" in alice.render()
     assert "for an hour" not in alice.render(valid_at=later)
+
+
+def test_a_hand_written_item_expires_although_nobody_put_it(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    ItemStore(diary).run([Put(WORK, "put", {"text": "a bicycle"})])
+    (file,) = tmp_path.glob("alice/items/**/*.toml")
+    with file.open("a") as handle:
+        for key, when in (("over", "2020-01-01"), ("later", "2099-01-01")):
+            handle.write(f'\n[items.{key}]\ntext = "a bicycle"\n_expires = {when}T00:00:00Z\n')
+    found = {hit.key for hit in diary.user("alice").recall("bicycle")}
+    assert found == {"memories/work/put", "memories/work/later"}
+
+
+@pytest.mark.parametrize("key", ["put", ""])
+def test_a_key_without_a_namespace_names_no_item(diary, key):
+    items = diary.user("alice").items
+    assert items.get(key) is None
+    with pytest.raises(UnknownEntry, match="items/namespace/key"):
+        items.update(key, {"text": "x"})
 
 
 def test_an_item_that_reads_keep_alive_is_found_and_shown(diary, store):

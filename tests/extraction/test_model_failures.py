@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 
+import httpx
 import pytest
 
 pytest.importorskip("pydantic_ai")
@@ -17,10 +19,12 @@ from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 
 from openai_server import OpenAIServer, Step, broken, calls, closed_url, resets, says, slow, status
 from tomldiary import Diary, MemoryDeps, MemoryWriter, RetryPolicy, Turn
 from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.extraction.failures import explained
 from tomldiary_pydantic_ai import extractor_agent
 
 SECRET = "sk-very-secret-0123456789"  # noqa: S105 - not a real one
@@ -83,6 +87,18 @@ def test_an_agent_with_tools_for_the_draft_is_used_unchanged():
     def note(ctx, text: str) -> str:
         return text
 
+    assert Diary("memory:", agent=agent).turns.extractor is agent
+
+
+def test_a_host_without_an_address_is_named():
+    cause = httpx.ConnectError("connection failed")
+    cause.__cause__ = socket.gaierror(-2, "Name or service not known")
+    assert "the host name is not known" in explained(cause)[0]
+
+
+def test_an_agent_with_tools_that_are_known_later_is_used_unchanged():
+    late = CombinedToolset([FunctionToolset()])
+    agent = Agent("test", toolsets=[late])
     assert Diary("memory:", agent=agent).turns.extractor is agent
 
 

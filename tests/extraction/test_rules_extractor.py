@@ -252,6 +252,14 @@ def test_text_beyond_the_cap_is_ignored_with_the_sentence_it_cuts():
     assert texts(inside) == ["I hate olives."]
 
 
+def test_a_sentence_that_the_cap_cuts_after_a_word_is_not_kept():
+    said = "I am allergic to nuts"
+    before = "ok. " * ((MAX_CHARACTERS - len(said)) // 4)
+    space = " " * (MAX_CHARACTERS - len(before) - len(said))
+    assert texts(f"{before}{space}{said}") == [said]
+    assert texts(f"{before}{space}{said}, but not to cashews.") == []
+
+
 def test_a_sentence_longer_than_the_cap_is_not_a_statement():
     assert texts("I love tea " + "and cake " * (MAX_SENTENCE // 9)) == []
 

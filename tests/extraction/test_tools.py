@@ -247,6 +247,12 @@ def test_categories_are_listed(ctx):
     assert call(tools.list_preferences, ctx, "hats").startswith("❌ Category 'hats' is not allowed")
 
 
+def test_a_diary_without_types_of_facts_lists_none_and_stores_none(ctx):
+    assert call(tools.list_facts, ctx) == "(none)"
+    assert "no type of facts is registered" in call(tools.commit_fact, ctx, "diet", {"role": "x"})
+    assert ctx.deps.operations == []
+
+
 def test_scorer_and_threshold_can_be_chosen(tmp_path):
     diary = Diary(
         tmp_path,

@@ -232,6 +232,8 @@ def test_a_removal_that_is_repeated_waits_once(alice):
     for _ in range(2):
         alice.remove_preference("likes", "pref001", actor="web")
     (waiting,) = alice.review()
+    with pytest.raises(InvalidValue, match="removes the entry and has no fields"):
+        alice.review.edit(waiting.id, {"text": "coffee"})
     alice.review.accept(waiting.id)
     assert alice.preferences("likes") == {}
 

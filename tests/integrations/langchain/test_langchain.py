@@ -49,6 +49,16 @@ def diary(tmp_path):
     return Diary(tmp_path, agent="rules")
 
 
+def test_the_package_names_what_it_lacks(monkeypatch):
+    package = importlib.import_module("tomldiary_langchain")
+    with pytest.raises(AttributeError, match="no attribute 'DiaryMiddelware'"):
+        _ = package.DiaryMiddelware
+    monkeypatch.delitem(sys.modules, "tomldiary_langchain.middleware", raising=False)
+    monkeypatch.setitem(sys.modules, "tomldiary_langchain.turns", None)
+    with pytest.raises(ModuleNotFoundError, match=r"tomldiary_langchain\.turns"):
+        package.__getattr__("DiaryMiddleware")
+
+
 # Retriever
 
 

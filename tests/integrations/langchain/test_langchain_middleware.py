@@ -174,6 +174,14 @@ def test_the_memory_stands_between_the_cached_prefix_and_the_turn(diary, writer)
     assert [str(one.content)[: len(part)] for one, part in zip(asked, shape, strict=True)] == shape
 
 
+@pytest.mark.parametrize("inject", ["user", "instructions"])
+def test_an_empty_memory_adds_nothing_to_a_request(writer, inject):
+    model = Scripted(answers=[OK])
+    middleware = DiaryMiddleware(Diary("memory:"), user_id="nobody", writer=writer, inject=inject)
+    talk(create_agent(model, middleware=[middleware]), "Hello")
+    assert [one.text for one in model.asked[0]] == ["Hello"]
+
+
 @both
 @pytest.mark.parametrize(
     ("prompt", "before"),
@@ -192,6 +200,7 @@ def test_the_memory_can_follow_the_instructions_of_the_agent(diary, writer, mode
     assert system.type == "system"
     assert system.text.startswith(before)
     assert system.text.endswith("</user_memory>")
+    assert isinstance(system.content, list) == isinstance(prompt, SystemMessage)
     assert memories(rest) == []
     if isinstance(prompt, SystemMessage):
         assert prompt.text == "Be kind."

@@ -446,6 +446,13 @@ def test_a_state_without_readable_messages_is_refused_with_their_place(messages,
             node.invoke({"messages": messages}, ALICE)
 
 
+def test_memory_is_recalled_where_nothing_is_asked():
+    diary = Diary("memory:", agent=Noted())
+    diary.user("alice").upsert_preference("likes", "tea")
+    for messages in ([], [AIMessage("Hello")], [HumanMessage("Hi"), AIMessage("Hello")]):
+        assert "tea" in recall_node(diary).invoke({"messages": messages}, ALICE)["memory"]
+
+
 def test_budget_and_query_reach_the_renderer():
     diary = Diary("memory:")
     alice = diary.user("alice")

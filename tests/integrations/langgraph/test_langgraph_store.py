@@ -685,6 +685,11 @@ def test_only_namespaces_with_entries_are_listed_in_order(store):
     for labels in ("abc", {"a"}, None):
         with pytest.raises(ValueError, match="a tuple of labels"):
             store.update(labels, "k", lambda _: {})
+    for labels in ((), ("langgraph", "x")):
+        with pytest.raises(InvalidNamespaceError):
+            store.update(labels, "k", lambda _: {})
+    with pytest.raises(ValueError, match="a tuple of labels"):
+        store.get("abc", "k")
 
 
 # Use

@@ -74,6 +74,7 @@ def test_notes_are_read_appended_to_and_corrected(tmp_path: Path):
     notes = Notes(tmp_path)
     assert notes.read() == "No memory saved yet."
     assert notes.update("a", "b") == "No memory exists yet. Use write_memory to create it."
+    assert notes.write(" \n") == ["Error: there is nothing to save; the content is empty."]
     assert notes.write("# Facts\n- tea") == ["Memory updated (2 lines total)."]
     assert notes.write("- milk") == ["Memory updated (4 lines total)."]
     assert notes.read() == "# Facts\n- tea\n\n- milk"

@@ -10,6 +10,7 @@ from pydantic_ai.models import override_allow_model_requests
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -33,7 +34,7 @@ def _anthropic(url: str) -> AnthropicModel:
 
 
 def _wrapped(url: str) -> FallbackModel:
-    return FallbackModel(_openai(url), _anthropic(url))
+    return FallbackModel(WrapperModel(_openai(url)), _anthropic(url))
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from tomldiary.entries.fields import (
 )
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
-from tomldiary.errors import UnknownEntry
 from tomldiary.text.json_paths import searched_names, searched_text, texts_in
 from tomldiary.toml.values import decode_nulls, moment, timestamp
 
@@ -148,8 +147,10 @@ class ItemKind(EntryKind):
         self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
         documents, path = self.places((collection[1], key), writing.documents)
-        found = [(edit, old) for edit in map(writing.edit, documents) if (old := edit.table(path))]
-        for edit, old in found:
+        for edit in map(writing.edit, documents):
+            old = edit.table(path)
+            if old is None:
+                continue
             fields = {f"\\{name}" if name[:1] in _ESCAPED else name: value[name] for name in value}
             fresh = with_value(fields, old, writing.now)
             if writing.session or "_updated_by" in old:
@@ -161,10 +162,6 @@ class ItemKind(EntryKind):
                     old["_expires"] if since is None else timestamp(since + timedelta(minutes=ttl))
                 )
             edit.put(path, fresh)
-        if not found:
-            raise UnknownEntry(
-                self.key((collection[1], key)), "A hit of recall() has the key as `full_key`."
-            )
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
         documents, path = self.places((collection[1], key), writing.documents)
