@@ -175,9 +175,9 @@ def test_the_memory_stands_between_the_cached_prefix_and_the_turn(diary, writer)
 
 
 @pytest.mark.parametrize("inject", ["user", "instructions"])
-def test_an_empty_memory_adds_nothing_to_a_request(writer, inject):
+def test_an_empty_memory_adds_nothing_to_a_request(diary, writer, inject):
     model = Scripted(answers=[OK])
-    middleware = DiaryMiddleware(Diary("memory:"), user_id="nobody", writer=writer, inject=inject)
+    middleware = DiaryMiddleware(diary, user_id="nobody", writer=writer, inject=inject)
     talk(create_agent(model, middleware=[middleware]), "Hello")
     assert [one.text for one in model.asked[0]] == ["Hello"]
 
