@@ -10,7 +10,7 @@ import random
 import sys
 import threading
 import tomllib
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, Literal
 
@@ -257,6 +257,9 @@ def test_a_field_that_a_strict_model_lacks_is_named(diary, alice, file):
     alice.commit(Strict(text="x"))
     with pytest.raises(InvalidValue, match=r"strict\.hat: Strict has no such field"):
         alice.commit("strict", {"hat": 1})
+    alice.commit(Diet(role="user", food="vegan"))
+    with pytest.raises(InvalidValue, match=r"diet\.hat: Diet has no such field"):
+        alice.update("diet/user", {"hat": 1})
     file.write_text(file.read_text().replace('text = "x"', 'text = "x"\nhat = 1'))
     age(file)
     (problem,) = alice.problems()
@@ -698,6 +701,51 @@ def test_a_query_filters_orders_and_pages(alice):
             alice.query("diet", **bad)
 
 
+def test_conditions_in_a_list_compare_times_and_not_texts(diary, alice):
+    class Meeting(BaseModel):
+        at: datetime
+
+    diary.register_schema("meeting", Meeting)
+    alice.commit(Meeting(at=datetime(2026, 1, 1, 12, tzinfo=UTC)))
+    before = datetime(2026, 1, 1, 13, 30, tzinfo=timezone(timedelta(hours=2)))
+    assert alice.facts.count("meeting", {"$or": [{"at": {"$lt": before}}]}) == 0
+    assert alice.facts.count("meeting", {"$or": [{"at": {"$gt": before}}]}) == 1
+
+
+def test_dates_that_a_person_wrote_are_compared_at_any_depth(diary, alice, file):
+    class Trip(BaseModel):
+        day: date
+        stops: list[date]
+        ends: dict[str, date]
+
+    diary.register_schema("trip", Trip)
+    some = date(2026, 1, 1)
+    alice.commit(Trip(day=some, stops=[some], ends={"last": some}))
+    file.write_text(file.read_text().replace('"2026-01-01"', "2026-01-01"))
+    age(file)
+    for where in ({"day": "2026-01-01"}, {"stops": ["2026-01-01"]}, {"ends.last": "2026-01-01"}):
+        ((name, value),) = where.items()
+        assert alice.facts.count("trip", {name: {"$eq": value}}) == 1, name
+
+
+def test_lists_and_tables_of_a_fact_are_found_and_shown_as_plain_text(diary, alice):
+    class Trip(BaseModel):
+        stops: list[str]
+        ends: dict[str, str]
+
+    diary.register_schema("trip", Trip)
+    alice.commit(Trip(stops=["Rome", "Oslo"], ends={"last": "Bern"}))
+    (hit,) = alice.recall("Bern")
+    assert hit.text == "stops = Rome Oslo, ends = last Bern"
+
+
+def test_conditions_on_a_normalised_field_ignore_its_case(diary, alice):
+    diary.register_schema("likes", Likes, Constraint(normalise="what"))
+    alice.commit(Likes(what="Green  tea"))
+    assert alice.facts.count("likes", {"what": {"$in": ["GREEN TEA"]}}) == 1
+    assert alice.facts.count("likes", {"what": {"$not": {"$eq": "GREEN TEA"}}}) == 0
+
+
 def test_a_query_orders_numbers_by_their_value(alice):
     for year in (900, 1990, 20):
         alice.commit(Birth(who=f"in {year}", year=year))
@@ -711,15 +759,14 @@ def test_a_date_is_a_singleton_key_of_temporal_facts(alice):
     assert alice.get("home/2024-05-02").data.city == "Rome"
 
 
-def test_a_value_in_the_place_of_a_fact_is_reported_and_not_read(alice, file):
+@pytest.mark.parametrize("value", ["5", '"text"', "[1]", "true", "2020-01-01", "nan"])
+def test_a_value_in_the_place_of_a_fact_is_reported_and_not_read(alice, file, value):
     alice.commit(Diet(role="user", food="vegan"))
-    file.write_text(
-        file.read_text().replace(
-            "[facts.diet.user]", "[facts.diet]\nstray = 5\n\n[facts.diet.user]"
-        )
-    )
+    head = "[facts.diet.user]"
+    file.write_text(file.read_text().replace(head, f"[facts.diet]\nstray = {value}\n\n{head}"))
     age(file)
     assert [fact.id for fact in alice.query("diet")] == ["diet/user"]
+    assert alice.get("diet/stray") is None
     assert [problem.where for problem in alice.problems()] == ["facts.diet.stray"]
 
 
@@ -1066,6 +1113,7 @@ def test_verbs_accept_the_fact_ids_that_recall_shows(tmp_path):
     for ask in (
         lambda: alice.get("goals/pref001"),
         lambda: alice.query("goals"),
+        lambda: alice.commit("goals", {"text": "x"}),
         lambda: alice.update("goals/pref001", {"text": "x"}),
         lambda: alice.delete("goals/pref001"),
     ):

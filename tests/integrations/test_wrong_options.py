@@ -144,6 +144,7 @@ def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
         (DiaryToolset, {"token_counter": 4}, "token_counter: expected a function"),
         (DiaryMiddleware, {"token_counter": 4}, "token_counter: expected a function"),
         (DiaryStore, {"user_label": lambda _: "a"}, "a call with .namespace, key. fails, too many"),
+        (recall_node, {"max_tokens": 0}, "max_tokens: expected a whole number of at least 1"),
         (recall_node, {"token_counter": dict.get}, "a call with .text. fails, missing.*Give it"),
         (recall_node, {"token_counter": async_id}, "token_counter: an async function"),
         (DiaryCapability, {"token_counter": async_id}, "token_counter: an async function"),

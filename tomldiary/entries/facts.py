@@ -199,19 +199,18 @@ class Facts:
         )
 
     @staticmethod
-    def wrong(schema: FactSchema, key: str, entry: Any, where: str = "") -> InvalidValue | None:
+    def wrong(
+        schema: FactSchema, key: str, entry: Mapping[str, Any], where: str = ""
+    ) -> InvalidValue | None:
         """Return the error of an invalid entry, or None; `where` is its place, which is derived if empty."""
-        if not isinstance(entry, Mapping):
-            return InvalidValue("expected a table.", where=render_path((_ROOT, schema.name, key)))
-        values = cast("Mapping[str, Any]", entry)
         try:
-            schema.parse(values, where)
-            derived = schema.singleton(decode_nulls(values))
+            schema.parse(entry, where)
+            derived = schema.singleton(decode_nulls(entry))
         except InvalidValue as error:
             place = render_path((_ROOT, schema.name, key))
             return error if where else Facts.wrong(schema, key, entry, place)
         if derived is not None and group_of(schema, key) != derived:
-            start = interval(values)[0]
+            start = interval(entry)[0]
             right = f", or {f'{derived}@{short(start)}'!r} with its start" if start else ""
             return InvalidValue(
                 f"its fields say that its key is {derived!r}{right}. Rename the table, or mend the"

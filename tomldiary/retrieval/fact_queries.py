@@ -105,8 +105,6 @@ class FactFilter:
 def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
     """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
     names = schema.constraint.keys
-    if not names or any("." in name or is_condition(name, where.get(name, {})) for name in names):
-        return None
     if any(
         type(where.get(name)) in {int, float}
         for name in [*names, *(schema.constraint.multi_valued or {}).values()]

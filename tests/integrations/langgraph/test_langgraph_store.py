@@ -690,6 +690,15 @@ def test_only_namespaces_with_entries_are_listed_in_order(store):
             store.update(labels, "k", lambda _: {})
     with pytest.raises(ValueError, match="a tuple of labels"):
         store.get("abc", "k")
+    with pytest.raises(ValueError, match="a tuple of labels"):
+        store.batch([ListNamespacesOp((MatchCondition("prefix", "abc"),))])
+
+
+def test_a_namespace_may_be_a_list(diary):
+    store = DiaryStore(diary)
+    store.put(["alice", "m"], "k", {"text": "tea"})
+    for _ in range(2):
+        assert store.get(["alice", "m"], "k").value == {"text": "tea"}
 
 
 # Use
