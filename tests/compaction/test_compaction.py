@@ -593,13 +593,14 @@ def test_a_missing_adapter_is_logged_and_keeps_the_turn(tmp_path, by_default, ca
 def test_entries_forgotten_during_compaction_stay_forgotten(tmp_path):
     def slow(deps):
         deps.rewrite_preference_block("likes/pref001", text="tea, mostly green")
+        deps.rewrite_preference_block("likes/pref002", text="coffee, mostly black")
         deps.rewrite_conversation_block("old", summary="About tea.")
         Diary(tmp_path, Table, agent="rules").user("alice").forget_preference("likes", "pref001")
 
     diary = diary_at(tmp_path, Recording(slow), user_turn_interval=2)
     turn(diary, "tea", session="old")
     turn(diary, "coffee", session="s")
-    assert texts(diary) == ["coffee"]
+    assert texts(diary) == ["coffee, mostly black"]
     assert "mostly green" not in diary.user("alice").document("preferences")
 
 

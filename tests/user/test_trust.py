@@ -324,6 +324,18 @@ def test_accepting_obeys_the_rules_and_changes_of_today(diary, alice):
     assert alice.facts.get("diet/user").data.value == "omnivore"
 
 
+def test_a_change_that_pruned_history_no_longer_shows_is_a_conflict(alice):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "spam", id="pref001", actor="web")
+    (waiting,) = alice.review()
+    alice.upsert_preference("likes", "coffee", id="pref001")
+    alice.blocks.set("note", "x")
+    alice.prune_history(keep=1)
+    with pytest.raises(EntryConflict, match="likes/pref001"):
+        alice.review.accept(waiting.id)
+    assert alice.preferences("likes")["pref001"].text == "coffee"
+
+
 def test_an_operation_id_that_waits_is_repeated_without_effect(alice):
     answers = [
         alice.upsert_preference("likes", SPAM, actor="web", operation_id="op1") for _ in range(2)

@@ -12,10 +12,9 @@ stored as the end of an interval, so facts may arrive in any order and a removed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.entries.fields import columns_of, entry_data, tables_at
 from tomldiary.errors import InvalidValue, SchemaError
@@ -25,6 +24,8 @@ from tomldiary.text.incremental_index import Marked, ask
 from tomldiary.toml.values import decode_nulls, moment, render_path, same_value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import Tables
 
