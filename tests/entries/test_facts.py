@@ -744,6 +744,8 @@ def test_conditions_on_a_normalised_field_ignore_its_case(diary, alice):
     alice.commit(Likes(what="Green  tea"))
     assert alice.facts.count("likes", {"what": {"$in": ["GREEN TEA"]}}) == 1
     assert alice.facts.count("likes", {"what": {"$not": {"$eq": "GREEN TEA"}}}) == 0
+    assert alice.facts.count("likes", {"$or": [{"what": "GREEN TEA"}]}) == 1
+    assert alice.facts.count("likes", {"$not": {"what": "GREEN TEA"}}) == 0
 
 
 def test_a_query_orders_numbers_by_their_value(alice):

@@ -288,6 +288,7 @@ def test_a_compactor_that_changes_the_tables_directly_decides_nothing(tmp_path):
         likes = deps.prefs["preferences"]["likes"]
         del likes["pref001"]
         likes["pref003"]["text"] = "runs 6 km on Mondays"
+        likes["pref005"]["text"] = "runs 6 km every Monday morning in May 2020"
 
     diary = Diary(tmp_path, agent="rules", compactor=run)
     alice = diary.user("alice")

@@ -29,7 +29,7 @@ from tomldiary import (
     pretty_print_conversations,
     pretty_print_preferences,
 )
-from tomldiary.errors import IdentifierError, SchemaError
+from tomldiary.errors import IdentifierError, SchemaError, UnknownCategory
 from tomldiary.evaluation import Collection, Question, compare, evaluate, evaluate_stored
 from tomldiary.importers import carry_over
 from tomldiary.ingest import ingest
@@ -211,6 +211,48 @@ def alice() -> UserDiary:
     ],
 )
 def test_a_wrong_argument_is_named(
+    alice: UserDiary, call: Callable[[Any], object], named: str
+) -> None:
+    with pytest.raises(InvalidValue, match=named):
+        call(alice)
+    assert alice.last_transaction() == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda alice: alice.preferences("hats"),
+        lambda alice: alice.similar("hats", "tea"),
+        lambda alice: alice.entry("preferences", "hats/pref001"),
+        lambda alice: alice.upsert_preference("hats", "tea"),
+        lambda alice: alice.upsert_preference("hats", "tea", id="pref001", create=False),
+        lambda alice: alice.remove_preference("hats", "pref001"),
+    ],
+)
+def test_a_category_that_the_table_lacks_is_named_with_the_others(
+    alice: UserDiary, call: Callable[[Any], object]
+) -> None:
+    with pytest.raises(UnknownCategory, match=r"'?hats'?.*likes"):
+        call(alice)
+    assert alice.last_transaction() == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda alice: alice.upsert_preference("likes", "x" * 99_999), r"likes\.text"),
+        (lambda alice: alice.upsert_preference("likes", "x" * 99_999, id="pref001"), r"\.text"),
+        (lambda alice: alice.upsert_preference("likes", "x", contexts=["y" * 99_999]), "contexts"),
+        (
+            lambda alice: alice.upsert_preference("likes", id="pref001", contexts=["y" * 99_999]),
+            "contexts",
+        ),
+        (lambda alice: alice.upsert_preference("likes", "x", id="k" * 9_999), "an id has 1 to"),
+        (lambda alice: alice.episodes.add("q", "a", id="k" * 9_999), "an id has 1 to"),
+        (lambda alice: alice.upsert_preference("likes", "x", fields={"hat": 1}), "hat"),
+    ],
+)
+def test_what_no_entry_can_hold_is_refused(
     alice: UserDiary, call: Callable[[Any], object], named: str
 ) -> None:
     with pytest.raises(InvalidValue, match=named):
