@@ -56,10 +56,7 @@ def normalise(text: str) -> str:
 
     Words, numbers, symbols and emoji are kept.
     """
-    if text.isascii():
-        folded = text.lower()  # faster, and equal for ASCII
-    else:
-        folded = unicodedata.normalize("NFKC", visible(text)).casefold().replace("’", "'")
+    folded = unicodedata.normalize("NFKC", visible(text)).casefold().replace("’", "'")
     if "'" in folded:
         folded = _APOSTROPHE.sub("", folded)
     folded = _DROPPED.sub(" ", folded)
