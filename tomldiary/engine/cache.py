@@ -27,7 +27,6 @@ from tomldiary.hand_edits.detect import Known, look
 from tomldiary.hand_edits.three_way_merge import NOTHING, before_saves
 from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
-from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import PerUser, Recent, RecentBySize
@@ -266,14 +265,12 @@ class DocumentCache:
     ) -> Known | None:
         key = (user, kind)
         cached = self._cache.get(key)
-        if token is None:
-            if cached is not None and self._cache.pop(key) is not None:
-                self._notice_erasure(user)
-            return None
         if cached is not None and _is_current(cached, token, kind, changes, is_written=is_written):
             return cached
-        stored = self.backend.read(user, kind)
+        stored = self.backend.read(user, kind) if token is not None else None
         if stored is None:
+            if cached is not None and self._cache.pop(key) is not None:
+                self._notice_erasure(user)
             return None
         if self._notice_erasure(user):
             cached = None
@@ -368,8 +365,6 @@ class DocumentCache:
 
     def transaction_of(self, user: str) -> Transaction | None:
         """Return the open transaction whose changes a read of this user sees."""
-        if SCOPE.get() is None:
-            return None  # the usual case, checked first because it is cheap
         joined = open_here()
         is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
         return joined if is_mine else None

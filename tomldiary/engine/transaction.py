@@ -401,8 +401,6 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
     while i < len(old) or j < len(new):
         same = _common(old, i, new, j)
         i, j = i + same, j + same
-        if i == len(old) and j == len(new):
-            break
         at += sum([len(block.text) for block in old[i - same : i]])
         first, start = i, j
         if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:

@@ -87,8 +87,6 @@ class Tables:
 
     def is_touched(self, before: str, after: str) -> bool:
         """Return whether a redacted state was created, changed or removed between two versions."""
-        if not self.affected:
-            return False
         old, new = self._versions.cut(before).states, self._versions.cut(after).states
         for path in self.affected:
             was, became = old.get(path), new.get(path)
@@ -167,11 +165,8 @@ class Tables:
             state = version.states.get(path)
             if state is None or not self._is_redacted(path, state):
                 continue
-            instead = self._instead.setdefault(id(state), self._last.get(path))
-            if instead == self._last.get(path):
-                continue
+            self._last[path] = self._instead.setdefault(id(state), self._last.get(path))
             self._remembered.pop(path, None)
-            self._last[path] = instead
 
     def _remember(self, version: Version) -> None:
         for path in self.affected:

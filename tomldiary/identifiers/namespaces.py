@@ -82,8 +82,6 @@ def _encoded(label: str) -> str:
 def namespace_of(user: str, document: str) -> Namespace | None:
     """Return the namespace of a document by its name; None if the name does not contain it."""
     name = document.removeprefix(ROOT)
-    if name.startswith(_HASHED):
-        return None
     try:
         if user == SHARED:
             found = tuple(map(_decoded, name.split("/")))

@@ -19,8 +19,6 @@ MAX_FOLDER = 180
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.@+=,")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
 _CANONICAL = re.compile(r"(?:[a-z0-9\-_.@+=,]|%[0-9a-f]{2})+")
-_PLAIN = re.compile(r"[a-z0-9\-_@+=,](?:[a-z0-9\-_.@+=,]*[a-z0-9\-_@+=,])?")
-"""Folder names that equal the user id, unless they are reserved or too long."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -62,22 +60,11 @@ def encode_folder(user_id: str) -> str:
 
 def decode_folder(name: str) -> str | None:
     """Return the user id of a folder name; None for a hash, whose folder has a file with the id."""
-    if is_plain(name):
-        return name
     if name.startswith("~"):
         return None
     if not is_canonical(name):
         return name  # a folder of TOMLDiary 0.9, named by the plain id
     return unquote_to_bytes(name).decode("utf-8", "surrogatepass")
-
-
-def is_plain(name: str) -> bool:
-    """Return whether a folder name equals its user id, as most do; faster than `is_canonical`."""
-    return (
-        _PLAIN.fullmatch(name) is not None
-        and len(name) <= MAX_FOLDER
-        and _RESERVED.match(name) is None
-    )
 
 
 def is_canonical(name: str) -> bool:

@@ -167,8 +167,6 @@ class LexicalIndex(Generic[E]):
 
     def follow(self, parts: Mapping[str, Part[E]]) -> None:
         """Update the index to a new version of the collection's parts."""
-        if parts == self.parts:  # parts are immutable, so they compare by identity
-            return
         gone, come = changes(self.parts, parts)
         for entry in gone:
             self.remove(entry)
@@ -287,10 +285,7 @@ class LexicalIndex(Generic[E]):
         }
 
     def _entry_score(self, entry: E, scores: dict[int, float]) -> float:
-        places = self._places[entry]
-        if len(places) == 1:
-            return scores[places.start]
-        passages = [scores.get(row, 0.0) for row in places]
+        passages = [scores.get(row, 0.0) for row in self._places[entry]]
         return _BEST * max(passages) + _MEAN * sum(passages) / len(passages)
 
     def _beside(self, entry: E) -> list[tuple[float, int]]:
@@ -419,9 +414,7 @@ def _weight(word: Asked, having: int, size: int) -> float:
 
 def _passages(text: str) -> list[str]:
     """Return the passages of a long text, cut between words, or a short text unchanged."""
-    if not text:
-        return []
-    if len(text) <= _LONG:
+    if 0 < len(text) <= _LONG:
         return [text]
     found: list[str] = []
     at = 0

@@ -49,12 +49,9 @@ CALLED_IN: ContextVar[Scope | None] = ContextVar("tomldiary_called_in", default=
 
 def current_task() -> Any:
     """Return the running asyncio task, or None in sync code and worker threads."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return None
     try:
-        return asyncio.current_task()
-    except (RuntimeError, AttributeError):
+        return sys.modules["asyncio"].current_task()
+    except (KeyError, RuntimeError, AttributeError):
         return None  # no loop is running, or another thread is still importing asyncio
 
 

@@ -277,16 +277,14 @@ def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
 def try_lock(descriptor: int, wait: float = 0.0) -> bool:
     """Lock an open file; return False if another owner held the lock for all of `wait` seconds."""
     lock = _system_lock()[0]
-    if lock(descriptor, blocking=False):
-        return True
     deadline, pause = time.monotonic() + wait, _FIRST_WAIT
-    while time.monotonic() < deadline:
+    while not lock(descriptor, blocking=False):
+        if time.monotonic() >= deadline:
+            return False
         # Jitter spreads the attempts of processes that started together.
         time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - not for secrets
         pause = min(pause * 2, _LONGEST_WAIT)
-        if lock(descriptor, blocking=False):
-            return True
-    return False
+    return True
 
 
 def unlock(descriptor: int) -> None:

@@ -118,7 +118,7 @@ def checked(op: Operation) -> Operation:
     """
     if isinstance(op, Get):
         checked_key(op.key, is_new=False)
-        return op if _are_plain(op.namespace) else replace(op, namespace=_labels(op.namespace))
+        return replace(op, namespace=_labels(op.namespace))
     if isinstance(op, Put):
         return _checked_put(op)
     checked_count(op.limit, "limit")
@@ -129,8 +129,6 @@ def checked(op: Operation) -> Operation:
         fits = compile_filter(op.filter) if op.filter is not None else None
         return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
     checked_limit(op.max_depth, "max_depth", least=1)
-    if not op.conditions:
-        return op
     for each in op.conditions:
         if each.where not in {"prefix", "suffix"}:
             raise InvalidValue(f"unknown match type {each.where!r}. Use prefix or suffix.")
@@ -139,7 +137,7 @@ def checked(op: Operation) -> Operation:
 
 
 def _checked_put(op: Put) -> Put:
-    namespace = op.namespace if _are_plain(op.namespace) else _labels(op.namespace)
+    namespace = _labels(op.namespace)
     key = checked_key(op.key, is_new=op.value is not None)
     value = op.value
     if value is not None:
@@ -152,16 +150,6 @@ def _checked_put(op: Put) -> Put:
             raise InvalidValue("expected False or a list of fields.", where="index")
         index = list(cast("Sequence[str]", index))
     return Put(namespace, key, value, index, checked_minutes(op.ttl, "ttl"), op.times)
-
-
-def _are_plain(labels: Any) -> bool:
-    """Return whether labels need no conversion by `_labels`; a fast path for reads."""
-    if type(labels) is not tuple or not labels:
-        return False
-    for each in cast("Namespace", labels):
-        if type(each) is not str or not each or each == SHARED:
-            return False
-    return True
 
 
 def _labels(found: Any, *, least: int = 1) -> Namespace:

@@ -248,7 +248,7 @@ class _Target:
         for kind, document in catalog.documents(tx, namespace).items():
             self._tables[kind] = document.table((_TABLE,)) or {}
             self._sizes[kind] = document.size
-        self._edits: dict[str, Edit] = {}
+        self._edited: set[str] = set()
         self._largest = tx.engine.part_size
         self._limit = min(
             self._largest, max(self._largest // _LEAST, sum(self._sizes.values()) // _SHARE)
@@ -295,7 +295,7 @@ class _Target:
         """Return the document for a new item: the last one, or one at most half full, or a new one."""
         limit = self._limit
         for kind in reversed(self._sizes):
-            if self._sizes[kind] < (self._most if kind in self._edits else limit):
+            if self._sizes[kind] < (self._most if kind in self._edited else limit):
                 return kind
             limit = self._limit // 2
         last = next(reversed(self._sizes), None)
@@ -304,10 +304,8 @@ class _Target:
         return kind
 
     def _edit(self, kind: str) -> Edit:
-        edit = self._edits.get(kind)
-        if edit is not None:
-            return edit
-        edit = self._edits[kind] = self._tx.edit(kind)
+        self._edited.add(kind)
+        edit = self._tx.edit(kind)
         meta = edit.table(("_meta",)) or {}
         if "namespace" not in meta:
             edit.put(("_meta",), {**meta, "namespace": list(self._namespace)})

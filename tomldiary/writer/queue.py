@@ -162,8 +162,6 @@ class Admission:
 
     def _same(self, job: Job) -> Job | None:
         """Return the admitted turn with the same operation id, if any."""
-        if job.is_new:
-            return None
         before = self._by_operation.get((job.turn.user_id, job.operation))
         if before is not None and before.content != job.content:
             raise OperationConflict(

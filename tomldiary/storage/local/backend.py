@@ -28,7 +28,7 @@ from tomldiary.errors import (
     wrong_type,
 )
 from tomldiary.history.record import next_sequence, stamped
-from tomldiary.identifiers.user_ids import decode_folder, is_plain
+from tomldiary.identifiers.user_ids import decode_folder, is_canonical
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
@@ -219,7 +219,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     self.reopen(user)
                     self._open(user)
                 # If the folder has any other name, the user may have a second folder.
-                is_only = user != name or is_plain(name)
+                is_only = user != name or is_canonical(name)
                 if (
                     (is_only and self.files.exists(f"{place}/{_USUAL}"))
                     or kinds_in(self.files, self.folder(user))

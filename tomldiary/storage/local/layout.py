@@ -138,8 +138,6 @@ def user_of(files: FileSystem, folder: Path) -> str | None:
 
 def name_owner(files: FileSystem, user: str, folder: Path, *, sync: bool) -> None:
     """Write the owner file of a folder whose name cannot contain the user id."""
-    if not folder.name.startswith("~"):
-        return
     with suppress(DiaryError):  # torn by a crash
         if user_of(files, folder) == user:
             return

@@ -225,7 +225,7 @@ def _exchanged(
     if not is_exchanged:
         files.replace(temp, target)
         return _token_of(files, target, ours)
-    if not _is_held(files, temp, held):
+    if not is_same(files.token(temp), held.token):
         return None  # there was a concurrent hand edit
     if not held.is_wanted():
         files.unlink(temp)
@@ -233,16 +233,6 @@ def _exchanged(
     # A program that begins a save waits for the old file: restore its name, or the save would be lost.
     take_back(files, temp, target, ours)
     return None
-
-
-def _is_held(files: FileSystem, path: str, held: Held) -> bool:
-    """Return whether the file at a path is the held version."""
-    found = files.token(path)
-    if held.is_leased and found is not None:
-        # The inode is enough: a program that opens it for writing waits for the lease, or has broken it,
-        # see `Held.is_wanted`.
-        return found[2] == held.token[2]
-    return is_same(found, held.token)
 
 
 def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None) -> None:

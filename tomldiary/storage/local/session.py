@@ -217,8 +217,6 @@ class OpenedUsers:
             self.files.rmdir(folder)  # left by a process that was killed while it forgot the user
             return
         staged = staged_files(self.files, folder, names)
-        if not staged and user in self._recovered:
-            return
         tail = self._tails.of(user, f"{folder}/history")
         newest = 0
         was_cut = False
