@@ -629,6 +629,16 @@ def test_a_missing_record_is_found(root):
     assert (damage.seq, "records are missing" in damage.message) == (2, True)
 
 
+def test_a_missing_record_is_found_before_a_torn_log_tail(root):
+    path = segment(root)
+    first, second, third = (f"[[tx]]\n{each}" for each in path.read_text().split("[[tx]]\n")[1:])
+    path.write_text(f"{first}{third}[[tx")
+    damage = verify(LocalBackend(root), "alice")
+    assert (damage.seq, "records are missing" in damage.message) == (2, True)
+    path.write_text(f"{first}{second}{third}[[tx")
+    assert verify(LocalBackend(root), "alice").is_torn
+
+
 def test_the_remedy_for_damaged_history_without_a_backup_works(root, tmp_path):
     path = segment(root)
     path.write_bytes(path.read_bytes().replace(b"seq = 2", b"seq = 7", 1))

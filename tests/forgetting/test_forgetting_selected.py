@@ -29,7 +29,8 @@ def filled(alice):
     """A memory with a text in entries of every kind, in any case, and entries without it."""
     alice.upsert_preference("likes", f"{CANARY}s rock", contexts=["party"])
     alice.upsert_preference("likes", "tea", contexts=["walnut cake"])
-    alice.upsert_preference("likes", "jazz")
+    with alice.transaction(reason="she likes walnuts too"):
+        alice.upsert_preference("likes", "jazz")
     alice.blocks.set("notes", "calm")
     alice.blocks.append("notes", "walnut pie", session_id="s3")
     alice.blocks.set("walnut", "named so")

@@ -254,3 +254,16 @@ def test_a_changed_snapshot_is_detected(tmp_path):
     damage = verify(Diary(tmp_path, agent="rules").engine.backend, "alice")
     assert damage is not None
     assert "checksum" in damage.message
+
+
+def test_a_snapshot_of_other_records_is_detected(tmp_path):
+    """The records that it replaces are still there after a crash."""
+    alice, other = (filled(Diary(tmp_path / each, agent="rules")) for each in "ab")
+    other.upsert_preference("likes", "of another memory")
+    alice.upsert_preference("likes", "of this memory")
+    alice.upsert_preference("likes", "the last thing")
+    alice.prune_history(keep=1)
+    (before,) = files(tmp_path / "b")
+    before.rename(tmp_path / "a/alice/history/2020-01-001.toml")
+    damage = verify(Diary(tmp_path / "a", agent="rules").engine.backend, "alice")
+    assert damage.message == "the snapshot differs from the result of the records."

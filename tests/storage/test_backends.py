@@ -19,6 +19,7 @@ from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
+    HandEditConflict,
     IdentifierError,
     InvalidTOML,
     InvalidValue,
@@ -495,6 +496,44 @@ def test_an_address_without_a_backend_is_refused_and_makes_no_folder(
     with pytest.raises(BackendError, match="no backend for this kind of address"):
         Diary(address, agent="rules")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "backend", ["redis://localhost/0", MemoryBackend(), "memory:"], ids=["URL", "object", "memory"]
+)
+def test_a_durability_that_would_have_no_effect_is_refused(backend):
+    level = "often" if backend == "memory:" else "full"
+    with pytest.raises((BackendError, InvalidValue), match="durability"):
+        Diary(backend, agent="rules", durability=level)
+
+
+def test_a_commit_over_another_version_changes_nothing(tmp_path):
+    for backend in (MemoryBackend(), LocalBackend(tmp_path)):
+        alice = Diary(backend, agent="rules").user("alice")
+        alice.upsert_preference("likes", "tea")
+        before = alice.document("preferences")
+        with pytest.raises(HandEditConflict), backend.lock("alice", 1):
+            backend.commit("alice", Commit({"preferences": b""}, {"preferences": None}, []))
+        assert alice.document("preferences") == before
+
+
+def test_one_document_of_a_backend_with_six_methods_can_be_erased():
+    backend = Diary(Dictionary(), agent="rules").engine.backend
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.blocks.set("notes", "calm")
+    assert backend.erase("alice", "blocks")
+    assert not backend.erase("alice", "blocks")
+    assert backend.kinds("alice") == ["preferences"]
+
+
+def test_forgetting_drops_a_hidden_document_that_nothing_can_redact():
+    backend = MemoryBackend()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    backend.change_hidden("alice", ".of-a-newer-version", lambda *_: "tea")
+    alice.forget(matching="tea")
+    assert backend.hidden("alice", ".of-a-newer-version") == ("", None)
 
 
 def test_a_change_of_the_working_directory_moves_no_memory(tmp_path, monkeypatch):

@@ -104,6 +104,15 @@ def test_a_folder_of_0_9_named_by_the_plain_id_is_used(tmp_path):
     assert len(diary.user("Alice B").preferences("likes")) == 2
 
 
+@pytest.mark.parametrize("user", ["%ff", "Alice%20B"])
+def test_a_percent_sign_in_a_folder_of_0_9_is_no_escape(tmp_path, user):
+    (tmp_path / user).mkdir()
+    (tmp_path / user / "preferences.toml").write_text('[preferences.likes.pref001]\ntext = "tea"\n')
+    diary = Diary(tmp_path, agent="rules")
+    assert diary.users() == [user]
+    assert len(diary.user(user).preferences("likes")) == 1
+
+
 @pytest.mark.parametrize("bad", ["", "  ", ".hid", "a..b", "..", "a/b", "a\\b", "a\x00", "a\n"])
 def test_names_that_0_9_refuses_are_refused(bad):
     with pytest.raises(ValueError, match="must"):

@@ -797,6 +797,12 @@ def test_a_time_to_live_is_minutes_above_zero(store, ttl):
         put(store, NS, "k", {}, ttl=ttl)
 
 
+@pytest.mark.parametrize("minutes", [0, -1, True, "5", float("nan")])
+def test_a_sweep_interval_is_minutes_above_zero(minutes):
+    with pytest.raises(InvalidValue, match="interval: expected minutes above 0, found"):
+        Sweeper(int).start(minutes)
+
+
 def test_ttl_refreshes_of_another_process_are_read(store, tmp_path, files):
     """A sweep that did not know it would remove what somebody has just read."""
     put(store, NS, "ours", {}, ttl=60)
@@ -849,7 +855,8 @@ def test_a_stopped_sweeper_can_be_started_again():
     first = sweeper.start(0.0001)
     at_work.wait()
     assert not sweeper.stop(0)
-    again = sweeper.start(float("inf"))
+    again = sweeper.start(1e12)
+    assert sweeper.start(1) is again  # it runs already
     go_on.set()
     first.result(10)
     assert sweeper.is_running

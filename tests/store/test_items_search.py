@@ -367,6 +367,14 @@ def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     assert not index.exists()
 
 
+def test_a_put_with_vectors_joins_an_open_transaction(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    store.diary.engine.lock_timeout = 0.2
+    with store.diary.user("alice").transaction():
+        store.run([Put(NS, "a", {"text": "walnut"})])
+    assert found(store, "walnut") == ["a"]
+
+
 def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
     store = indexed(tmp_path, lambda texts: [[1.0]] * len(texts))
     with pytest.raises(InvalidValue, match="vectors of 26 numbers"):
@@ -441,6 +449,7 @@ def test_vectors_of_two_functions_without_names_are_never_mixed(tmp_path):
         )
         store.put(NS, "k", {"text": "walnut"})
         assert store.search(NS, query="walnut")[0].score == pytest.approx(1.0)
+    assert name_of("small") != name_of("large")
     assert name_of(model(1)) == name_of(model(1)) != name_of(model(-1))
     assert name_of(partial(model, 1)) == name_of(partial(model, 1)) != name_of(partial(model, -1))
 

@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import InvalidValue, printed
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.store.writes import remove_items
+from tomldiary.toml.values import checked_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,14 +59,11 @@ class Sweeper:
         """Start sweeping at an interval in minutes, if not running yet; the future is done when the sweeper ends.
 
         Raises:
-            InvalidValue: `minutes` is not above 0.
+            InvalidValue: `minutes` is not a number above 0.
         """
         from concurrent.futures import Future  # noqa: PLC0415 - only a sweeper needs it
 
-        if isinstance(minutes, bool) or not minutes > 0:
-            raise InvalidValue(
-                f"expected minutes above 0, found {printed(minutes)}.", where="interval"
-            )
+        checked_number(minutes, "interval", "minutes above 0", lambda each: each > 0)
         if self.is_running and self._done is not None and not self._stop.is_set():
             return self._done
         self._stop = threading.Event()
