@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from capabilities import needs_exchange
+from file_systems import HookedFiles
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import LockTimeout
+from tomldiary.errors import BackendError, LockTimeout
 from tomldiary.storage.local.publish import staged_path
 
 
@@ -114,3 +116,15 @@ def test_processes_exclude_each_other_after_lock_files_were_removed(tmp_path, ch
         pass
     with first.lock("alice", 1), pytest.raises(LockTimeout), second.lock("alice", 0):
         pass
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES])
+def test_without_a_lock_file_nothing_is_written(tmp_path, code):
+    def refused(name, path, *args):
+        if name == "open" and args[0] & os.O_RDWR and f"{tmp_path}/.tomldiary/locks/" in path:
+            raise OSError(code, os.strerror(code), path)
+
+    alice = opened(tmp_path, HookedFiles(refused)).user("alice")
+    with pytest.raises(BackendError, match="locks/"):
+        alice.upsert_preference("likes", "tea")
+    assert not (tmp_path / "alice").exists()

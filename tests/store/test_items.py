@@ -516,6 +516,13 @@ def test_half_a_surrogate_is_no_label_key_or_value(store, bad):
     assert namespaces(store) == []
 
 
+@pytest.mark.parametrize("label", ["", "a\0b", "\0shared"])
+def test_a_label_that_no_namespace_can_have_is_refused(store, label):
+    for op in (Put(("alice", label), "k", {}), Get((label,), "k")):
+        with pytest.raises(InvalidValue, match="namespace: a label"):
+            store.run([op])
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=4),

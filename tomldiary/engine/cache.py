@@ -27,6 +27,7 @@ from tomldiary.hand_edits.detect import Known, look
 from tomldiary.hand_edits.three_way_merge import NOTHING, before_saves
 from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
+from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import PerUser, Recent, RecentBySize
@@ -365,6 +366,8 @@ class DocumentCache:
 
     def transaction_of(self, user: str) -> Transaction | None:
         """Return the open transaction whose changes a read of this user sees."""
+        if SCOPE.get() is None:
+            return None  # the usual case, checked first because it is cheap
         joined = open_here()
         is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
         return joined if is_mine else None

@@ -189,7 +189,6 @@ class Timeline:
             newest: The number of the newest transaction, whose record may be missing.
 
         Raises:
-            HistoryPruned: History is kept, but not that far back.
             DocumentError: The records around that moment are missing.
         """
         later = newest + 1
@@ -197,8 +196,6 @@ class Timeline:
             if datetime.fromisoformat(record.time) <= moment:
                 check_follows(record.seq, later)
                 return record.seq
-            if record.type == SNAPSHOT:
-                raise pruned(record)
             later = record.seq
         return 0
 

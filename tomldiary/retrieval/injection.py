@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.retrieval.render import framed_memory, is_start_of, render_memory
+from tomldiary.retrieval.render import framed_memory, render_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -121,8 +121,6 @@ def _changes(
     gone = known.keys() - {_claim(fact) for fact in stated}
     if gone:  # they may only have been cut from the snapshot, so compare with the whole memory
         gone.difference_update(map(_claim, chain(memory.shown, memory.also_true)))
-        blocks = [fact for fact in memory.shown if _block(fact)]
-        gone = {each for each in gone if not any(is_start_of(each, block) for block in blocks)}
     lost = [fact for claim, fact in known.items() if claim in gone and _block(fact) not in restated]
     withdrawn = set(map(_group, lost))
     # A withdrawal covers all lines with the same beginning: repeat those that are still true.

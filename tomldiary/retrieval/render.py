@@ -178,15 +178,6 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
     return bisect_left(numbers, x=True, key=lambda number: not fits(number))
 
 
-def is_start_of(part: str, block: str) -> bool:
-    """Return whether a fact is the beginning of a block that `render_memory` cut."""
-    for mark in (_MORE_LINES, _MORE_WORDS):
-        start, found, _ = part.rpartition(mark)
-        if found and block.startswith(start):
-            return True
-    return False
-
-
 def _cut(block: str, room: int, count: Callable[[str], int], look_up: str) -> str:
     """Return the first lines of a block, or its first words if a line is too long; "" if nothing fits."""
     title, _, body = block.partition("\n")
