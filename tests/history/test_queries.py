@@ -635,6 +635,17 @@ def test_a_point_before_a_removed_beginning_is_not_restored(tmp_path, at):
     assert alice.blocks["persona"].text == "kind"
 
 
+def test_a_state_that_neither_end_of_history_leads_to_is_an_error(alice, tmp_path):
+    for text in ("tea", "coffee", "water", "rest", "walks", "music"):
+        alice.upsert_preference("likes", text)
+    (segment,) = (tmp_path / "alice/history").glob("*.toml")
+    head, _, *records = segment.read_text().split("[[tx]]\n")
+    segment.write_text("[[tx]]\n".join([head, *records]))
+    (tmp_path / "alice/preferences.toml").unlink()
+    with pytest.raises(DocumentError, match="history begins at transaction 2;"):
+        Diary(tmp_path, agent="rules").user("alice").as_of(2)
+
+
 def test_a_rollback_over_removed_records_changes_nothing(alice, gap):
     assert alice.rollback(2, dry_run=True).undone == [6, 5]
     for asked in ({"steps": 3}, {"to": 1}, {"to": 3}):

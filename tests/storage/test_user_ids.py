@@ -129,6 +129,16 @@ def test_a_document_name_cannot_leave_the_users_folder(tmp_path, kind):
         LocalBackend(tmp_path).read("alice", kind)
 
 
+def test_a_read_of_an_unknown_user_creates_no_file(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    before = {*tmp_path.rglob("*")}
+    for user in map(str, range(20)):
+        assert diary.user(user).preferences("likes") == {}
+        assert diary.user(user).history() == []
+    assert {*tmp_path.rglob("*")} == before
+
+
 def test_a_folder_of_a_long_id_that_is_not_named_inside_is_no_users(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     diary.user("alice").upsert_preference("likes", "tea")

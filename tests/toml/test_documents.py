@@ -337,7 +337,8 @@ def test_a_byte_order_mark_is_kept_and_ignored():
     document = Document.parse("\ufeff[a]\nx = 1\n")
     edit = Edit(document)
     edit.put(("a",), {"x": 2})
-    assert edit.done().text == "\ufeff[a]\nx = 2\n"
+    edit.put(("a", "b"), {"y": 1})
+    assert edit.done().text == "\ufeff[a]\nx = 2\n\n[a.b]\ny = 1\n"
 
 
 def test_deleting_a_table_deletes_the_lists_of_tables_below_it():

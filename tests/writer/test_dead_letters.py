@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
+from tomldiary.doctor.doctor import check
 from tomldiary.errors import ExtractionError
 from tomldiary.storage.log import scan_log
 from tomldiary.writer import dead_letters
@@ -40,6 +41,12 @@ def writer(tmp_path):
 def test_turns_of_several_users_may_have_the_same_id(writer, letters):
     park(writer, *(Turn(user, "s", "tea", "ok", operation_id="1") for user in ("alice", "bob")))
     assert [letter.turn.user_id for letter in letters.list()] == ["alice", "bob"]
+
+
+def test_the_doctor_names_the_dead_letters_of_the_checked_users(writer, tmp_path):
+    park(writer, *(Turn(user, "s", "tea", "ok") for user in ("alice", "bob")))
+    found = check(Diary(tmp_path, agent="rules"), ["bob"])
+    assert [each.place for each in found if "could not be applied" in each.message] == ["bob"]
 
 
 def test_a_reused_operation_id_hides_no_dead_letter(writer, letters):
