@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
-from tomldiary.errors import ExtractionError, InvalidValue, WriterBusy
+from tomldiary.errors import ExtractionError, IdentifierError, InvalidValue, WriterBusy
 from tomldiary.extraction.operations import Applied
 from tomldiary.writer import Receipt, Turn, background_tasks, fire_and_forget
 
@@ -457,6 +457,22 @@ def test_the_own_timeout_of_a_turn_is_what_a_wait_raises():
     receipt.settle(None, TimeoutError("the model did not answer"))
     with pytest.raises(TimeoutError, match="the model did not answer"):
         receipt.wait(5)
+
+
+def test_a_timeout_that_is_no_number_is_refused():
+    receipt = Receipt(Turn("alice", "s", "tea", "ok"))
+    receipt.settle(None)
+    with MemoryWriter(Diary("memory:", agent="rules")) as writer:
+        for wait in (receipt.wait, receipt.wait_stored, writer.flush, writer.close_sync):
+            with pytest.raises(InvalidValue, match="timeout: expected a number of seconds"):
+                wait("5")
+        with pytest.raises(InvalidValue, match="diary"):
+            MemoryWriter(Diary)
+
+
+def test_a_turn_without_a_user_is_refused():
+    with pytest.raises(IdentifierError, match="user id is empty"):
+        Turn("", "s", "tea", "ok")
 
 
 def test_a_timed_out_wait_does_not_affect_the_turn(gated):

@@ -62,12 +62,7 @@ class Timeline:
 
     def kinds(self) -> set[str]:
         """Return the names of all documents that the kept history mentions."""
-        found: set[str] = set()
-        for text in self._source.records(self._user):
-            found.update(results_of(text))
-            if is_snapshot(text):
-                break
-        return found
+        return {kind for text in self._source.records(self._user) for kind in results_of(text)}
 
     def _about(self, kinds: Iterable[str], texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
         """Yield the records that name a document.
