@@ -523,6 +523,24 @@ def test_a_label_that_no_namespace_can_have_is_refused(store, label):
             store.run([op])
 
 
+@pytest.mark.parametrize(
+    ("operation", "name", "value"),
+    [
+        (Get, "key", 5),
+        (Search, "limit", -1),
+        (Search, "offset", -1),
+        (Search, "query", 5),
+        (List, "limit", True),
+        (List, "offset", "1"),
+        (List, "max_depth", 0),
+    ],
+)
+def test_a_wrong_argument_of_an_operation_is_named(store, operation, name, value):
+    place = () if operation is List else (NS,)
+    with pytest.raises(InvalidValue, match=f"{name}: expected"):
+        store.run([operation(*place, **{name: value})])
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=4),
