@@ -25,7 +25,6 @@ from tomldiary.agents.verbs import (
     BLOCK_VERBS,
     READING_VERBS,
     VERBS,
-    Answer,
     BlockVerb,
     MemoryVerbs,
     Verb,
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping
 
     from pydantic.v1 import ValidationError as ValidationErrorV1
+
+    from tomldiary.agents.answers import Answer
 
 TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
 ToolName = Literal[Verb, BlockVerb]

@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic_ai import RunContext, ToolReturn, capabilities
 from pydantic_ai.exceptions import UserError
 
+from tomldiary.agents.answers import Answer, failure
 from tomldiary.agents.turn_messages import digest
-from tomldiary.agents.verbs import (
-    VERBS,
-    Answer,
-    MemoryVerbs,
-    failure,
-    naming_categories,
-    parameters_of,
-)
+from tomldiary.agents.verbs import VERBS, MemoryVerbs, naming_categories, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tomldiary.agents.answers import ACTOR, WAITS, DoneBefore, once
 from tomldiary.agents.options import checked_count, checked_text
-from tomldiary.agents.verbs import ACTOR, WAITS, DoneBefore, once
 from tomldiary.diary import Diary, diary_of
 from tomldiary.engine.transaction import Source
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths

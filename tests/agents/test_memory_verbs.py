@@ -13,15 +13,8 @@ from pydantic import BaseModel
 
 from hand_edits import age
 from tomldiary import Constraint, Diary, PreferenceItem
-from tomldiary.agents.verbs import (
-    BLOCK_VERBS,
-    MOST_HITS,
-    VERBS,
-    WAITS,
-    Answer,
-    MemoryVerbs,
-    failure,
-)
+from tomldiary.agents.answers import WAITS, Answer, failure
+from tomldiary.agents.verbs import BLOCK_VERBS, MOST_HITS, VERBS, MemoryVerbs
 from tomldiary.errors import (
     InvalidValue,
     LimitReached,

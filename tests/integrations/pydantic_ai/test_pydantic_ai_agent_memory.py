@@ -16,7 +16,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary
-from tomldiary.agents.verbs import WAITS
+from tomldiary.agents.answers import WAITS
 from tomldiary.errors import BackendError, IdentifierError, InvalidValue
 from tomldiary_pydantic_ai import (
     AgentMemoryToolset,
