@@ -118,7 +118,7 @@ def checked(op: Operation) -> Operation:
     """
     if isinstance(op, Get):
         checked_key(op.key, is_new=False)
-        return replace(op, namespace=_labels(op.namespace))
+        return Get(_labels(op.namespace), op.key, op.refresh)
     if isinstance(op, Put):
         return _checked_put(op)
     checked_count(op.limit, "limit")
