@@ -3,6 +3,8 @@
 If another thread holds a thread lock during a fork, the lock stays locked in the child forever. `fork_safe` registers a
 lock to be released there. Objects with other state to renew, such as threads, register with `renew_after_fork`.
 
+Python's lock of a module that another thread is importing cannot be released. So `docs/writer.md` advises when to fork.
+
 A lock on an open file belongs to all processes that share the open file. A child that inherits the descriptor would
 keep the lock after its parent was killed. Therefore a child closes all files that `open_lockable` opened.
 """
