@@ -728,6 +728,15 @@ def test_dates_that_a_person_wrote_are_compared_at_any_depth(diary, alice, file)
         assert alice.facts.count("trip", {name: {"$eq": value}}) == 1, name
 
 
+def test_a_table_in_a_query_finds_an_equal_number_in_the_key(diary, alice):
+    class Place(BaseModel):
+        at: dict[str, float]
+
+    diary.register_schema("place", Place, Constraint(singleton_key="at.height"))
+    alice.commit(Place(at={"height": 1.0}))
+    assert alice.facts.count("place", {"at": {"height": 1}}) == 1
+
+
 def test_lists_and_tables_of_a_fact_are_found_and_shown_as_plain_text(diary, alice):
     class Trip(BaseModel):
         stops: list[str]

@@ -115,6 +115,13 @@ def test_recall_store_and_retriever_rank_alike_with_an_embedder(tmp_path):
         assert [each.page_content for each in retriever.invoke(query)] == hits
 
 
+def test_a_blank_question_finds_nothing_and_asks_no_embedder():
+    embedder = Counting()
+    alice = remembered(embedder)
+    assert alice.recall("") == alice.recall(" \n") == []
+    assert not embedder.asked
+
+
 @pytest.mark.parametrize("embedder", [Broken(), "local"], ids=["failing", "missing"])
 def test_without_its_embedder_a_search_goes_on_by_words_with_one_warning(
     embedder, caplog, monkeypatch

@@ -119,6 +119,8 @@ class DiaryEmbedder:
         self, user: str, collections: Sequence[Collection[Any]], query: str
     ) -> QueryVector | None:
         """Embed a question and all texts without a vector. Return None on failure, which is logged once."""
+        if not query.strip():
+            return None
         try:
             return self._prepared(user, collections, query)
         except Exception as error:  # noqa: BLE001 - search must work without the embedder

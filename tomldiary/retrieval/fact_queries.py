@@ -104,12 +104,10 @@ class FactFilter:
 
 def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
     """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
-    names = schema.constraint.keys
-    if any(
-        type(where.get(name)) in {int, float}
-        for name in [*names, *(schema.constraint.multi_valued or {}).values()]
-    ):
-        return None  # 1 equals 1.0, but as parts of a key they differ
+    names = [*schema.constraint.keys, *(schema.constraint.multi_valued or {}).values()]
+    # 1 equals 1.0, but as parts of a key they differ. Numbers in tables are not looked for.
+    if any("." in name or type(where.get(name)) in {int, float} for name in names):
+        return None
     try:
         return schema.singleton(
             plain({n: v for n, v in where.items() if "." not in n and n[:1] != "$"}, schema.name)
