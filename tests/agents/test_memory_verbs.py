@@ -7,6 +7,7 @@ import inspect
 import pickle
 import re
 from datetime import UTC, datetime
+from html import escape
 
 import pytest
 from pydantic import BaseModel
@@ -103,6 +104,23 @@ def test_no_answer_repeats_a_tag_in_a_key_or_a_name(alice, verbs):
     ]
     assert [each[:1] for each in answers] == [*"✅✅✅✅❌✅✅❌🗑❌❌"]
     assert not [each for each in answers if "<" in each]
+
+
+@pytest.mark.parametrize("name", ["R&D", "a<b", "R&amp;D"])
+def test_a_key_is_taken_as_an_answer_shows_it(alice, verbs, name):
+    alice.upsert_preference("likes", "tea", id=name)
+    alice.set_block(name, "calm")
+    DiaryStore(alice.diary).put(("alice", "notes"), name, {"text": "zebra"})
+    shown = escape(name)
+    assert f"- likes/{shown}: tea" in verbs.recall("tea")
+    assert verbs.update(f"likes/{shown}", "green tea") == f"✅ Changed likes/{shown}."
+    assert verbs.append_block(shown, "and happy") == f"✅ Added to {shown}, which has 2 lines now."
+    assert verbs.replace_in_block(shown, "happy", "sad") == f"✅ Changed {shown}."
+    assert "and sad" in verbs.read_block(shown)
+    for place in ("likes", "blocks", "items/notes"):
+        assert verbs.forget(f"{place}/{shown}").startswith(f"🗑️ Removed {place}/{shown}: ")
+    assert not verbs.append_block("a&notes", "new").is_error
+    assert list(alice.blocks()) == ["a&notes"]
 
 
 @both

@@ -26,6 +26,7 @@ from tomldiary.entries.kinds import (
     PREFERENCES,
     entry_key,
     entry_kind,
+    find_entry,
     path_of,
 )
 from tomldiary.errors import (
@@ -235,6 +236,7 @@ class MemoryVerbs:
             contexts: Labels to add to those of the entry.
             fields: New values of fields, for an entry that has fields instead of one text.
         """
+        key = _named(key, self._exists)
         kind, name = self._place(key)
         if kind is BLOCKS:
             return self._update_block(name, text)
@@ -311,6 +313,7 @@ class MemoryVerbs:
         Args:
             key: The key of the entry as it was looked up, such as "likes/pref001".
         """
+        key = _named(key, self._exists)
         kind, name = self._place(key)
         text, data = self._forget(kind, name)
         return Answer(f"🗑️ Removed {escape_for_model(f'{key}: {text}')}", data)
@@ -366,6 +369,14 @@ class MemoryVerbs:
         kind, name = entry_kind(path[0]), entry_key(path)
         return kind, name if kind is PREFERENCES else name.removeprefix(f"{kind.name}/")
 
+    def _exists(self, key: str) -> bool:
+        diary, user = self._user.diary, self._user.user_id
+        with suppress(UnknownEntry):
+            path = path_of(key, diary.allowed, diary.fact_schemas)
+            read = functools.partial(diary.engine.document, user)
+            return find_entry(path, diary.engine.kinds(user), read) is not None
+        return False
+
     @_answering
     def read_block(self, name: str) -> Answer:
         """Read a block: a text about the user or yourself that is kept whole, such as "persona".
@@ -374,6 +385,7 @@ class MemoryVerbs:
             name: The name of the block.
         """
         blocks = self._user.blocks()
+        name = _named(name, [*blocks].__contains__)
         block = blocks.get(name)
         if block is None:
             there = ", ".join(map(escape_for_model, blocks)) or "none yet"
@@ -399,6 +411,7 @@ class MemoryVerbs:
             name: The name of the block.
             text: What to add.
         """
+        name = _named(name, [*self._user.blocks()].__contains__)
         block = self._user.blocks.append(name, text, **self._why)
         lines = counted(block.text.count("\n") + 1, "line")
         said = f"✅ Added to {escape_for_model(name)}, which has {lines} now."
@@ -416,6 +429,7 @@ class MemoryVerbs:
             old: The text to replace, exactly as it stands there, with enough around it to be unique.
             new: The text in its place; empty to take it out.
         """
+        name = _named(name, [*self._user.blocks()].__contains__)
         text = self._user.blocks[name].text
         if old not in text:
             # The model quotes the shown text, with escaped tags and without hidden characters.
@@ -440,6 +454,12 @@ def naming_categories(diary: Diary) -> str:
         each.described for each in diary.fact_schemas.values() if each.name not in diary.allowed
     ]
     return f"{found} Or a type of facts, with `fields`: {' | '.join(types)}." if types else found
+
+
+def _named(shown: str, exists: Callable[[str], bool]) -> str:
+    """Return the stored key or name that an answer has shown escaped; `shown` if there is none."""
+    stored = unescape(str(shown))
+    return stored if not exists(shown) and exists(stored) else shown
 
 
 def _refused(kind: EntryKind, name: str) -> InvalidValue:
