@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from langchain_core.embeddings import Embeddings
@@ -10,6 +12,7 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 
 from tomldiary import Diary
 from tomldiary.errors import BackendError, ExtractionError
+from tomldiary.extraction.turns import run_extractor
 from tomldiary_langgraph import DiaryStore
 
 
@@ -107,3 +110,21 @@ def test_a_stop_iteration_in_a_thread_fails_the_turn_at_once(agent):
     diary = Diary("memory:", agent=model, extraction_timeout=5)
     with pytest.raises(ExtractionError, match="raised StopIteration"):
         diary.user("ann").add_turn("I like tea.", "ok", "s")
+
+
+def test_an_async_extractor_needs_no_thread():
+    class Extractor:
+        async def run(self, message, *, deps):
+            pass
+
+    async def host():
+        loop, done = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, done.wait)
+        try:
+            await asyncio.wait_for(run_extractor(Extractor(), "tea", None), 10)
+        finally:
+            done.set()
+            await busy
+
+    asyncio.run(host())

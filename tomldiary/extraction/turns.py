@@ -424,7 +424,7 @@ class Turns:
 async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
     """Run an extractor or a compactor on its draft; a plain function runs in a worker thread."""
     run = extractor.run
-    if inspect.iscoroutinefunction(run):  # a thread has a cost, and is not needed
+    if inspect.iscoroutinefunction(run):  # a cancelled thread would leave its coroutine unawaited
         await run(message, deps=deps)
         return
     result = await in_thread(run, message, deps=deps)
