@@ -335,6 +335,7 @@ def test_a_text_repeats_what_a_tool_removed_if_it_states_it(removed, text, repea
     ("noted", "text", "holds"),
     [
         ("drinks tea", "I drink teas.", True),
+        ("She/her.", "she/her", True),
         ("does not love tango and hates salsa", "I love tango.", False),
         ("loves tango", "I like it.", False),
     ],

@@ -226,6 +226,8 @@ class ToolWrites:
         best: tuple[int, tuple[str, str]] | None = None
         told: set[str] = set()
         for place, noted in self.noted.items():
+            if same_text(text, noted):  # perhaps of insignificant words only, such as "she/her"
+                return place
             theirs = _words(noted)
             shared = _shared(words, theirs)
             if not shared or (theirs & NEGATIONS) - words:
