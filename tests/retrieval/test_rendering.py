@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from tomldiary import Diary, PreferenceItem
 from tomldiary.entries.schema import show_preferences_schema, weights
 from tomldiary.errors import SchemaError
 from tomldiary.retrieval.injection import next_injection
-from tomldiary.retrieval.render import count_tokens
+from tomldiary.retrieval.render import count_tokens, exceeds
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 
@@ -251,3 +252,13 @@ def test_an_entry_without_a_text_is_shown_to_no_model(tmp_path, fields):
     assert "mine" in alice.preferences("likes")
     assert alice.render("tea in likes").splitlines()[1:-1] == ["- likes: green tea"]
     assert [hit.key for hit in alice.recall("tea in likes")] == ["likes/pref001"]
+
+
+def test_a_memory_far_above_a_budget_is_not_copied_to_count_it():
+    facts = ["é" * 100] * 10_000
+    tracemalloc.start()
+    try:
+        assert exceeds(facts, 100)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

@@ -78,6 +78,8 @@ def exceeds(
     facts: Sequence[str], max_tokens: int, token_counter: Callable[[str], int] | None = None
 ) -> bool:
     """Return whether facts in a frame without a heading exceed a budget."""
+    if token_counter is None and sum(map(len, facts)) > max_tokens * _CHARACTERS_PER_TOKEN:
+        return True  # without joining and counting the whole memory for each request
     count = _counter(token_counter)
     return count(framed_memory([f"- {fact}" for fact in facts])) > max_tokens
 
