@@ -16,7 +16,7 @@ from tomldiary.errors import IdentifierError
 MAX_FOLDER = 180
 """The longest folder name; a longer id gets a folder named by its hash, with a file that holds the id."""
 
-_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.@+=,")
+_UNSAFE = re.compile(rb"[^a-z0-9\-_.@+=,]")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
 _CANONICAL = re.compile(r"(?:[a-z0-9\-_.@+=,]|%[0-9a-f]{2})+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -42,10 +42,8 @@ def encode_folder(user_id: str) -> str:
         IdentifierError: The id is empty or not a string.
     """
     user_id = checked_user(user_id)
-    name = "".join(
-        chr(byte) if byte in _SAFE else f"%{byte:02x}"
-        for byte in user_id.encode("utf-8", "surrogatepass")
-    )
+    data = user_id.encode("utf-8", "surrogatepass")
+    name = _UNSAFE.sub(lambda found: b"%%%02x" % ord(found.group()), data).decode()
     if name[0] == ".":
         name = f"%2e{name[1:]}"
     if name[-1] == ".":
@@ -53,7 +51,7 @@ def encode_folder(user_id: str) -> str:
     if _RESERVED.match(name):
         name = f"%{ord(name[0]):02x}{name[1:]}"
     if len(name) > MAX_FOLDER:
-        digest = hashlib.sha256(user_id.encode("utf-8", "surrogatepass")).hexdigest()
+        digest = hashlib.sha256(data).hexdigest()
         return f"~{digest}"
     return name
 
