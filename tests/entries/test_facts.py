@@ -728,6 +728,17 @@ def test_dates_that_a_person_wrote_are_compared_at_any_depth(diary, alice, file)
         assert alice.facts.count("trip", {name: {"$eq": value}}) == 1, name
 
 
+def test_facts_without_a_singleton_key_end_no_others_by_their_ids(alice, file):
+    alice.commit(Likes(what="tea"))
+    with file.open("a") as handle:
+        for year, place in ((2021, "Rome"), (2022, "Bern")):
+            handle.write(f'\n[facts.likes."visit@{year}-01-01"]\nwhat = "{place}"\n')
+            handle.write(f"_valid_from = {year}-01-01\n")
+    age(file)
+    assert {fact.data.what for fact in alice.query("likes")} == {"tea", "Rome", "Bern"}
+    assert len(alice.recall("Rome Bern")) == 2
+
+
 def test_a_table_in_a_query_finds_an_equal_number_in_the_key(diary, alice):
     class Place(BaseModel):
         at: dict[str, float]

@@ -338,6 +338,8 @@ def interval(entry: Mapping[str, Any]) -> tuple[datetime | None, datetime | None
 
 def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
     """Return entries whose intervals end when the next one with the same singleton key begins."""
+    if not schema.constraint.keys:
+        return found
     groups: dict[str, list[Held]] = {}
     for held in found:
         groups.setdefault(group_of(schema, held.key), []).append(held)
