@@ -352,6 +352,12 @@ def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):
     ]
 
 
+def test_a_search_of_a_hook_may_return_none(diary, index):
+    diary.hooks.add(index, name="index")
+    index.search = lambda query, *, user, limit: None
+    assert diary.hooks.search("index", "coffee", user_id="alice") == []
+
+
 def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path):
     with Diary(tmp_path, agent="rules") as diary:
         alice, backend = diary.user("alice"), diary.engine.backend

@@ -369,6 +369,8 @@ class Delivery:
         if not isinstance(self.hook, SearchHook):
             raise NotSupported(f"the hook {self.name!r} cannot search. Use recall().")
         hits = self.hook.search(query, user=user, limit=limit)
+        if not hits:  # so that the memory is not read; a hook may return None
+            return []
         keys = {key for key, _, _ in hits}
         now = entries_now(self._engine, user, newest(self._engine, user), keys)
         found = [
