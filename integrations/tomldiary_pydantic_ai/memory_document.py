@@ -15,6 +15,8 @@ from tomldiary.agents.answers import ACTOR, WAITS, DoneBefore, once
 from tomldiary.agents.options import checked_count, checked_text
 from tomldiary.diary import Diary, diary_of
 from tomldiary.engine.transaction import Source
+from tomldiary.entries.blocks import Blocks
+from tomldiary.entries.models import timestamp
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
 from tomldiary.logging import get_logger
@@ -25,6 +27,8 @@ from tomldiary.user.user import UserDiary
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+
+    from tomldiary.engine.transaction import Transaction
 
 
 __all__ = [
@@ -319,17 +323,18 @@ class AgentMemory:
     def _told(self, done: str) -> str:
         return WAITS if self._user.diary.trust.waits(ACTOR) else done
 
-    def _take_over(self, _: object) -> None:
+    def _take_over(self, tx: Transaction) -> None:
         """Copy notes from a file into the diary, unless it has notes."""
         memory = self.load()
         if memory is None or self._is_stored():
             return
-        self._user.blocks.set(self._name, memory.content, actor=_OWNER_OF_FILE)
-        if not self._user.diary.trust.waits(_OWNER_OF_FILE):
-            _logger.info(
-                "notes of agent %s were taken over from a file, which is not read any more",
-                self._name,
-            )
+        # Agents read the file already, so its copy waits for no review.
+        Blocks(tx.edit("blocks")).put(
+            self._name, memory.content, now=timestamp(), session=self._session
+        )
+        _logger.info(
+            "notes of agent %s were taken over from a file, which is not read any more", self._name
+        )
 
     def _is_stored(self) -> bool:
         return self._user.blocks.get(self._name) is not None

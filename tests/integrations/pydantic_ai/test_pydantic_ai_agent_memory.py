@@ -311,9 +311,12 @@ def test_notes_of_pydantic_deep_are_imported_once_and_their_file_kept(tmp_path: 
     assert Diary(tmp_path).user(SHARED_OWNER).block("main").text.startswith("# Notes")
 
 
-def test_notes_from_a_file_wait_for_no_review(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("quarantine", [{"agent"}, lambda _: True], ids=["agent", "all"])
+def test_notes_from_a_file_wait_for_no_review(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, quarantine: Any
+):
     file = existing_notes(tmp_path)
-    diary = Diary(tmp_path, agent="rules", quarantine={"agent"})
+    diary = Diary(tmp_path, agent="rules", quarantine=quarantine)
     with caplog.at_level("INFO"):
         assert Notes(diary).write("- likes milk") == [WAITS]
     assert "were taken over from a file, which is not read any more" in caplog.text
@@ -324,15 +327,11 @@ def test_notes_from_a_file_wait_for_no_review(tmp_path: Path, caplog: pytest.Log
     assert Notes(diary).read() == "# Notes\n- likes tea\n\n- likes milk"
 
 
-def test_notes_that_wait_for_a_review_are_still_read_from_their_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_an_agent_keeps_notes_from_a_file_if_hand_edits_wait(tmp_path: Path):
     existing_notes(tmp_path)
-    diary = Diary(tmp_path, agent="rules", quarantine=lambda _: True)
-    with caplog.at_level("INFO"):
-        assert Notes(diary).write("- likes milk") == [WAITS]
-    assert "taken over" not in caplog.text
-    assert Notes(diary).read() == "# Notes\n- likes tea\n"
+    notes = Notes(Diary(tmp_path, agent="rules", quarantine={"hand"}))
+    assert notes.update("likes tea", "likes coffee") == "Memory updated (2 lines total)."
+    assert notes.read() == "# Notes\n- likes coffee\n"
 
 
 def test_notes_of_pydantic_deep_can_be_corrected_at_once(tmp_path: Path):
