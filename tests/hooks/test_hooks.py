@@ -253,6 +253,20 @@ def test_a_strict_hook_has_an_entry_before_the_write_returns(diary, index):
     assert index.texts("alice") == {"likes/pref001": "tea"}
 
 
+def test_a_strict_hook_gets_nothing_of_a_change_that_waits_for_a_review(place):
+    got: list[Change] = []
+
+    class Policy:
+        def apply(self, changes):
+            got.extend(changes)
+
+    with Diary(place, agent="rules", quarantine={"web"}) as diary:
+        diary.hooks.add(Policy(), name="policy", strict=True)
+        diary.user("alice").upsert_preference("likes", "tea", actor="web")
+        assert diary.hooks.flush()
+    assert not got
+
+
 def test_a_strict_hook_is_brought_back_when_a_later_one_refuses(diary, index):
     other = ScriptedIndex()
     diary.hooks.add(index, name="index", strict=True)
