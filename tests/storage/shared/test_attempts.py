@@ -15,7 +15,6 @@ from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import BackendError, LimitReached
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.shared import transactions
 from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Step
 from tomldiary.storage.shared.heads import CALM
 from tomldiary.storage.shared.transactions import PendingVersion
@@ -297,10 +296,9 @@ def test_a_touched_user_refuses_steps_on_an_older_state(counted):
     assert texts(Diary(counted, agent="rules").user("alice")) == ["tea"]
 
 
-def test_a_copy_that_is_overtaken_needs_no_permission_to_write(counted, opened, monkeypatch):
+def test_a_copy_that_is_overtaken_needs_no_permission_to_write(counted, opened):
     Diary(counted, agent="rules").user("alice").upsert_preference("likes", "tea")
     other = Diary(opened(), agent="rules").user("alice")
-    monkeypatch.setattr(transactions, "_LONG", 0.0)
 
     def refuse():
         raise BackendError("a permission is missing")
@@ -310,6 +308,7 @@ def test_a_copy_that_is_overtaken_needs_no_permission_to_write(counted, opened, 
 
     def overtaken(*arguments):
         if not calls:
+            time.sleep(1.1)  # from then on, a refused transaction makes other writers wait
             calls.append(other.upsert_preference("likes", "coffee"))
         return records(*arguments)
 
