@@ -26,6 +26,7 @@ CORE = "tomldiary"
 ADAPTERS = ("tomldiary_langchain", "tomldiary_langgraph", "tomldiary_pydantic_ai")
 MOST_MODULES = 12  # in one package, beside its subpackages
 MOST_FLAT = 6  # in tomldiary/ itself, beside __init__ and __main__
+MOST_PRIVATE = 59  # uses of private names and patched attributes in tests
 MOST_OLD_PATH_LINES = 8  # code lines of a module that only repeats names for TOMLDiary 0.9
 _LAYOUT = {
     tokenize.COMMENT,
@@ -228,7 +229,7 @@ def private_uses() -> Counter[str]:
 
 
 def main() -> None:
-    """Print the counts."""
+    """Print the counts, and fail if tests use too many private names."""
     for group in ((CORE,), ADAPTERS):
         known = modules(*group)
         areas = Counter[str]()
@@ -257,8 +258,11 @@ def main() -> None:
         if old:
             print(f"  import paths of TOMLDiary 0.9, counted apart: {' '.join(old)}")
         print()
-    for name, number in private_uses().items():
+    uses = private_uses()
+    for name, number in uses.items():
         print(f"tests: {number:4} {name}")
+    if uses.total() > MOST_PRIVATE:
+        raise SystemExit(f"tests: over {MOST_PRIVATE} private uses. Use the public surface.")
 
 
 if __name__ == "__main__":
