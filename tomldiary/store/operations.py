@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
@@ -127,13 +127,14 @@ def checked(op: Operation) -> Operation:
         if op.query is not None:
             checked_text(op.query, "query")
         fits = compile_filter(op.filter) if op.filter is not None else None
-        return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
+        prefix = _labels(op.prefix, least=0)
+        return Search(prefix, op.filter, op.limit, op.offset, op.query, op.refresh, fits)
     checked_limit(op.max_depth, "max_depth", least=1)
     for each in op.conditions:
         if each.where not in {"prefix", "suffix"}:
             raise InvalidValue(f"unknown match type {each.where!r}. Use prefix or suffix.")
-    conditions = [replace(each, labels=_labels(each.labels, least=0)) for each in op.conditions]
-    return replace(op, conditions=tuple(conditions))
+    conditions = [Condition(each.where, _labels(each.labels, least=0)) for each in op.conditions]
+    return List(tuple(conditions), op.max_depth, op.limit, op.offset)
 
 
 def _checked_put(op: Put) -> Put:
