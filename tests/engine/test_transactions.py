@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from types import ModuleType
 
 import pytest
@@ -243,6 +244,39 @@ def test_a_transaction_of_a_task_joins_the_one_around_it(diary):
 
     asyncio.run(nested())
     assert alice.last_transaction() == 1
+
+
+def test_a_transaction_may_end_in_another_thread(diary):
+    alice = diary.user("alice")
+    block = alice.transaction()
+
+    def begin():
+        block.__enter__()
+        alice.upsert_preference("likes", "tea")
+
+    with ThreadPoolExecutor() as threads:  # as a dependency of FastAPI that yields
+        threads.submit(copy_context().run, begin).result()
+        threads.submit(copy_context().run, block.__exit__, None, None, None).result()
+    assert texts(diary) == ["tea"]
+    assert alice.last_transaction() == 1
+
+
+def test_a_task_may_write_after_it_left_a_generator_with_a_transaction(diary):
+    alice = diary.user("alice")
+
+    async def edits():
+        async with alice.atransaction():
+            await alice.aupsert_preference("likes", "unfinished")
+            yield
+
+    async def main():
+        generator = edits()
+        await anext(generator)
+        await asyncio.create_task(generator.aclose())  # as the loop does with one that is left
+        await alice.aupsert_preference("likes", "tea")
+
+    asyncio.run(main())
+    assert texts(diary) == ["tea"]
 
 
 def test_a_stop_iteration_in_the_thread_of_a_transaction_ends_its_call():

@@ -8,7 +8,7 @@ because two writers that each wait for the other's lock would never end.
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -115,7 +115,9 @@ class Transaction:
             yield
         finally:
             self.is_open = False
-            SCOPE.reset(outer)
+            # The block may end elsewhere, such as that of a generator, and the variable keeps its value here.
+            with suppress(ValueError):
+                SCOPE.reset(outer)
 
     @contextmanager
     def nested(self, source: Source) -> Generator[Transaction]:
@@ -270,7 +272,9 @@ class Transaction:
         return fresh, is_displaced
 
     def is_owned_here(self) -> bool:
-        """Return whether the running code opened the transaction, or was called by the code that did."""
+        """Return whether it is open, and the running code opened it or was called by the code that did."""
+        if not self.is_open:
+            return False
         task = current_task()
         if task is None or task is self.task:
             return True

@@ -37,7 +37,7 @@ class Scope(Protocol):
     """The thread that runs the blocking calls of that task."""
 
     def is_owned_here(self) -> bool:
-        """Return whether the running code opened the scope, or was called by the code that did."""
+        """Return whether it is open, and the running code opened it or was called by the code that did."""
         ...
 
 

@@ -237,8 +237,8 @@ def _number_of(user: str) -> int:
 def _timed_out(timeout: float) -> LockTimeout:
     return LockTimeout(
         f"the user's memory was locked by another writer for {timeout:g} s. Try again, or raise"
-        " lock_timeout. A task that is started inside a transaction waits until the transaction ends. Do not"
-        " await it inside the transaction, for example with asyncio.gather."
+        " lock_timeout. A task or thread started inside a transaction waits until the transaction ends. Do not"
+        " wait for it inside the transaction, for example with asyncio.gather."
     )
 
 

@@ -218,8 +218,9 @@ class UserDiary(Viewed, DeprecatedNames):
     ) -> Generator[UserDiary]:
         """Group changes: the end of the `with` block stores all of them, or none after an error.
 
-        Reads inside the block see its changes, and other writers to this user wait. A nested block of the
-        same user is part of the outer one: its session and its actor count inside it, and an error undoes its changes.
+        Reads inside the block see its changes, and other writers to this user wait, such as calls in another thread.
+        A nested block of the same user is part of the outer one: its session and its actor count inside it, and an
+        error undoes its changes.
 
         Args:
             session_id: The session for history, and for entries written inside without a session id.
