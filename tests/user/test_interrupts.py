@@ -66,6 +66,40 @@ def test_an_interrupt_while_a_turn_starts_stops_its_extraction(tmp_path):
     assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
 
 
+EXITING = """
+import asyncio, sys
+from tomldiary import Diary, MemoryWriter, Turn
+
+calls = []
+
+async def leave():
+    sys.exit("no key")
+
+async def extractor(message, *, deps):
+    calls.append(message)
+    if len(calls) < 3:
+        await asyncio.create_task(leave())
+    deps.upsert("likes", None, "tea", [])
+
+diary = Diary(sys.argv[1], agent=extractor)
+alice = diary.user("alice")
+try:
+    alice.add_turn("I like tea.", "Noted.", "s")
+except SystemExit as error:
+    print(error)
+with MemoryWriter(diary) as writer:
+    turns = [writer.submit_nowait(Turn("alice", "s", "I like tea.", "Noted.")) for _ in "ab"]
+print(*[type(turn.result).__name__ for turn in turns])
+alice.add_turn("I like tea.", "Noted.", "s")
+print(alice.preferences("likes")["pref001"].count)
+"""
+
+
+def test_an_extractor_that_exits_ends_its_own_turn_only(tmp_path):
+    done = run(EXITING, str(tmp_path / "m"))
+    assert done.stdout == "no key\nSystemExit Applied\n2\n", done.stderr
+
+
 def run(program, *arguments):
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],

@@ -305,7 +305,11 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         note_private_loop()
         try:
-            self.loop.run_forever()
+            while True:
+                # A task that raises one of these ends the loop. Who awaits the task gets the error too.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    self.loop.run_forever()
+                    break
         finally:
             self.loop.run_until_complete(close_private_loop())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
