@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -304,11 +305,19 @@ class RunState:
             texts: What each of them said before if this is known, or else says now.
         """
         old, new = [tuple(said([part])) for part in before], [tuple(each) for each in texts]
-        replaced: dict[int, ModelRequestPart] = {}
-        for step, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        # Most requests only add messages or drop the oldest ones. Comparing the others takes quadratic time.
+        gone = next((number for number, one in enumerate(before) if now and one is now[0]), 0)
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(old[gone:], new, strict=False))
+        same = sum(1 for _ in pairs)
+        rest = gone + same
+        replaced = {id(part): one for one, part in zip(before[gone:rest], now[:same], strict=True)}
+        matcher = SequenceMatcher(None, old[rest:], new[same:], autojunk=False)
+        for step, i, j, k, m in matcher.get_opcodes():
             if step in {"equal", "replace"} and m - k <= j - i:  # the oldest ones may be gone
-                last = before[j - (m - k) : j]
-                replaced.update((id(part), one) for one, part in zip(last, now[k:m], strict=True))
+                last = before[rest:][j - (m - k) : j]
+                replaced.update(
+                    (id(part), one) for one, part in zip(last, now[same:][k:m], strict=True)
+                )
         return replaced
 
     def _rewrite(self, before: Collection[str], after: Collection[str]) -> None:

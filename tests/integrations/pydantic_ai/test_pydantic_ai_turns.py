@@ -10,6 +10,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -1339,6 +1340,20 @@ def test_words_enqueued_beside_a_processor_are_submitted_once(tmp_path: Path, ho
     asyncio.run(chat())
     said = [turn.user_msg for turn in setting.writer.turns]
     assert said == [f"I like milk.\n\n{SAID}\n\nI like jam."]
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("removed", [0, 100])
+def test_a_long_history_of_equal_words_delays_no_run(tmp_path: Path, removed: int):
+    setting = Setting(tmp_path)
+    answered = ModelResponse(parts=[TextPart("Yes?")])
+    history = [each for _ in range(4000) for each in (*user_says("Go on."), answered)]
+    trim: ProcessHistory[None] = ProcessHistory(lambda messages: messages[removed:])
+    agent: Agent[None, str] = Agent(FunctionModel(answer), capabilities=[setting.capability, trim])
+    began = time.process_time()
+    asyncio.run(agent.run(SAID, message_history=history))
+    assert time.process_time() - began < 2
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID]
     setting.writer.close_sync()
 
 
