@@ -169,6 +169,17 @@ def test_the_limit_check_reports_space_warning_and_full(ctx):
     assert "- likes/pref001: alpha (2×)" in listing
 
 
+def test_no_new_preference_is_suggested_for_a_full_category(ctx):
+    for number in range(5):
+        upsert(ctx, "likes", id="new", text=f"item{number}")
+    answer = upsert(ctx, "likes", text="item7")
+    assert answer.startswith("❌ Similar preferences found:")
+    assert answer.endswith(
+        "❌ Category 'likes' is at limit (5/5). Update or forget a preference; no new one fits."
+    )
+    assert "id='new'" not in answer
+
+
 @pytest.mark.parametrize(
     "odd",
     [

@@ -164,7 +164,7 @@ async def upsert_preference(
     key = deps.preferences.wanted(category, id)
     known = key is not None and deps.preferences.find(category, key) is not None
     if not known and text is not None and not force:
-        suggestion = _suggest(deps, category, text)
+        suggestion = _suggest(ctx, category, text)
         if suggestion:
             return suggestion
     try:
@@ -193,8 +193,9 @@ async def upsert_preference(
     )
 
 
-def _suggest(deps: MemoryDeps, category: str, text: str) -> str:
+def _suggest(ctx: ToolContext, category: str, text: str) -> str:
     """Return an answer that points to similar entries, or nothing if the text can be stored."""
+    deps = ctx.deps
     if deps.preferences.same(category, text) is not None:
         return ""  # equal text is merged, no question asked
     found = _similar(deps, category, text)
@@ -215,6 +216,8 @@ def _suggest(deps: MemoryDeps, category: str, text: str) -> str:
     if found:
         other, key = category, found[0].id
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    create = f"To store it all the same: upsert_preference('{category}', id='new', text='{shown}')"
+    space = _check_preference_limits(ctx, category)
     return "\n".join(
         [
             "❌ Similar preferences found:",
@@ -224,7 +227,7 @@ def _suggest(deps: MemoryDeps, category: str, text: str) -> str:
                 f"To update one: upsert_preference('{other}', id='{quoted(key)}', text='{shown}')"
                 " (without text to confirm it)"
             ),
-            f"To store it all the same: upsert_preference('{category}', id='new', text='{shown}')",
+            space if space.startswith("❌") else create,
         ]
     )
 
