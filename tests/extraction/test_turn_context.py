@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,6 +100,13 @@ def test_the_extractor_gets_earlier_exchanges_of_the_process(tmp_path, door):
     door(diary, "Yes, peanuts.", "Noted.")
     assert "Do you have allergies?" in told(reader)
     assert "peanuts" not in told(reader)
+
+
+def test_the_tags_of_the_turn_stand_once_in_the_message(tmp_path):
+    reader = Reader()
+    add_turn(Diary(tmp_path, agent=reader), "Yes, peanuts.", "Noted.", earlier=[QUESTION])
+    for tag, text in (("user_message", "Yes, peanuts."), ("assistant_message", "Noted.")):
+        assert re.findall(f"<{tag}>(.*?)</{tag}>", reader.messages[-1]) == [text]
 
 
 @DOORS

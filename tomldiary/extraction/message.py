@@ -53,8 +53,8 @@ def _earlier(deps: MemoryDeps) -> str:
     if not deps.earlier:
         return ""
     exchanges = "\n".join(
-        f"  <exchange>\n    <user_message>{escape(said)}</user_message>\n"
-        f"    <assistant_message>{escape(answer)}</assistant_message>\n  </exchange>"
+        f"  <exchange>\n    <user_said>{escape(said)}</user_said>\n"
+        f"    <assistant_said>{escape(answer)}</assistant_said>\n  </exchange>"
         for said, answer in deps.earlier
     )
     return f"""
