@@ -443,6 +443,19 @@ def test_direct_changes_may_have_tuples_and_fields_without_a_value():
     assert alice.conversations()["s"].keywords == ["tea"]
 
 
+def test_an_extractor_may_replace_the_whole_dictionaries():
+    def direct(_, deps):
+        likes = {each: {"text": each} for each in ("tea", deps.user_msg)}
+        deps.prefs = {"_meta": deps.prefs["_meta"], "preferences": {"likes": likes}}
+        deps.convs = {"conversations": {"s": {"summary": "About drinks", "keywords": []}}}
+
+    alice = Diary("memory:", Table, agent=direct).user("alice")
+    for word in ("juice", "milk"):
+        alice.add_turn(word, "Hello.", session_id="s")
+    assert sorted(alice.preferences("likes")) == ["milk", "tea"]
+    assert alice.conversations()["s"].summary == "About drinks"
+
+
 @pytest.mark.parametrize(
     ("category", "entry", "reason"),
     [

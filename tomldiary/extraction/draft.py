@@ -125,10 +125,18 @@ class MemoryDeps:
         """The preferences as dictionaries, which may be changed directly or with the tools."""
         return self._store("preferences")
 
+    @prefs.setter
+    def prefs(self, store: Store) -> None:
+        self._stores["preferences"] = store
+
     @property
     def convs(self) -> Store:
         """The conversations as dictionaries, which may be changed directly."""
         return self._store("conversations")
+
+    @convs.setter
+    def convs(self, store: Store) -> None:
+        self._stores["conversations"] = store
 
     def _store(self, kind: str) -> Store:
         store = self._stores.get(kind)
