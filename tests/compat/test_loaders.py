@@ -262,3 +262,8 @@ def test_a_path_in_place_of_a_text_is_named(tmp_path, kind):
     with pytest.raises(InvalidValue, match=r"found a path.*ConversationLoader"):
         load_conversations(kind(path))
     assert PreferenceLoader(Table).load_from_file(kind(path)).likes["pref001"].text == "dark roast"
+
+
+def test_what_a_backend_returns_for_a_missing_document_is_named():
+    with pytest.raises(InvalidValue, match="expected the text of a file, found NoneType"):
+        load_preferences(None, Table)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from datetime import date, time
+from os import PathLike
 from pathlib import Path
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -153,10 +154,11 @@ def _read(path: Path | str) -> str:
     return decode_utf8(data, path=str(path))
 
 
-def _document(text: str, path: str) -> Document:
-    if not isinstance(text, str) or (text.endswith(".toml") and "\n" not in text):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+def _document(text: object, path: str) -> Document:
+    if not isinstance(text, str) or (text.endswith(".toml") and "\n" not in text):
+        found = "a path" if isinstance(text, (str, PathLike)) else type(text).__name__
         raise InvalidValue(
-            "expected the text of a file, found a path. To load a file, use"
+            f"expected the text of a file, found {found}. To load a file, use"
             " PreferenceLoader(table).load_from_file(path), or ConversationLoader()."
         )
     document = Document.parse(text, path=path)
