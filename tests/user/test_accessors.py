@@ -62,7 +62,8 @@ def test_completion_of_a_diary_shows_its_verbs_and_not_its_parts(alice):
 
 
 def test_every_verb_has_a_coroutine_twin(alice):
-    cheap = {"transaction", "draft"}  # an async context manager, and no work
+    # An async context manager, no work, and what every mapping has.
+    cheap = {"transaction", "draft", "keys", "values", "items"}
     for part in (alice, alice.facts, alice.blocks, alice.episodes, alice.items):
         for name in public(object.__dir__(part)):
             verb = inspect.getattr_static(type(part), name, None)
@@ -140,6 +141,12 @@ def test_blocks_read_like_a_mapping(alice):
     assert alice.blocks["persona"].text == "kind"
     assert list(alice.blocks) == ["persona", "notes"] == list(alice.blocks())
     assert len(alice.blocks) == 2
+    assert dict(alice.blocks) == {**alice.blocks} == alice.blocks()
+    assert [(name, block.text) for name, block in alice.blocks.items()] == [
+        ("persona", "kind"),
+        ("notes", "one"),
+    ]
+    assert [block.text for block in alice.blocks.values()] == ["kind", "one"]
     assert "notes" in alice.blocks
     assert "other" not in alice.blocks
     assert alice.blocks.get("other") is None

@@ -11,7 +11,7 @@ from tomldiary.toml.values import timestamp
 from tomldiary.user.context import Accessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
     from datetime import datetime
 
     from tomldiary.engine.transaction import Transaction
@@ -23,7 +23,7 @@ class UserBlocks(Accessor):
     """The blocks of one user, as `alice.blocks`.
 
     Reads like a mapping from names to blocks: `blocks["persona"]`, `"persona" in blocks`, `len(blocks)`,
-    `for name in blocks`. `blocks()` is short for `blocks.all()`.
+    `for name, block in blocks.items()`, `dict(blocks)`. `blocks()` is short for `blocks.all()`.
     """
 
     def __call__(self) -> TextBlocks:
@@ -53,6 +53,18 @@ class UserBlocks(Accessor):
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.get(name) is not None
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of all blocks."""
+        return self.all().keys()
+
+    def values(self) -> ValuesView[TextBlock]:
+        """Return all blocks, read at once."""
+        return self.all().values()
+
+    def items(self) -> ItemsView[str, TextBlock]:
+        """Return the names and blocks, read at once."""
+        return self.all().items()
 
     def all(self) -> TextBlocks:
         """Return all blocks by name, in the order of the file."""
