@@ -124,12 +124,17 @@ def wrong_value(value: object, expected: str, where: str, hint: str = "") -> Inv
     )
 
 
+_MOST_SHOWN = 200
+"""The length of a value in an error, in characters."""
+
+
 def printed(value: object) -> str:
-    """Return the `repr` of a value for an error."""
+    """Return the `repr` of a value for an error, on one line and cut if it is long."""
     try:
-        return repr(value)
+        text = " ".join(repr(value).split("\n"))
     except ValueError:  # Python prints no integer of more than 4,300 digits
         return "an integer of more than 4,300 digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 class UnknownCategory(DiaryError, ValueError):
@@ -137,7 +142,7 @@ class UnknownCategory(DiaryError, ValueError):
 
     def __init__(self, category: str, allowed: list[str]) -> None:
         known = ", ".join(allowed) or "none"
-        super().__init__(f"unknown category {category!r}. Use one of: {known}.")
+        super().__init__(f"unknown category {printed(category)}. Use one of: {known}.")
         self.category = category
         self.allowed = allowed
 

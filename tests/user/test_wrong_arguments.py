@@ -300,6 +300,25 @@ def test_a_flag_is_true_or_false(alice: UserDiary, call: Any, flag: str, no: obj
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        lambda alice, column: alice.upsert_preference("likes", "x", now=column),
+        lambda alice, column: alice.recall("x", column),
+        lambda alice, column: alice.preferences(column),
+    ],
+)
+def test_a_long_wrong_value_is_shown_on_one_line_and_cut(alice: UserDiary, call: Any) -> None:
+    class Column:  # as of a DataFrame
+        def __repr__(self) -> str:
+            return "\n".join(map(str, range(1000)))
+
+    with pytest.raises(DiaryError, match="0 1 2 3") as raised:
+        call(alice, Column())
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize(
     ("call", "flag"),
     [
         (lambda alice, no: alice.add_turn("I", "x", "s", episode=no), "episode"),
