@@ -14,6 +14,7 @@ from tomldiary.agents.submission import errors_logged
 from tomldiary.agents.turn_messages import of_memory
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.diary_tools import call_id
@@ -22,7 +23,6 @@ from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MEMORY_DIR,
     DEFAULT_PIN_END_MARKER,
     READ_MEMORY_DESCRIPTION,
-    SHARED_OWNER,
     UPDATE_MEMORY_DESCRIPTION,
     WRITE_MEMORY_DESCRIPTION,
     AgentMemory,
@@ -177,10 +177,10 @@ class AgentMemoryToolset(RunToolset[Any]):
         Raises:
             IdentifierError: `user_id` is a function and returns no user.
         """
-        user = SHARED_OWNER
+        user = SHARED
         if self._user_id is not None:
             user = user_of(ctx, self._user_id)
-            if user == SHARED_OWNER:
+            if user == SHARED:
                 raise IdentifierError(
                     "this user id stands for what belongs to no user. Give another."
                 )

@@ -18,7 +18,7 @@ from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
-from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.text.visible import as_stored, escape_line, visible
@@ -29,25 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tomldiary.engine.transaction import Transaction
-
-
-__all__ = [
-    "DEFAULT_MAX_MEMORY_LINES",
-    "DEFAULT_MEMORY_DIR",
-    "DEFAULT_MEMORY_FILENAME",
-    "DEFAULT_PIN_END_MARKER",
-    "READ_MEMORY_DESCRIPTION",
-    "SHARED_OWNER",
-    "UPDATE_MEMORY_DESCRIPTION",
-    "WRITE_MEMORY_DESCRIPTION",
-    "AgentMemory",
-    "MemoryAccessError",
-    "MemoryFile",
-    "checked_agent_name",
-    "format_memory_prompt",
-    "get_memory_path",
-    "load_memory",
-]
 
 DEFAULT_MEMORY_DIR = ".deep/memory"
 DEFAULT_MAX_MEMORY_LINES = 200
@@ -160,7 +141,7 @@ def load_memory(
 
 def _text_in_file(owner: UserDiary, path: str, name: str) -> str:
     """Return the notes of a file that was not copied yet; "" if there is none."""
-    if owner.user_id != SHARED_OWNER:
+    if owner.user_id != SHARED:
         return ""  # a file belongs to no user
     backend = owner.diary.engine.backend
     folder = backend.base_path if isinstance(backend, LocalFolder) else None
@@ -180,7 +161,7 @@ def _text_in_file(owner: UserDiary, path: str, name: str) -> str:
 
 
 def _owner(backend: UserDiary | Diary | str | os.PathLike[str]) -> UserDiary:
-    return backend if isinstance(backend, UserDiary) else diary_of(backend).user(SHARED_OWNER)
+    return backend if isinstance(backend, UserDiary) else diary_of(backend).user(SHARED)
 
 
 def format_memory_prompt(

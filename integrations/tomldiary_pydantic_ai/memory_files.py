@@ -18,9 +18,9 @@ from tomldiary.entries.blocks import Blocks
 from tomldiary.entries.fields import entry_text
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import Conflict, InvalidValue
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.runtime.lru import Recent
 from tomldiary.text.visible import visible
-from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
 
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
@@ -116,7 +116,7 @@ class MemoryFiles:
             OperationReused: The id was used for another operation.
         """
         owner = self._owners.get(operation)
-        owners = [SHARED_OWNER, *self.diary.users()] if owner is None else [owner]
+        owners = [SHARED, *self.diary.users()] if owner is None else [owner]
         for each in owners if len(owners) <= _SEARCHED_OWNERS else ():
             receipts = self.diary.engine.document(each, _RECEIPTS)
             if done := _receipt(receipts, operation, fingerprint):
@@ -256,7 +256,7 @@ class MemoryFiles:
     def _owners_below(self, prefix: str) -> set[str]:
         head, slash, _ = prefix.partition("/")
         users = set(self.diary.users()) if not slash else {head} - {""}
-        return {SHARED_OWNER, *users}
+        return {SHARED, *users}
 
     def _change(
         self,
@@ -303,7 +303,7 @@ def _place(path: str) -> tuple[str, str]:
             where="path",
         )
     owner, slash, name = path.partition("/")
-    return (owner, name) if slash and "/" in name else (SHARED_OWNER, path)
+    return (owner, name) if slash and "/" in name else (SHARED, path)
 
 
 def check_prefix(prefix: str) -> None:
@@ -314,7 +314,7 @@ def check_prefix(prefix: str) -> None:
 
 def _path(owner: str, name: str) -> str | None:
     """Return the path of a block; None if no path can name it."""
-    path = name if owner == SHARED_OWNER else f"{owner}/{name}"
+    path = name if owner == SHARED else f"{owner}/{name}"
     try:
         return path if _place(path) == (owner, name) else None
     except InvalidValue:

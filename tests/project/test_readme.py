@@ -262,8 +262,11 @@ def test_every_verb_of_a_user_is_on_the_reference_page():
 def test_the_page_about_backends_names_every_protocol_and_member():
     rows = re.findall(r"^\| `.*", (ROOT / "docs/backends.md").read_text("utf-8"), re.MULTILINE)
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", "\n".join(rows)))))
-    public = {name: getattr(protocol, name) for name in protocol.__all__}
-    kinds = {name: kind for name, kind in public.items() if getattr(kind, "_is_protocol", False)}
+    kinds = {
+        name: kind
+        for name, kind in vars(protocol).items()
+        if getattr(kind, "_is_protocol", False) and kind.__module__ == protocol.__name__
+    }
     members = {
         each for kind in kinds.values() for each in (*vars(kind), *inspect.get_annotations(kind))
     }

@@ -10,46 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from tomldiary.identifiers.user_ids import validate_identifier
-
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tomldiary.errors import InvalidTOML
     from tomldiary.storage.files import FileSystem
-
-__all__ = [
-    "Backend",
-    "BackendProtocol",
-    "CheapTokens",
-    "Closable",
-    "Commit",
-    "DetectsSaves",
-    "DisplacedEdit",
-    "DocumentSource",
-    "Durability",
-    "FixedDocuments",
-    "HistorySource",
-    "KeepsDisplacedEdits",
-    "KeepsHidden",
-    "KeepsJournal",
-    "Listing",
-    "ListsErased",
-    "ListsFolders",
-    "LocalFolder",
-    "Merge",
-    "OptimisticWrites",
-    "PrefersPartSize",
-    "ReadsOneState",
-    "Rewrite",
-    "RewrittenDocument",
-    "Stored",
-    "TellsErasure",
-    "Token",
-    "WrapsBackend",
-    "validate_identifier",
-]
 
 Token = Any
 """Identifies one version of a stored document; compared with `==`, otherwise opaque."""

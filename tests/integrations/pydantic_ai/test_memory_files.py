@@ -10,8 +10,8 @@ import pytest
 from tomldiary import Conflict, Diary
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import InvalidValue
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary_pydantic_ai import memory_files
-from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
 from tomldiary_pydantic_ai.memory_files import MemoryFiles, OperationReused
 
 PATH = "alice/main/MEMORY.md"
@@ -27,7 +27,7 @@ def test_the_first_part_of_a_path_names_the_owner_of_the_file(files):
     files.write("main/MEMORY.md", "of nobody", expected=None)
     diary = files.diary
     assert diary.user("alice").blocks["main/MEMORY.md"].text == "of alice"
-    assert diary.user(SHARED_OWNER).blocks["main/MEMORY.md"].text == "of nobody"
+    assert diary.user(SHARED).blocks["main/MEMORY.md"].text == "of nobody"
     diary.user("alice").blocks.set("persona", "no file")
     assert list(files.paths()) == [PATH, "main/MEMORY.md"]
     diary.user("alice").forget(everything=True)

@@ -18,6 +18,7 @@ from pydantic_ai.usage import RunUsage
 from tomldiary import Diary
 from tomldiary.agents.answers import WAITS
 from tomldiary.errors import BackendError, IdentifierError, InvalidValue
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary_pydantic_ai import (
     AgentMemoryToolset,
     MemoryAccessError,
@@ -26,7 +27,6 @@ from tomldiary_pydantic_ai import (
     get_memory_path,
     load_memory,
 )
-from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,8 +109,8 @@ def test_each_agent_and_each_user_has_separate_notes(tmp_path: Path):
     assert by_user.read(deps="alice") == "of alice"
     diary = Diary(tmp_path)
     assert diary.user("alice").blocks["main"].text == "of alice"
-    assert set(diary.user(SHARED_OWNER).blocks()) == {"main", "reviewer", "team:reviewer"}
-    for nobody in ("", None, SHARED_OWNER):
+    assert set(diary.user(SHARED).blocks()) == {"main", "reviewer", "team:reviewer"}
+    for nobody in ("", None, SHARED):
         with pytest.raises(IdentifierError):
             by_user.read(deps=nobody)
 
@@ -152,7 +152,7 @@ def test_notes_are_loaded_and_formatted_outside_of_an_agent(tmp_path: Path):
     assert path == f"{tmp_path}/main/MEMORY.md"
     assert load_memory(tmp_path, path) is None
     Notes(tmp_path).write("- tea")
-    for backend in (tmp_path, Diary(tmp_path), Diary(tmp_path).user(SHARED_OWNER)):
+    for backend in (tmp_path, Diary(tmp_path), Diary(tmp_path).user(SHARED)):
         assert load_memory(backend, path) == MemoryFile("main", path, "- tea")
     wrong: Any = 5
     with pytest.raises(BackendError, match="int is not a backend"):
@@ -231,7 +231,7 @@ def test_ids_distinguish_two_toolsets_with_notes(tmp_path: Path):
         AgentMemoryToolset(agent_name=name, memory_dir=tmp_path, id=name) for name in ("one", "two")
     ]
     for name in ("one", "two"):
-        Diary(tmp_path).user(SHARED_OWNER).set_block(name, f"- a note of {name}")
+        Diary(tmp_path).user(SHARED).set_block(name, f"- a note of {name}")
     model = TestModel(call_tools=[])
     agent = Agent(model, toolsets=[one.prefixed(str(one.id)) for one in notes])
     asyncio.run(agent.run("hello"))
@@ -308,7 +308,7 @@ def test_notes_of_pydantic_deep_are_imported_once_and_their_file_kept(tmp_path: 
     assert file.read_text() == "# Notes\n- likes tea\n"
     file.write_text("something else")
     assert notes.read() == "# Notes\n- likes tea\n\n- likes milk"
-    assert Diary(tmp_path).user(SHARED_OWNER).block("main").text.startswith("# Notes")
+    assert Diary(tmp_path).user(SHARED).block("main").text.startswith("# Notes")
 
 
 @pytest.mark.parametrize("quarantine", [{"agent"}, lambda _: True], ids=["agent", "all"])
@@ -322,7 +322,7 @@ def test_notes_from_a_file_wait_for_no_review(
     assert "were taken over from a file, which is not read any more" in caplog.text
     file.write_text("something else")
     assert Notes(diary).read() == "# Notes\n- likes tea\n"
-    owner = diary.user(SHARED_OWNER)
+    owner = diary.user(SHARED)
     owner.review.accept(owner.review()[0].id)
     assert Notes(diary).read() == "# Notes\n- likes tea\n\n- likes milk"
 
@@ -389,8 +389,8 @@ def test_two_memories_in_one_agent_have_separate_ids(tmp_path: Path):
         AgentMemoryToolset(memory_dir=tmp_path, user_id="alice", id="of-alice"),
     ]
     assert [each.id for each in toolsets] == ["deep-memory", "deep-memory-reviewer", "of-alice"]
-    Diary(tmp_path).user(SHARED_OWNER).set_block("main", "- likes tea")
-    Diary(tmp_path).user(SHARED_OWNER).set_block("reviewer", "- likes milk")
+    Diary(tmp_path).user(SHARED).set_block("main", "- likes tea")
+    Diary(tmp_path).user(SHARED).set_block("reviewer", "- likes milk")
     Diary(tmp_path).user("alice").set_block("main", "- likes cocoa")
     prefixed = [each.prefixed(f"m{number}") for number, each in enumerate(toolsets)]
     seen: list[str] = []
