@@ -74,23 +74,13 @@ def _answering(
     def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
         answered = Answer("✅ Done already.")
         try:
+            if verb.__name__ in READING_VERBS:
+                return verb(self, *args, **kwargs)
             with suppress(DoneBefore):
-                answered = verb(self, *args, **kwargs)
-            if verb.__name__ in READING_VERBS or not self.waits:
-                return answered
-            return Answer(f"✅ {WAITS}", answered.data)
+                answered = self._once(lambda: verb(self, *args, **kwargs))
+            return Answer(f"✅ {WAITS}", answered.data) if self.waits else answered
         except Exception as error:  # noqa: BLE001 - no error may end the host's run
             return failure(error)
-
-    return answer
-
-
-def _once(
-    verb: Callable[Concatenate[MemoryVerbs, P], Answer],
-) -> Callable[Concatenate[MemoryVerbs, P], Answer]:
-    @functools.wraps(verb)
-    def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
-        return self.run_once(lambda: verb(self, *args, **kwargs))
 
     return answer
 
@@ -130,7 +120,7 @@ class MemoryVerbs:
         """Whether changes wait for a review."""
         return self._user.diary.trust.waits(ACTOR)
 
-    def run_once(self, change: Callable[[], Answer]) -> Answer:
+    def _once(self, change: Callable[[], Answer]) -> Answer:
         """Return the answer of a writing verb, whose changes are stored together and once for each tool call."""
         if not self._operation and self._epoch is None:
             return change()
@@ -160,7 +150,6 @@ class MemoryVerbs:
     arecall = async_twin(recall)
 
     @_answering
-    @_once
     def remember(
         self,
         text: str,
@@ -220,7 +209,6 @@ class MemoryVerbs:
         return Answer(f"✅ Noted as {stored}", {"id": key, **said})
 
     @_answering
-    @_once
     def update(
         self,
         key: str,
@@ -306,7 +294,6 @@ class MemoryVerbs:
         return Answer(f"✅ Changed blocks/{escape_for_model(name)}.", _block_data(name, block))
 
     @_answering
-    @_once
     def forget(self, key: str) -> Answer:
         """Remove one entry that is no longer true or that the user wants forgotten.
 
@@ -403,7 +390,6 @@ class MemoryVerbs:
     aread_block = async_twin(read_block)
 
     @_answering
-    @_once
     def append_block(self, name: str, text: str) -> Answer:
         """Add lines at the end of a block; one that does not exist is created.
 
@@ -420,7 +406,6 @@ class MemoryVerbs:
     aappend_block = async_twin(append_block)
 
     @_answering
-    @_once
     def replace_in_block(self, name: str, old: str, new: str) -> Answer:
         """Replace one place in a block; what else it says stays as it is.
 
