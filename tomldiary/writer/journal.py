@@ -100,9 +100,7 @@ class Journal:
         self._segment = 0
         self._next = 1
         self._open: dict[int, set[int]] = {}
-        """The numbers of unfinished turns by segment; a segment without unfinished turns is removed."""
-        self._done: dict[int, list[int]] = {}
-        """The numbers of finished turns by segment."""
+        """The numbers of unfinished turns by segment; the oldest segments are removed once they have none."""
         self._unwritten: list[int] = []
         """The numbers of finished turns that no "done" record has yet."""
 
@@ -167,7 +165,7 @@ class Journal:
 
     def _continue(self, found: JournalContent) -> None:
         self._next = found.last + 1
-        self._open, self._done = found.open, found.done
+        self._open = found.open
         for job in found.jobs:
             for each in (job, *job.group):
                 each.journal = self
@@ -265,11 +263,10 @@ class Journal:
             self.sync()
 
     def finish(self, jobs: Sequence[Job]) -> None:
-        """Record that these turns are done, and remove files without unfinished turns."""
+        """Record that these turns are done, and remove the oldest files without unfinished turns."""
         with self._mutex:
             for job in jobs:
                 self._open.get(job.segment, set[int]()).discard(job.number)
-                self._done.setdefault(job.segment, []).append(job.number)
                 self._unwritten.append(job.number)
             try:
                 self._clean()
@@ -278,16 +275,13 @@ class Journal:
                 _logger.warning("%s: cannot be written (%s)", self.folder, error)
 
     def _clean(self) -> None:
-        """Record the finished turns and remove files without unfinished turns; the caller holds the mutex."""
+        """Record the finished turns and remove files as `finish` does; the caller holds the mutex."""
         if self._unwritten:
             self._append(str)
-        for segment in [
-            each for each, turns in self._open.items() if not turns and each != self._segment
-        ]:
-            # Newer files need not repeat the "done" records of this file any more.
-            remove_locked(self._files, self._path(segment))
-            del self._open[segment]
-            self._done.pop(segment, None)
+        # The oldest file goes first, because a file may say that turns of older ones are done.
+        while (oldest := min(self._open)) != self._segment and not self._open[oldest]:
+            remove_locked(self._files, self._path(oldest))
+            del self._open[oldest]
 
     def _append(self, render: Callable[[], str]) -> None:
         """Append records, with a "done" record for turns finished since the last append."""
@@ -297,19 +291,15 @@ class Journal:
         del self._unwritten[:unwritten]
 
     def _new_segment(self) -> None:
-        """Create the next file; it repeats the "done" records of older files."""
+        """Create the next file."""
         segment = self._segment + 1
         self._file.create(str(self._path(segment)))
         # Set only now, so that turns are still appended to the old file if the new one cannot be created.
         self._segment = segment
         self._open.setdefault(segment, set())
-        done = [number for numbers in self._done.values() for number in numbers]
-        self._done[segment] = []
         try:
             if self.is_synced:
                 self._files.sync_folder(self.folder)
-            if done:
-                self._file.append(lambda: _render_done(done))
         except OSError as error:
             self._refuse_appends(error)
             raise

@@ -71,8 +71,6 @@ class JournalContent:
     """The unfinished turns in their order; turns that were read together are one job with a group."""
     open: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     """The numbers of the unfinished turns, by segment."""
-    done: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """The numbers of the finished turns, by segment."""
     last: int = 0
     """The highest number of a turn."""
 
@@ -89,7 +87,7 @@ def read_journal(files: FileSystem, folder: Path) -> JournalContent:
     places: dict[int, int] = {}
     for path in segment_files(folder):
         segment = int(path.stem)
-        found.open[segment], found.done[segment] = set(), []
+        found.open[segment] = set()
         for record in _records(files, path):
             records.append(record)
             if record.kind == "turn" and record.data is not None:
@@ -98,10 +96,8 @@ def read_journal(files: FileSystem, folder: Path) -> JournalContent:
     found.jobs = jobs_of(records)
     for job in found.jobs:
         for each in (job, *job.group):
-            each.segment = places.pop(each.number)
+            each.segment = places[each.number]
             found.open[each.segment].add(each.number)
-    for number, segment in places.items():
-        found.done[segment].append(number)
     return found
 
 
