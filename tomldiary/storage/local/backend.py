@@ -253,7 +253,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
         staging = Staging(self.files, folder, commit, seq)
         try:
-            synced = self._synced.of(user, folder)
+            synced = self._names(user, folder)
             tail = self._tails.of(user, f"{folder}/history")
             if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
                 self.settle(user)
@@ -322,7 +322,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         try:
             tokens = staging.publish()
             if self._sync and new:
-                self._synced.of(user, folder).sync(new)
+                self._names(user, folder).sync(new)
         except (OSError, BackendError) as error:
             self._recovered.pop(user, None)
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -371,7 +371,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """
         if self._sync:
             folder = str(self.folder(user))
-            settle(self.environment, self.folder(user), self._synced.of(user, folder))
+            settle(self.environment, self.folder(user), self._names(user, folder))
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the user's lock."""
@@ -385,7 +385,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise file_error(self.folder(user), "cannot be written", error, remedy) from error
         finally:
             self._tails.drop(user)
-            self._synced.drop(user)
+            self._synced.pop(user, None)
 
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user; links are removed, never followed."""

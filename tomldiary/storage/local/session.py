@@ -81,7 +81,8 @@ class OpenedUsers:
         """The folder of each recovered user, with a slash at the end."""
         self._listings: dict[str, dict[str, tuple[Listing, tuple[int, ...] | None]]] = {}
         """By user and folder: the last listing, and the times of its folders before it."""
-        self._synced = DurableNames(environment, base_path, sync=sync)
+        self._synced: dict[str, Synced] = {}
+        self._is_root_synced = False
 
     # Folders
 
@@ -253,9 +254,37 @@ class OpenedUsers:
         """Drop all cached state of a user, so that the next access recovers the user again."""
         self._tails.drop(user)
         self._folders.pop(user, None)
-        self._synced.drop(user)
+        self._synced.pop(user, None)
         self._recovered.pop(user, None)
         self._listings.pop(user, None)
+
+    def _names(self, user: str, folder: str) -> Synced:
+        """Create a user's folder if needed; at the first commit of this process, sync its name.
+
+        Raises:
+            OSError: The folder cannot be created or synced.
+        """
+        files = self.files
+        try:
+            inode = files.stat(folder).st_ino
+        except FileNotFoundError:
+            files.make_folder(folder, sync=self._sync)
+            inode = files.stat(folder).st_ino
+        known = self._synced.get(user)
+        if known is not None and known.inode == inode:
+            return known
+        name_owner(files, user, Path(folder), sync=self._sync)
+        if self._sync:
+            files.sync_folder(folder)
+            files.sync_folder(self.base_path)
+            if not self._is_root_synced:
+                with suppress(PermissionError):  # another owner's folder: its creator must sync it
+                    files.sync_folder(self.base_path.parent)
+                self._is_root_synced = True
+        if len(self._synced) > _MOST_USERS:
+            self._synced.clear()
+        known = self._synced[user] = Synced(files, folder, inode, self.environment.boot_of(folder))
+        return known
 
     def epoch(self, user: str) -> int:
         """Return the fencing token: the number of erasures of the user's data."""
@@ -302,49 +331,6 @@ class Synced:
         for place in {place for kind in kinds for place in _folders_of(self.folder, kind)}:
             self.files.sync_folder(place)
         self.kinds |= kinds
-
-
-class DurableNames:
-    """The names of all users below `root`; `sync` states whether they must survive a power cut."""
-
-    def __init__(self, env: Environment, root: Path, *, sync: bool) -> None:
-        self._env = env
-        self._root = root
-        self._sync = sync
-        self._synced: dict[str, Synced] = {}
-        self._is_root_synced = False
-
-    def of(self, user: str, folder: str) -> Synced:
-        """Create a user's folder if needed; at the first commit of this process, sync its name.
-
-        Raises:
-            OSError: The folder cannot be created or synced.
-        """
-        files = self._env.files
-        try:
-            inode = files.stat(folder).st_ino
-        except FileNotFoundError:
-            files.make_folder(folder, sync=self._sync)
-            inode = files.stat(folder).st_ino
-        known = self._synced.get(user)
-        if known is not None and known.inode == inode:
-            return known
-        name_owner(files, user, Path(folder), sync=self._sync)
-        if self._sync:
-            files.sync_folder(folder)
-            files.sync_folder(self._root)
-            if not self._is_root_synced:
-                with suppress(PermissionError):  # another owner's folder: its creator must sync it
-                    files.sync_folder(self._root.absolute().parent)
-                self._is_root_synced = True
-        if len(self._synced) > _MOST_USERS:
-            self._synced.clear()
-        known = self._synced[user] = Synced(files, folder, inode, self._env.boot_of(folder))
-        return known
-
-    def drop(self, user: str) -> None:
-        """Drop the cached state of a user."""
-        self._synced.pop(user, None)
 
 
 def _folders_of(folder: str, kind: str) -> list[str]:
