@@ -38,7 +38,7 @@ from tomldiary.errors import (
     NestedTransaction,
     UnknownEntry,
 )
-from tomldiary.forgetting.versions import Versions
+from tomldiary.forgetting.redact_tables import Versions
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.ingest import ingest

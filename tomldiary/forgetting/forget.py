@@ -24,9 +24,8 @@ from tomldiary.errors import (
     InvalidTOML,
     InvalidValue,
 )
-from tomldiary.forgetting.redact_tables import Tables
+from tomldiary.forgetting.redact_tables import Replay, Tables, joined
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
-from tomldiary.forgetting.versions import Replay, joined
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import (
     OPTIONAL_TEXTS,
