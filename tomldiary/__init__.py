@@ -12,140 +12,80 @@ Importing the package loads almost nothing; each public name is loaded at its fi
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tomldiary.compaction.draft import CompactionConfig
-    from tomldiary.compat.default_table import DefaultPrefTable
-    from tomldiary.compat.loaders import (
-        ConversationLoader,
-        PreferenceLoader,
-        load_conversations,
-        load_preferences,
-    )
+    from tomldiary.compaction.draft import CompactionConfig as CompactionConfig
+    from tomldiary.compat.default_table import DefaultPrefTable as DefaultPrefTable
+    from tomldiary.compat.loaders import ConversationLoader as ConversationLoader
+    from tomldiary.compat.loaders import PreferenceLoader as PreferenceLoader
+    from tomldiary.compat.loaders import load_conversations as load_conversations
+    from tomldiary.compat.loaders import load_preferences as load_preferences
+    from tomldiary.compat.pretty_print import ConversationsPrinter as ConversationsPrinter
+    from tomldiary.compat.pretty_print import PreferencesPrinter as PreferencesPrinter
     from tomldiary.compat.pretty_print import (
-        ConversationsPrinter,
-        PreferencesPrinter,
-        pretty_print_conversations,
-        pretty_print_preferences,
+        pretty_print_conversations as pretty_print_conversations,
     )
-    from tomldiary.diary import Diary, TOMLDiary
-    from tomldiary.entries.blocks import TextBlock
-    from tomldiary.entries.constraints import Constraint
-    from tomldiary.entries.episodes import Episode
-    from tomldiary.entries.facts import Fact
-    from tomldiary.entries.kinds.pending import PendingChange
-    from tomldiary.entries.models import ConversationItem, MetaInfo, PreferenceItem
-    from tomldiary.entries.schema import (
-        get_conversations_schema,
-        get_preferences_schema,
-        show_conversations_schema,
-        show_preferences_schema,
+    from tomldiary.compat.pretty_print import pretty_print_preferences as pretty_print_preferences
+    from tomldiary.diary import Diary as Diary
+    from tomldiary.diary import TOMLDiary as TOMLDiary
+    from tomldiary.entries.blocks import TextBlock as TextBlock
+    from tomldiary.entries.constraints import Constraint as Constraint
+    from tomldiary.entries.episodes import Episode as Episode
+    from tomldiary.entries.facts import Fact as Fact
+    from tomldiary.entries.kinds.pending import PendingChange as PendingChange
+    from tomldiary.entries.models import ConversationItem as ConversationItem
+    from tomldiary.entries.models import MetaInfo as MetaInfo
+    from tomldiary.entries.models import PreferenceItem as PreferenceItem
+    from tomldiary.entries.schema import get_conversations_schema as get_conversations_schema
+    from tomldiary.entries.schema import get_preferences_schema as get_preferences_schema
+    from tomldiary.entries.schema import show_conversations_schema as show_conversations_schema
+    from tomldiary.entries.schema import show_preferences_schema as show_preferences_schema
+    from tomldiary.errors import BackendError as BackendError
+    from tomldiary.errors import Conflict as Conflict
+    from tomldiary.errors import DiaryError as DiaryError
+    from tomldiary.errors import DocumentError as DocumentError
+    from tomldiary.errors import ExtractionError as ExtractionError
+    from tomldiary.errors import Forgotten as Forgotten
+    from tomldiary.errors import HookError as HookError
+    from tomldiary.errors import ImmutableEntry as ImmutableEntry
+    from tomldiary.errors import InvalidValue as InvalidValue
+    from tomldiary.errors import LimitReached as LimitReached
+    from tomldiary.errors import LockTimeout as LockTimeout
+    from tomldiary.errors import UnknownCategory as UnknownCategory
+    from tomldiary.errors import UnknownEntry as UnknownEntry
+    from tomldiary.errors import WriterBusy as WriterBusy
+    from tomldiary.extraction.draft import MemoryDeps as MemoryDeps
+    from tomldiary.extraction.extractor import build_extractor as build_extractor
+    from tomldiary.extraction.extractor import compactor_agent as compactor_agent
+    from tomldiary.extraction.extractor import extractor_agent as extractor_agent
+    from tomldiary.extraction.operations import Applied as Applied
+    from tomldiary.extraction.prompt import extractor_prompt_check as extractor_prompt_check
+    from tomldiary.forgetting.selection import ForgetReceipt as ForgetReceipt
+    from tomldiary.history.queries import Difference as Difference
+    from tomldiary.history.queries import HistoryEntry as HistoryEntry
+    from tomldiary.history.queries import Origin as Origin
+    from tomldiary.history.retention import KeptHistory as KeptHistory
+    from tomldiary.history.rollback import Rollback as Rollback
+    from tomldiary.hooks.change import Change as Change
+    from tomldiary.ingest.runner import IngestReport as IngestReport
+    from tomldiary.text.similarity import Match as Match
+    from tomldiary.user.recall import Hit as Hit
+    from tomldiary.user.user import UserDiary as UserDiary
+    from tomldiary.writer.attempts import RetryPolicy as RetryPolicy
+    from tomldiary.writer.metrics import Health as Health
+    from tomldiary.writer.receipts import Receipt as Receipt
+    from tomldiary.writer.receipts import Turn as Turn
+    from tomldiary.writer.shutdown import (
+        shutdown_all_background_tasks as shutdown_all_background_tasks,
     )
-    from tomldiary.errors import (
-        BackendError,
-        Conflict,
-        DiaryError,
-        DocumentError,
-        ExtractionError,
-        Forgotten,
-        HookError,
-        ImmutableEntry,
-        InvalidValue,
-        LimitReached,
-        LockTimeout,
-        UnknownCategory,
-        UnknownEntry,
-        WriterBusy,
-    )
-    from tomldiary.extraction.draft import MemoryDeps
-    from tomldiary.extraction.extractor import build_extractor, compactor_agent, extractor_agent
-    from tomldiary.extraction.operations import Applied
-    from tomldiary.extraction.prompt import extractor_prompt_check
-    from tomldiary.forgetting.selection import ForgetReceipt
-    from tomldiary.history.queries import Difference, HistoryEntry, Origin
-    from tomldiary.history.retention import KeptHistory
-    from tomldiary.history.rollback import Rollback
-    from tomldiary.hooks.change import Change
-    from tomldiary.ingest.runner import IngestReport
-    from tomldiary.text.similarity import Match
-    from tomldiary.user.recall import Hit
-    from tomldiary.user.user import UserDiary
-    from tomldiary.writer.attempts import RetryPolicy
-    from tomldiary.writer.metrics import Health
-    from tomldiary.writer.receipts import Receipt, Turn
-    from tomldiary.writer.shutdown import shutdown_all_background_tasks
-    from tomldiary.writer.writer import MemoryWriter
+    from tomldiary.writer.writer import MemoryWriter as MemoryWriter
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Applied",
-    "BackendError",
-    "Change",
-    "CompactionConfig",
-    "Conflict",
-    "Constraint",
-    "ConversationItem",
-    "ConversationLoader",
-    "ConversationsPrinter",
-    "DefaultPrefTable",
-    "Diary",
-    "DiaryError",
-    "Difference",
-    "DocumentError",
-    "Episode",
-    "ExtractionError",
-    "Fact",
-    "ForgetReceipt",
-    "Forgotten",
-    "Health",
-    "HistoryEntry",
-    "Hit",
-    "HookError",
-    "ImmutableEntry",
-    "IngestReport",
-    "InvalidValue",
-    "KeptHistory",
-    "LimitReached",
-    "LockTimeout",
-    "Match",
-    "MemoryDeps",
-    "MemoryWriter",
-    "MetaInfo",
-    "Origin",
-    "PendingChange",
-    "PreferenceItem",
-    "PreferenceLoader",
-    "PreferencesPrinter",
-    "Receipt",
-    "RetryPolicy",
-    "Rollback",
-    "TOMLDiary",
-    "TextBlock",
-    "Turn",
-    "UnknownCategory",
-    "UnknownEntry",
-    "UserDiary",
-    "WriterBusy",
-    "__version__",
-    "build_extractor",
-    "compactor_agent",
-    "extractor_agent",
-    "extractor_prompt_check",
-    "get_conversations_schema",
-    "get_preferences_schema",
-    "load_conversations",
-    "load_preferences",
-    "pretty_print_conversations",
-    "pretty_print_preferences",
-    "show_conversations_schema",
-    "show_preferences_schema",
-    "shutdown_all_background_tasks",
-]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -186,7 +126,6 @@ __getattr__, __dir__ = lazy_names(
         "text.similarity": "Match",
         "user.recall": "Hit",
         "user.user": "UserDiary",
-        "views.magics": "load_ipython_extension",
         "writer.attempts": "RetryPolicy",
         "writer.metrics": "Health",
         "writer.receipts": "Receipt Turn",
@@ -194,6 +133,12 @@ __getattr__, __dir__ = lazy_names(
         "writer.writer": "MemoryWriter",
     },
 )
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Load the magics, which `%load_ext tomldiary` asks for."""
+    import_module("tomldiary.views.magics").load_ipython_extension(shell)
+
 
 _other = other_owner()
 if _other is not None:

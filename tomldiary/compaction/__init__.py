@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tomldiary.compaction.draft import CompactionConfig, CompactionDeps, CompactionStats
-    from tomldiary.extraction.extractor import compactor_agent
-
-__all__ = [
-    "CompactionConfig",
-    "CompactionDeps",
-    "CompactionStats",
-    "compactor_agent",
-]
+    from tomldiary.compaction.draft import CompactionConfig as CompactionConfig
+    from tomldiary.compaction.draft import CompactionDeps as CompactionDeps
+    from tomldiary.compaction.draft import CompactionStats as CompactionStats
+    from tomldiary.extraction.extractor import compactor_agent as compactor_agent
 
 __getattr__, __dir__ = lazy_names(
     __name__,

@@ -1,4 +1,7 @@
-"""Public names of a package that are loaded on first use, so that importing the package is fast."""
+"""Public names of a package that are loaded on first use, so that importing the package is fast.
+
+The package imports them for type checkers, too, each under the same name: `from … import Diary as Diary`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 def lazy_names(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package.
+    """Return `__getattr__` and `__dir__` for a package, and set its `__all__`.
 
     Args:
         package: The package's `__name__`.
@@ -21,6 +24,7 @@ def lazy_names(
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
     loaded = sys.modules[package].__dict__
+    loaded["__all__"] = sorted({*homes, "__version__"} if "__version__" in loaded else homes)
 
     def load(name: str) -> Any:
         if name not in homes:

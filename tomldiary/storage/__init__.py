@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tomldiary.storage.local.backend import LocalBackend
-    from tomldiary.storage.memory import MemoryBackend
-    from tomldiary.storage.protocol import Backend, BackendProtocol
-    from tomldiary.storage.shared.firestore import FirestoreBackend
-    from tomldiary.storage.shared.postgres import PostgresBackend
-    from tomldiary.storage.shared.redis import RedisBackend
-
-__all__ = [
-    "Backend",
-    "BackendProtocol",
-    "FirestoreBackend",
-    "LocalBackend",
-    "MemoryBackend",
-    "PostgresBackend",
-    "RedisBackend",
-]
+    from tomldiary.storage.local.backend import LocalBackend as LocalBackend
+    from tomldiary.storage.memory import MemoryBackend as MemoryBackend
+    from tomldiary.storage.protocol import Backend as Backend
+    from tomldiary.storage.protocol import BackendProtocol as BackendProtocol
+    from tomldiary.storage.shared.firestore import FirestoreBackend as FirestoreBackend
+    from tomldiary.storage.shared.postgres import PostgresBackend as PostgresBackend
+    from tomldiary.storage.shared.redis import RedisBackend as RedisBackend
 
 __getattr__, __dir__ = lazy_names(
     __name__,

@@ -12,27 +12,17 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tomldiary.writer.attempts import RetryPolicy
-    from tomldiary.writer.metrics import Health
-    from tomldiary.writer.receipts import Receipt, Turn
+    from tomldiary.writer.attempts import RetryPolicy as RetryPolicy
+    from tomldiary.writer.metrics import Health as Health
+    from tomldiary.writer.receipts import Receipt as Receipt
+    from tomldiary.writer.receipts import Turn as Turn
+    from tomldiary.writer.shutdown import background_tasks as background_tasks
+    from tomldiary.writer.shutdown import fire_and_forget as fire_and_forget
     from tomldiary.writer.shutdown import (
-        background_tasks,
-        fire_and_forget,
-        shutdown_all_background_tasks,
+        shutdown_all_background_tasks as shutdown_all_background_tasks,
     )
-    from tomldiary.writer.writer import SHUTDOWN_TIMEOUT, MemoryWriter
-
-__all__ = [
-    "SHUTDOWN_TIMEOUT",
-    "Health",
-    "MemoryWriter",
-    "Receipt",
-    "RetryPolicy",
-    "Turn",
-    "background_tasks",
-    "fire_and_forget",
-    "shutdown_all_background_tasks",
-]
+    from tomldiary.writer.writer import SHUTDOWN_TIMEOUT as SHUTDOWN_TIMEOUT
+    from tomldiary.writer.writer import MemoryWriter as MemoryWriter
 
 __getattr__, __dir__ = lazy_names(
     __name__,
