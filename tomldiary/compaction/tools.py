@@ -12,19 +12,6 @@ from tomldiary.text.visible import escape_for_model
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionDeps
 
-__all__ = [
-    "COMPACTION_TOOLS",
-    "CompactionContext",
-    "delete_conversation_block",
-    "delete_preference_block",
-    "get_conversation_block",
-    "get_preference_block",
-    "list_conversation_blocks",
-    "list_preference_blocks",
-    "rewrite_conversation_block",
-    "rewrite_preference_block",
-]
-
 P = ParamSpec("P")
 
 
