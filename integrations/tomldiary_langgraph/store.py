@@ -242,9 +242,9 @@ class DiaryStore(BaseStore):
 
     # Time to live
 
-    def setup(self) -> Done:
+    def setup(self) -> Answer:
         """Do nothing: a diary needs no preparation. May be awaited."""
-        return Done()
+        return Answer()
 
     def sweep_ttl(self) -> Answer:
         """Remove the expired items and return their number.
@@ -364,15 +364,6 @@ class _Later:
 
     def __repr__(self) -> str:
         return repr(self._future.result()) if self._future.done() else "<running>"
-
-
-class Done:
-    """The result of a method that returns nothing; it can be awaited."""
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        """Return at once."""
-        return
-        yield  # a generator
 
 
 class SweeperFuture(Future[None]):

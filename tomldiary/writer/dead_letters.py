@@ -61,10 +61,7 @@ class DeadLetters:
             TurnTaken: Another writer has taken the turn over.
             BackendError: The document could not be written.
         """
-        text = _render(
-            job.turn, job.operation, error=error, attempts=job.attempts, queued=job.time,
-            epoch=job.epoch or 0,
-        )  # fmt: skip
+        text = _render(job, error)
         turn = replace(job.turn, operation_id=job.operation)
         operation = render_value(job.operation)
 
@@ -245,14 +242,12 @@ def _letter(data: dict[str, Any]) -> DeadLetter:
     )
 
 
-def _render(
-    turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
-) -> str:
+def _render(job: Job, error: str) -> str:
     """Return the record of a dead letter: a turn that could not be applied, and the error."""
     # An error message may quote text that no file can store.
     storable = error.encode("utf-8", "backslashreplace").decode()
     body = (
-        f"{ERROR}{render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
-        f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
+        f"{ERROR}{render_value(storable)}\nattempts = {job.attempts}\nepoch = {job.epoch or 0}\n"
+        f'parked = "{timestamp()}"\n{render_turn(job.turn, job.operation, job.time)}'
     )
     return render_record("dead", body)
