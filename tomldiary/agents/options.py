@@ -9,39 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.callables import misfit
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
-from tomldiary.toml.values import (
-    check_instance,
-    checked_count,
-    checked_flag,
-    checked_names,
-    checked_table,
-    checked_text,
-)
+from tomldiary.toml.values import check_instance
+from tomldiary.toml.values import checked_count as checked_count
+from tomldiary.toml.values import checked_flag as checked_flag
+from tomldiary.toml.values import checked_names as checked_names
+from tomldiary.toml.values import checked_table as checked_table
+from tomldiary.toml.values import checked_text as checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.writer.writer import MemoryWriter
-
-__all__ = [
-    "checked_count",
-    "checked_counter",
-    "checked_descriptions",
-    "checked_episodes",
-    "checked_flag",
-    "checked_names",
-    "checked_table",
-    "checked_text",
-    "checked_writer",
-    "chosen_tools",
-    "known_keys",
-    "known_tools",
-    "memory_name",
-    "one_of",
-    "place_of",
-    "writer_of",
-]
 
 T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
