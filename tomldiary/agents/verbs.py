@@ -77,7 +77,7 @@ def _answering(
             if verb.__name__ in READING_VERBS:
                 return verb(self, *args, **kwargs)
             with suppress(DoneBefore):
-                answered = self._once(lambda: verb(self, *args, **kwargs))
+                answered = self.run_once(lambda: verb(self, *args, **kwargs))
             return Answer(f"✅ {WAITS}", answered.data) if self.waits else answered
         except Exception as error:  # noqa: BLE001 - no error may end the host's run
             return failure(error)
@@ -120,7 +120,7 @@ class MemoryVerbs:
         """Whether changes wait for a review."""
         return self._user.diary.trust.waits(ACTOR)
 
-    def _once(self, change: Callable[[], Answer]) -> Answer:
+    def run_once(self, change: Callable[[], Answer]) -> Answer:
         """Return the answer of a writing verb, whose changes are stored together and once for each tool call."""
         if not self._operation and self._epoch is None:
             return change()

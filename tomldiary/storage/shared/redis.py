@@ -18,9 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from tomldiary.errors import BackendError, MissingExtra
+from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.installation import optional
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import (
     DatabaseAway,
@@ -129,12 +130,7 @@ class RedisDatabase:
     """
 
     def __init__(self, url: str, *, prefix: str = "tomldiary", timeout: float = 5.0) -> None:
-        try:
-            import redis  # noqa: PLC0415 - an optional dependency
-            from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
-            from redis.retry import Retry  # noqa: PLC0415 - see above
-        except ImportError as error:
-            raise MissingExtra("a Redis backend", "redis") from error
+        redis = optional("redis", "a Redis backend", "redis")
         check_options(timeout, url=url, prefix=prefix)
         self._url = url
         self._prefix = prefix
@@ -150,13 +146,13 @@ class RedisDatabase:
                 " percent-encode special characters."
             )
         self._new_pool = partial(
-            redis.ConnectionPool.from_url,  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
+            redis.ConnectionPool.from_url,
             url,
             decode_responses=True,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
             # A step must not be sent twice: the effect of the first one would refuse the second.
-            retry=Retry(NoBackoff(), 0),
+            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
         )
         try:
             pool: Any = self._new_pool()

@@ -8,7 +8,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from tomldiary.errors import BackendError, IdentifierError, MissingExtra
+from tomldiary.errors import BackendError, IdentifierError
+from tomldiary.runtime.installation import optional
 from tomldiary.storage.shared.database import DatabaseLost, check_options
 from tomldiary.toml.values import checked_table
 
@@ -72,15 +73,12 @@ class Connection:
                 "Please add one more segment to your base_path to make it even.\n"
                 f"Example: '{base_path}/memory' (if your current path is just one segment)"
             )
-        try:
-            from google.api_core.retry import Retry, if_exception_type  # noqa: PLC0415 - an optional dependency
-            from google.cloud import firestore  # noqa: PLC0415 - see above
-        except ImportError as error:
-            raise MissingExtra("a Firestore backend", "firestore") from error
+        firestore = optional("google.cloud.firestore", "a Firestore backend", "firestore")
+        retry = optional("google.api_core.retry", "a Firestore backend", "firestore")
         self._project = project_id
         # No retries of the client, which take a minute: `answer` and `outcome` repeat requests until their own limit.
         # A query that breaks between two documents needs this object; with None the client raises `AttributeError`.
-        never: Any = Retry(predicate=if_exception_type())
+        never = retry.Retry(predicate=retry.if_exception_type())
         self.once: dict[str, Any] = {"retry": never, "timeout": timeout}
         credentials = _credentials(credentials_path, credentials_dict)
         self._new_client = partial(
