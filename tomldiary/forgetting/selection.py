@@ -104,26 +104,19 @@ class Selection:
         """
         if everything is not True and everything is not False:
             raise InvalidValue("everything must be True or False.", where="forget")
-        given = [
-            value for value in (session_id, before, source, key, matching) if value is not None
-        ]
-        if len(given) + everything != 1:
+        texts = {"session_id": session_id, "source": source, "key": key, "matching": matching}
+        given = {name: value for name, value in texts.items() if value is not None}
+        if len(given) + (before is not None) + everything != 1:
             raise InvalidValue(
                 "give exactly one of session_id, before, source, key, matching, everything=True.",
                 where="forget",
             )
-        texts = {"session_id": session_id, "source": source, "key": key, "matching": matching}
-        for name, value in texts.items():
-            if value is not None and (not isinstance(value, str) or not value.strip()):
+        if before is not None:
+            return cls(before=in_utc(cast("When", before), "before"))
+        for name, value in given.items():
+            if not isinstance(value, str) or not value.strip():
                 raise InvalidValue(f"{name} must be a non-empty string.", where="forget")
-        return cls(
-            cast("str", session_id or ""),
-            None if before is None else in_utc(cast("When", before), "before"),
-            cast("str", source or ""),
-            everything,
-            cast("str", key or ""),
-            cast("str", matching or "").strip(),
-        )
+        return cls(everything=everything, **cast("dict[str, Any]", given))
 
     def covers(
         self, kind: str, path: tuple[str, ...], values: Mapping[str, Any], when: datetime
@@ -167,7 +160,7 @@ class Selection:
 
     def mentions(self, texts: Iterable[str]) -> bool:
         """Return whether one of the texts contains the text to erase."""
-        wanted = folded(self.matching)
+        wanted = folded(self.matching.strip())
         return any(wanted in folded(text) for text in texts)
 
     @cached_property
