@@ -23,8 +23,9 @@ from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
 from tomldiary.storage.files import file_error
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
-from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
+from tomldiary.storage.local.log import damaged, new_segment, segments
 from tomldiary.storage.local.recovery import drop_superseded
+from tomldiary.storage.log import scan_log
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8, parse_toml
@@ -307,7 +308,7 @@ def _new_segments(
     boot = env.boot_of(folder)
     for path in paths:
         old = files.content(path)
-        kept = [fresh[text] for text in split_records(old) if text in fresh]
+        kept = [fresh[each.text] for each in scan_log(old) if each.text in fresh]
         if path is paths[-1]:
             kept += [stamped(text, boot) for text in added]
         yield path, old, "".join(kept).encode()

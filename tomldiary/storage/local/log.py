@@ -9,7 +9,6 @@ import os
 import re
 from contextlib import suppress
 from datetime import datetime
-from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 from zlib import crc32
@@ -270,14 +269,6 @@ def _without_rest(data: bytes) -> bytes:
     """Return a record without the bytes after its end marker; without a marker, all bytes."""
     at = data.find(_END)
     return data if at < 0 else data[: at + len(_END)]
-
-
-def split_records(data: bytes) -> list[str]:
-    """Return the texts of a segment's records, oldest first."""
-    found = [record for _, record in _backwards(BytesIO(data))]
-    # Only the newest record can be followed by a torn append.
-    found[:1] = map(_without_rest, found[:1])
-    return [record.decode("utf-8", "replace") for record in reversed(found)]
 
 
 def _last_header(data: bytes) -> int:

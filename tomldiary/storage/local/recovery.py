@@ -49,7 +49,6 @@ from tomldiary.storage.local.log import (
     opens_window,
     read_records,
     segments,
-    split_records,
 )
 from tomldiary.storage.local.publish import (
     is_as_staged,
@@ -60,6 +59,7 @@ from tomldiary.storage.local.publish import (
     staged_path,
     target_of,
 )
+from tomldiary.storage.log import scan_log
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def prune(files: FileSystem, folder: Path, seq: int, snapshot: str) -> None:
     """
     drop_superseded(files, folder)
     for path in reversed(segments(files, folder)):
-        texts = split_records(files.content(path))
+        texts = [each.text for each in scan_log(files.content(path))]
         if texts and next_sequence(texts[0]) - 1 <= seq + 1:
             kept = [text for text in texts if next_sequence(text) - 1 > seq]
             temp = folder / _TEMP
