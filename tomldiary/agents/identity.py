@@ -72,19 +72,14 @@ def signed_in(*settings: Any) -> str | None:
     Raises:
         IdentifierError: A user has no valid identity, or two users differ.
     """
-    written = [
-        each
-        for each in settings
-        if each is not None and any(_has(each, name) for name in _SERVER_FIELDS)
-    ]
     found: list[tuple[str, Any]] = []
-    for each in written:
+    for each in settings:
         user = field_of(each, "langgraph_auth_user")
         if user is not None:
             found.append(_identity("langgraph_auth_user", user))
-        else:
+        elif each is not None and any(_has(each, name) for name in _SERVER_FIELDS):
             found.append(("langgraph_auth_user_id", field_of(each, "langgraph_auth_user_id")))
-    if not written:
+    if not found:
         auth_context = getattr(sys.modules.get("langgraph_api.utils"), "get_auth_ctx", None)
         user = field_of(auth_context(), "user") if auth_context is not None else None
         if user is not None:
