@@ -191,13 +191,7 @@ class MemoryFiles:
             InvalidValue: No path can begin with the prefix.
         """
         check_prefix(prefix)
-        found = (
-            path
-            for owner in self._owners_below(prefix)
-            for name, _ in Blocks(self.diary.engine.document(owner, _KIND)).entries()
-            if (path := _path(owner, name)) is not None and path.startswith(prefix)
-        )
-        yield from sorted(found)
+        yield from sorted(path for path, _ in self._below(prefix))
 
     def search(self, prefix: str, query: str, *, most: int, window: int) -> Search:
         """Return the files directly below a prefix that match a query, best first.
@@ -218,13 +212,9 @@ class MemoryFiles:
         check_prefix(prefix)
         terms = query.lower().split()
         files = {
-            path: text
-            for owner in self._owners_below(prefix)
-            for name, entry in Blocks(self.diary.engine.document(owner, _KIND)).entries()
-            if (path := _path(owner, name)) is not None
-            and path.startswith(prefix)
-            and "/" not in path[len(prefix) :]
-            for text in [entry_text(entry)]
+            path: entry_text(entry)
+            for path, entry in self._below(prefix)
+            if "/" not in path[len(prefix) :]
         }
         paths = sorted(files)
         chosen = {path: visible(files[path][:window]) for path in paths[:most]}
@@ -252,6 +242,14 @@ class MemoryFiles:
                 path = _path(owner, hit.key)
                 if path is not None:
                     yield path, hit.reasons
+
+    def _below(self, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the files whose paths begin with a prefix."""
+        for owner in self._owners_below(prefix):
+            for name, entry in Blocks(self.diary.engine.document(owner, _KIND)).entries():
+                path = _path(owner, name)
+                if path is not None and path.startswith(prefix):
+                    yield path, entry
 
     def _owners_below(self, prefix: str) -> set[str]:
         head, slash, _ = prefix.partition("/")
