@@ -5,7 +5,7 @@ Each writer has its own folder below the folder of the journals:
     .tomldiary/journal/
       20261120-034512-320748-9f0c2a71/
         owner.lock                        locked by the writer while its process runs
-        000001.toml                       a record log; removed when all its turns are done
+        000001.toml                       a record log; the oldest is removed when all its turns are done
 
 A folder whose owner file is not locked belongs to a dead writer; any other writer may take it over. A record log (see
 `storage.log`) is valid TOML:
