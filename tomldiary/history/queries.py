@@ -199,7 +199,7 @@ class HistoryQueries:
             else next((change.after or change.before for change in reversed(changes)), None)
         )
         if entry is None:
-            kept = Retention(self._past.engine, self._past.user_id).kept_history()
+            kept = Retention(self._past).kept_history()
             since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
             raise UnknownEntry(
                 key, f"It is not in the kept history either{since}. The history shows all keys."

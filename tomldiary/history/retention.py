@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
-from tomldiary.history.as_of import PastTexts
 from tomldiary.history.record import SNAPSHOT, Change, Record
-from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.history.timeline import EMPTY
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.document import digest
 from tomldiary.toml.values import checked_count, checked_flag, in_utc
@@ -17,7 +16,8 @@ from tomldiary.toml.values import checked_count, checked_flag, in_utc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tomldiary.engine.engine import Engine
+    from tomldiary.history.as_of import PastTexts
+    from tomldiary.history.timeline import Timeline
     from tomldiary.toml.values import When
 
 
@@ -38,18 +38,16 @@ class Retention:
     """Reports and limits the kept history of one user.
 
     Args:
-        engine: Reads the history and drops old transactions.
-        user_id: The user.
+        past: The user's history.
     """
 
-    def __init__(self, engine: Engine, user_id: str) -> None:
-        self._engine = engine
-        self._user = user_id
+    def __init__(self, past: PastTexts) -> None:
+        self._past = past
 
     def kept_history(self) -> KeptHistory:
         """Return the range of kept transactions."""
         first = last = None
-        for first in Timeline(self._engine.backend, self._user).records():
+        for first in self._past.timeline().records():
             last = last or first
         if first is None or last is None:
             return KeptHistory(0, "", 0, is_pruned=False)
@@ -96,14 +94,11 @@ class Retention:
             return self._snapshot(dropped) if dropped else None
 
         if dry_run:
-            kept, dropped = (
-                self.kept_history(),
-                chosen(Timeline(self._engine.backend, self._user)),
-            )
+            kept, dropped = self.kept_history(), chosen(self._past.timeline())
             if not dropped:
                 return kept
             return replace(kept, first=dropped[-1].seq, since=dropped[-1].time, is_pruned=True)
-        self._engine.prune(self._user, cut)
+        self._past.engine.prune(self._past.user_id, cut)
         return self.kept_history()
 
     def _snapshot(self, dropped: Sequence[Record]) -> Record | None:
@@ -112,7 +107,7 @@ class Retention:
         if last.type == SNAPSHOT:
             return None
         kinds = dict.fromkeys(kind for record in dropped for kind in record.results)
-        past = PastTexts(self._engine, self._user).texts(last.seq, kinds)
+        past = self._past.texts(last.seq, kinds)
         texts = {kind: text for kind, text in past.items() if text}
         return Record(
             last.seq,

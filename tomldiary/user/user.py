@@ -89,7 +89,7 @@ def _undo(context: UserContext) -> Undo:
 
 
 def _retention(context: UserContext) -> Retention:
-    return Retention(_whole(context).engine, context.user_id)
+    return Retention(_past(_whole(context)))
 
 
 def _erasure(context: UserContext) -> UserErasure:
