@@ -130,9 +130,8 @@ class CompactionRunner:
         for kind in due:
             self._last_run[user_id, kind] = now
         if self._diary.compactor is None:
-            self._diary.compactor = await in_thread(
-                compactor_agent
-            )  # in a thread, because it may import a framework
+            # In a thread, because it may import a framework.
+            self._diary.compactor = await in_thread(compactor_agent)
         epoch = await in_thread(self._diary.engine.backend.epoch, user_id)
         draft = await self._diary.turns.build_deps(user_id, session_id, context_now=now)
 
@@ -151,9 +150,8 @@ class CompactionRunner:
                 max_summary=self._diary.max_summary_chars,
             )
 
-        deps = await in_thread(
-            copied
-        )  # in a thread, because copying a large memory would block the event loop
+        # In a thread, because copying a large memory would block the event loop.
+        deps = await in_thread(copied)
         await run_extractor(as_extractor(self._diary.compactor), _TASK, deps)
         operations = await in_thread(lambda: draft.operations)
         # A part does not store the time of the compaction; the caller of all parts does.
