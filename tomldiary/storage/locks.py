@@ -57,7 +57,6 @@ class UserLocks:
 
     def _reset(self) -> None:
         self.pid = os.getpid()
-        self._guard = threading.Lock()
         self._stripes: dict[int, _Queue] = {}
         self.busy_until: dict[int, float] = {}
         """For stripes with a long hold: the time at which this process may lock them again."""
@@ -134,11 +133,7 @@ class UserLocks:
 
     def stripe(self, number: int) -> _Queue:
         """Return the lock of a stripe among the threads of this process."""
-        stripe = self._stripes.get(number)
-        if stripe is None:
-            with self._guard:
-                stripe = self._stripes.setdefault(number, _Queue())
-        return stripe
+        return self._stripes.setdefault(number, _Queue())  # one step, also for other threads
 
     def descriptor(self, number: int) -> int:
         """Return the descriptor of a stripe's lock file, or -1 if a read-only file system has none.
