@@ -217,15 +217,14 @@ class Watch:
         self._heads = heads
         self._silence = silence
         self._listener: Listener | None = None
-        self._inherited: list[Listener] = []
+        self._inherited: list[Listener | None] = []
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Reset the watch in a forked child, which must not use the connection of its parent."""
-        if self._listener is not None:
-            # It is not closed, because this would end the connection of the parent.
-            self._inherited.append(self._listener)
+        # It is not closed, because this would end the connection of the parent.
+        self._inherited.append(self._listener)
         self._listener = None
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
@@ -233,8 +232,6 @@ class Watch:
 
     def start(self) -> None:
         """Start the thread unless it is running."""
-        if self._thread is not None:
-            return
         with self._guard:
             if self._thread is None:
                 self._closed = threading.Event()
@@ -288,8 +285,7 @@ class Watch:
         """Confirm the cached states, then process notices until the next check."""
         begin = time.monotonic()
         self._note(listener.check())
-        if not closed.is_set():
-            self._heads.trust(begin + self._silence)
+        self._heads.trust(begin + self._silence)
         until = begin + self._silence / _BEATS
         while not closed.is_set() and (left := until - time.monotonic()) > 0:
             self._note(listener.wait(left))

@@ -266,11 +266,10 @@ class Transactions:
 
     def _count(self, user: str, more: int) -> None:
         """Add `more` to the number of attempts that wait for a user's lock."""
-        if more:
-            with self._guard:
-                self._waiting[user] = self._waiting.get(user, 0) + more
-                if not self._waiting[user]:
-                    del self._waiting[user]
+        with self._guard:
+            self._waiting[user] = self._waiting.get(user, 0) + more
+            if not self._waiting[user]:
+                del self._waiting[user]
 
     def hold_of_caller(self, user: str) -> Hold | None:
         """Return the hold of the calling thread on the user's lock, or None."""

@@ -191,10 +191,8 @@ class PostgresDatabase:
 
         pool, connection = self._pool, None
         try:
-            if not self._is_ready:
-                self._prepare()
-            if pool.closed:
-                pool.open()
+            self._prepare()
+            pool.open()  # has no effect on an open pool
             connection = self._taken(pool)
             try:
                 return work(connection)
@@ -220,7 +218,7 @@ class PostgresDatabase:
             raise BackendError(f"{self}: {what} ({reason(error)}). {remedy}") from error
 
     def _prepare(self) -> None:
-        """Create the tables over a separate connection, because the pool hides why it cannot connect.
+        """Create the tables once, over a separate connection, because the pool hides why it cannot connect.
 
         One thread at a time does so, because each one opens a connection.
 
@@ -436,8 +434,6 @@ class PostgresDatabase:
                     "a connection pooler loses notices; watch needs the server's own address"
                 )
             table = [self._table("users")]
-            if connection.execute(statements.IS_WATCHED, table).fetchone() is not None:
-                return
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
                 if connection.execute(statements.IS_WATCHED, table).fetchone() is None:
