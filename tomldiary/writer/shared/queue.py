@@ -194,7 +194,7 @@ class SharedQueue(StoringQueue):
             if claim is not None and claim.numbers():
                 with self._state:
                     self._take(user, claim)
-            elif not may_claim and user in mine:
+            else:
                 self._resolve_finished(user, turns.numbers())
         for user in set(mine).difference(queued):
             self._resolve_finished(user, ())
@@ -227,11 +227,10 @@ class SharedQueue(StoringQueue):
             left = None
         with self._state:
             self._held.get(user, set[str]()).difference_update(ids)
-            if left is not None and left.numbers():
+            if left is not None:
                 self._take(user, left)  # another writer may have stored turns of this user
-            elif left is not None and not self._held.get(user):
-                # No turn of this user was stored meanwhile.
-                self._held.pop(user, None)
+                if not self._held[user]:
+                    del self._held[user]
 
     # Ending
 
