@@ -160,6 +160,8 @@ def test_six_methods_refuse_a_late_turn_too():
     with MemoryWriter(diary, coalesce=4) as writer:
         began = alice.epoch
         alice.forget(everything=True)
+        alice.upsert_preference("likes", "water", session_id="gone")
+        alice.forget(session_id="gone")  # does not hide the erasure of everything
         turns = [("I love jazz.", None), (WORDS, began), ("I love tea.", None)]
         with diary.engine.backend.lock("alice", LONG):  # the others wait behind the first one
             receipts = [

@@ -105,10 +105,9 @@ class StoringQueue:
 
     def withdraw(self, job: Job) -> None:
         """Schedule the record that a cancelled turn is done."""
-        if job.journal is not None:
-            with suppress(RuntimeError):  # the writer is being closed
-                self._work_soon()
-                self._withdrawn.append(job)
+        with suppress(RuntimeError):  # the writer is being closed
+            self._work_soon()
+            self._withdrawn.append(job)
 
     def adopt_soon(self) -> None:
         """Schedule a search for turns of dead writers."""
@@ -139,7 +138,7 @@ class StoringQueue:
             withdrawn, self._withdrawn = self._withdrawn, []
         try:
             for job in withdrawn:
-                if job.journal is not None:
+                if job.journal is not None:  # it was stored
                     job.journal.finish([job])
             self._work()
         except Exception as error:  # noqa: BLE001 - the next round tries again
@@ -288,10 +287,7 @@ class JournalQueue(StoringQueue):
 
     def _adopt(self) -> None:
         try:
-            folders = sorted(
-                path for path in self._folder.iterdir()
-                if path.is_dir() and not path.name.startswith(".")
-            )  # fmt: skip
+            folders = sorted(path for path in self._folder.iterdir() if path.name[0] != ".")
         except OSError:
             return
         mine = {journal.folder for journal in self.journals}

@@ -192,19 +192,17 @@ class Admission:
 
     def deliver(self, jobs: list[Job]) -> None:
         """Queue turns that are in a journal; called with the lock held."""
-        cancelled = [job for job in jobs if not job.wanted]
-        if cancelled:  # they were cancelled while they were being stored
-            jobs = [job for job in jobs if job.wanted]
-            for job in cancelled:
+        for job in jobs:
+            if not job.wanted:  # it was cancelled while it was being stored
                 self._withdraw(job)
+        jobs = [job for job in jobs if job.wanted]
         for job in jobs:
             if not job.is_counted:  # taken over from a dead writer
                 self._metrics.submitted += 1 + len(job.group)
                 self._metrics.recovered += 1 + len(job.group)
             job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
         self._workers.add(jobs)
-        if cancelled:
-            self.admit_waiting()
+        self.admit_waiting()
 
     def refuse(self, jobs: list[Job], error: BaseException) -> None:
         """Fail turns that could not be stored; called with the lock held."""
@@ -255,7 +253,7 @@ class Admission:
 
         History has the ids of applied turns.
         """
-        if not job.is_new and self._by_operation.get((job.turn.user_id, job.operation)) is job:
+        if self._by_operation.get((job.turn.user_id, job.operation)) is job:
             del self._by_operation[job.turn.user_id, job.operation]
 
     def close(self) -> None:

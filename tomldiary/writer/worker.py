@@ -170,23 +170,17 @@ class Workers:
 
     def _complete(self, job: Job, result: Applied | None) -> None:
         self.breaker.succeed()
-        jobs = [job, *job.group]
         if getattr(self._diary, "compaction_config", None) is not None:
             # Before the turn ends, so that `flush` also waits for its compaction.
             self.on_applied(job)
         with self._state:
-            if self.working.pop(job, None) is None:
-                return  # `close` has abandoned the turn
-            self._metrics.complete(time.monotonic() - job.queued_at, len(jobs))
-            if result is not None and result.is_repeated:
-                self._metrics.repeated += 1
-            self._end(job, jobs, result)
+            self._end(job, [job, *job.group], result)
 
     def _hand_over(self, job: Job) -> None:
         """Stop working on a user's turns, which another writer has taken over."""
         with self._state:
             if self.working.pop(job, None) is None:
-                return
+                return  # see `_end`
             user = job.turn.user_id
             jobs = [one for each in (job, *self.queues.drop(user)) for one in (each, *each.group)]
             if isinstance(self.journal_queue, SharedQueue):
@@ -275,10 +269,7 @@ class Workers:
         if wanted:
             _logger.info("other data of the user was forgotten; a turn is read again")
         with self._state:
-            if self.working.pop(job, None) is None:
-                return
             job.group = []
-            self._metrics.retries += bool(wanted)
             self._end(job, gone, error=error, again=wanted)
 
     def _still_wanted(self, jobs: list[Job]) -> list[Job]:
@@ -296,20 +287,15 @@ class Workers:
     def _retry_later(self, job: Job, pause: float) -> None:
         with self._state:
             if self.working.pop(job, None) is None:
-                return
+                return  # see `_end`
             self._metrics.retries += 1
             self.queues.requeue(job)
-            if self._is_ending:
-                return
         asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
 
     def _ungroup(self, job: Job) -> None:
         """Requeue turns that were read together, so that they are read one by one."""
         with self._state:
-            if self.working.pop(job, None) is None:
-                return
             jobs, job.group = [job, *job.group], []
-            self._metrics.retries += 1
             self._end(job, again=jobs)
 
     def _resume(self, user: str) -> None:
@@ -323,24 +309,23 @@ class Workers:
             # A CancelledError would look like a cancellation of the task that awaits the receipt.
             error = RuntimeError("this turn was cancelled")
         parked = 0
-        if job.journal is not None:
-            if self.letters is not None:
-                text = f"{type(error).__name__}: {error}"
-                for each in jobs:
-                    each.attempts = job.attempts
-                    try:
-                        await in_thread(self.letters.add, each, text)
-                    except Forgotten as forgotten:
-                        await self._after_forgetting(job, forgotten)
-                        return
-                parked = len(jobs)
+        if job.journal is not None and self.letters is not None:
+            text = f"{type(error).__name__}: {error}"
+            for each in jobs:
+                each.attempts = job.attempts
+                try:
+                    await in_thread(self.letters.add, each, text)
+                except Forgotten as forgotten:
+                    await self._after_forgetting(job, forgotten)
+                    return
+            parked = len(jobs)
             await in_thread(job.journal.finish, jobs)
         reason = _reason(error, cause)
         text = f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}"
         _logger.error("%s", text)
         with self._state:
-            if self.working.pop(job, None) is None:
-                return
+            if job not in self.working:
+                return  # see `_end`
             if reason != self._metrics.last_failure:
                 show(text)
             self._metrics.last_failure = reason
@@ -364,8 +349,8 @@ class Workers:
             self._retry_later(job, pause)
             return
         with self._state:
-            if self.working.pop(job, None) is None:
-                return  # `close` has set the outcome
+            if job not in self.working:
+                return  # see `_end`
             _logger.error(
                 "a turn could neither be applied nor moved to the dead letters: %s",
                 type(failure).__name__,
@@ -381,10 +366,16 @@ class Workers:
         again: Sequence[Job] = (),
     ) -> None:
         """Set outcomes and requeue turns after an attempt, and release the user; called with the lock held."""
+        if self.working.pop(job, None) is None:
+            return  # `close` has set the outcome
         for each in reversed(again):
             self.queues.requeue(each)
+        self._metrics.retries += bool(again)
         if error is not None:
             self._metrics.failed += len(done)
+        elif done:
+            self._metrics.complete(time.monotonic() - job.queued_at, len(done))
+            self._metrics.repeated += result is not None and result.is_repeated
         self._settle(done, result, error)
         self.queues.release(job.turn.user_id)
         if isinstance(self.journal_queue, JournalQueue) and isinstance(job.journal, Journal):
