@@ -344,7 +344,16 @@ def test_queued_turns_of_one_session_can_be_extracted_together(tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 5
 
 
-def test_only_failing_turns_of_a_group_are_parked(tmp_path):
+def _raise(deps):
+    raise ValueError(deps.user_msg)
+
+
+def _set_an_object(deps):
+    deps.prefs["preferences"]["likes"]["pref001"]["note"] = object()
+
+
+@pytest.mark.parametrize("fail", [_raise, _set_an_object])
+def test_only_failing_turns_of_a_group_are_parked(tmp_path, fail):
     seen, gate = [], threading.Event()
 
     async def look(message, *, deps):
@@ -352,7 +361,7 @@ def test_only_failing_turns_of_a_group_are_parked(tmp_path):
         while not gate.is_set():  # noqa: ASYNC110 - the event is of another thread
             await asyncio.sleep(0.002)
         if "bad" in deps.user_msg:
-            raise ValueError(deps.user_msg)
+            fail(deps)
         deps.upsert("likes", None, deps.user_msg, ())
 
     diary = diary_at(tmp_path, look)

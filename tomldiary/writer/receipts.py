@@ -297,7 +297,7 @@ def _commit(
                 job.journal.append_operations(jobs, operations, diary.engine.backend.epoch)
             except InvalidValue:  # the commit skips values that cannot be stored, and reports them
                 if job.group:
-                    raise
+                    raise  # the turns are then read one by one
         job.operations = list(operations)
     done = diary.turns.commit(
         job.turn.user_id, job.turn.session_id, operations,

@@ -14,6 +14,7 @@ from tomldiary.errors import (
     ExtractionError,
     ExtractorUnusable,
     Forgotten,
+    InvalidValue,
     LockTimeout,
     MissingExtra,
     SchemaError,
@@ -239,7 +240,7 @@ class Workers:
             pause = self._options.retry.pause(max(1, job.attempts), error)
             _logger.warning("a turn could not be applied: %s; retrying in %.1f s", cause, pause)
             self._retry_later(job, pause)
-        elif job.group and isinstance(error, ExtractionError):
+        elif job.group and isinstance(error, ExtractionError | InvalidValue):
             _logger.warning("turns could not be read together: %s; reading them one by one", cause)
             self._ungroup(job)
         else:
