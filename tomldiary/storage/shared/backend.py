@@ -152,8 +152,6 @@ class SharedBackend(AsyncVerbs):
         """Return the names in each folder, with the versions of its documents."""
         found: dict[str, set[tuple[str, Token]]] = {}
         for kind, token in self.transactions.head(user).versions.items():
-            if is_hidden(kind):
-                continue
             folder, _, name = kind.rpartition("/")
             found.setdefault(folder, set()).add((name, token))
             while folder:

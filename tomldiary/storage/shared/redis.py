@@ -342,11 +342,7 @@ class RedisDatabase:
             url, decode_responses=True, protocol=2, socket_timeout=self._timeout
         )
         listener = _RedisListener(pool.make_connection(), self._run, f"{self._prefix}:{{")
-        try:
-            listener.open()
-        except (BackendError, DatabaseLost):
-            listener.close()
-            raise
+        listener.open()  # if this fails, the connection is collected, which closes it
         return listener
 
     def close(self) -> None:
