@@ -211,6 +211,11 @@ def test_prometheus_parses_the_metrics(watched):
     assert samples["tomldiary_writer_last_success"] == writer.stats()["last_success"]
 
 
+def test_prometheus_gets_no_time_of_a_success_before_the_first_turn(tmp_path):
+    with MemoryWriter(Diary(tmp_path, agent="rules")) as writer:
+        assert "last_success" not in writer.prometheus()
+
+
 @pytest.mark.parametrize(
     ("change", "status", "reason"),
     [

@@ -182,6 +182,34 @@ def test_a_refused_group_runs_again_and_leaves_no_trace(counted, opened):
     assert alice.problems() == []
 
 
+def test_a_text_newer_than_the_state_of_a_group_ends_the_group(counted, opened):
+    other = Diary(opened(), agent="rules").user("alice")
+    other.blocks.set("log", "a")
+    alice = Diary(counted, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    read, calls = counted.database.read, []
+
+    def overtaken(user, kinds):
+        if kinds == ["blocks"] and not calls:
+            calls.append(other.blocks.set("log", "b"))
+        return read(user, kinds)
+
+    counted.database.read = overtaken
+    first, second = (
+        threading.Thread(target=alice.upsert_preference, args=["likes", "coffee"], daemon=True),
+        threading.Thread(target=alice.blocks.append, args=["log", "c"], daemon=True),
+    )
+    with counted.lock("alice", 10):
+        for number, thread in enumerate((first, second), 1):  # the second one joins the group
+            thread.start()
+            until(lambda number=number: counted.transactions.waiting("alice") == number)
+    for thread in (first, second):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert calls
+    assert (texts(other), other.blocks.get("log").text) == (["coffee", "tea"], "b\nc")
+
+
 def test_single_writes_and_blocks_at_once_lose_no_write(counted):
     alice = Diary(counted, agent="rules", max_prefs_per_category=1000).user("alice")
 

@@ -82,6 +82,14 @@ def test_the_arguments_of_0_9_are_taken():
         FirestoreBackend("p", "a/b", credentials_dict='{"type": "service_account"}')
 
 
+def test_missing_credentials_of_firestore_are_named(tmp_path, monkeypatch):
+    pytest.importorskip("google.cloud.firestore")
+    monkeypatch.delenv("FIRESTORE_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
+    with pytest.raises(BackendError, match="there are no credentials"):
+        FirestoreBackend("p", "a/b")
+
+
 USERS = ["__x__", "_tomldiary", "a/b", "a%2Fb", ".%a%2Fb", ".%2E", ".", "..", "😀", "x" * 200]
 
 
@@ -153,6 +161,15 @@ def test_a_long_text_is_stored_in_few_parts(backend, character):
     assert len(sizes) == 3
     assert max(sizes) <= LARGEST
     assert database.read("alice", ["blocks"])["blocks"][0] == text
+
+
+def test_parts_of_a_refused_step_are_deleted(backend):
+    database = backend.database
+    stale = database.head("alice")
+    database.apply("alice", stale, Step({"blocks": "x = 1\n"}))
+    assert database.apply("alice", stale, Step({"blocks": "x" * (LARGEST + 1)})) is None
+    parts = database.connection.document("alice", "blocks").collection("parts")
+    assert [*parts.stream()] == []
 
 
 _LONG = f"[[tx]]\nseq = 2\n{'zebra ' * 200_000}"

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tomldiary import Diary, Forgotten
 from tomldiary.cli.app import app
 from tomldiary.cli.commands.edit import save_text
+from tomldiary.errors import RevisionConflict
 from tomldiary.identifiers.user_ids import encode_folder
 
 
@@ -38,6 +39,13 @@ def test_a_pushed_edit_is_merged_with_what_was_written_meanwhile(engine, alice, 
     assert "# from Uji" in alice.document("preferences")
     alice.upsert_preference("likes", "water")
     assert [entry.type for entry in alice.history(limit=9)][:2] == ["upsert", "hand"]
+
+
+def test_an_edit_of_another_version_than_the_stored_one_is_refused(alice, opened):
+    text = alice.document("preferences")
+    with pytest.raises(RevisionConflict):
+        opened().save_edit("alice", "preferences", text.replace("tea", "milk"), version=None)
+    assert texts(alice) == ["tea"]
 
 
 def test_an_edit_that_takes_a_pushed_one_back_is_stored(engine, alice, tmp_path):

@@ -395,6 +395,20 @@ def test_doctor_checks_users_at_once_and_reports_them_in_order(engine, monkeypat
     assert [each.place for each in found if each.message.startswith("the last write")] == users
 
 
+@engines.needs("postgres")
+def test_a_list_of_users_of_postgres_has_more_than_one_page():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    engine = engines.space("postgres")
+    backend, schema = engine.backend(), engine.url.rpartition("=")[2]
+    assert backend.erased_users() == []
+    with psycopg.connect(engine.server) as connection:
+        users = "SELECT 'user ' || n, 1, 1 FROM generate_series(1, 2500) n"
+        connection.execute(f"INSERT INTO {schema}.users {users}")
+    assert backend.erased_users() == sorted(f"user {number}" for number in range(1, 2501))
+    backend.close()
+
+
 @engines.needs("redis")
 def test_a_list_of_users_opens_one_pool_and_asks_once_for_the_versions_of_each_user():
     import redis  # noqa: PLC0415 - slow to import, and used with servers only

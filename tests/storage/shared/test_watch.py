@@ -16,8 +16,9 @@ from engines import space
 from tomldiary import Diary
 from tomldiary.errors import InvalidValue, NotSupported
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost
-from tomldiary.storage.shared.heads import Heads, notice_key
+from tomldiary.storage.shared.heads import EVERYTHING, Heads, notice_key
 from tomldiary.storage.shared.redis import RedisDatabase
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
@@ -328,6 +329,23 @@ def test_an_emptied_redis_is_noticed():
     database.close()
 
 
+def test_a_notice_of_everything_makes_each_read_ask(watch, watched):
+    alice = opened(watched)
+
+    def wait(_seconds):
+        time.sleep(0.01)
+        return [(EVERYTHING, None)]
+
+    def asks():
+        watched.database.requests.clear()
+        alice.preferences()
+        return watched.database.requests != []
+
+    until(lambda: not asks())
+    watch.listeners[-1].wait = wait
+    until(lambda: asks() and is_trusted(watched))
+
+
 def test_a_notice_during_a_request_makes_its_answer_invalid(place):
     backend = place.backend()
     heads, head = Heads(), backend.database.head("alice")
@@ -352,6 +370,8 @@ def test_a_notice_during_a_request_makes_its_answer_invalid(place):
 def test_wrong_options_of_a_watch_are_refused():
     with pytest.raises(InvalidValue, match="expected at least"):
         open_backend("redis://127.0.0.1:1/0?watch=0.01", None)
+    with pytest.raises(NotSupported, match="watch is supported on PostgreSQL and Redis"):
+        SharedBackend(object(), watch=1)
     pytest.importorskip("google.cloud.firestore")
     from tomldiary.errors import BackendError  # noqa: PLC0415 - beside its use
 

@@ -167,6 +167,14 @@ def test_a_user_with_the_id_of_an_internal_one_keeps_its_dead_letters(opened):
     assert backend.hidden(".writers-d", DEAD_LETTERS)[0] == "a turn\n"
 
 
+def test_the_heartbeat_of_a_writer_dead_for_long_is_removed(opened):
+    dead, other = (Heartbeats(opened(), lease=0.01) for _ in range(2))
+    dead.beat()
+    place, backend = f".writers-{dead.id[0]}", opened()
+    assert backend.versions(place)
+    until(lambda: other.is_dead(dead.id) and not backend.versions(place))
+
+
 def test_a_writer_soon_knows_what_a_write_survives(opened):
     diary = Diary(opened(), agent="rules")
     with MemoryWriter(diary) as writer:
@@ -188,6 +196,20 @@ def test_only_the_owner_of_a_user_changes_the_waiting_turns(opened):
     assert owner.holds(job)
     owner.release("alice")
     assert other.store("alice").numbers() == {"turn-1": 1}
+
+
+def test_operations_read_before_an_erasure_are_not_stored(opened):
+    backend = opened()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "coffee", session_id="gone")
+    claims = Claims(backend, 60.0, works=True)
+    job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)
+    job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+    claims.store("alice", [job])
+    alice.forget(session_id="gone")
+    with pytest.raises(Forgotten):
+        claims.append_operations([job], [], lambda _user: 0)
+    assert claims.holds(job)
 
 
 def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
