@@ -182,6 +182,31 @@ def test_a_refused_group_runs_again_and_leaves_no_trace(counted, opened):
     assert alice.problems() == []
 
 
+def start_in_order(backend, *calls):
+    """Start calls in threads that wait for the user's lock in this order, and wait for their end."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    with backend.lock("alice", 10):
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            until(lambda number=number: backend.transactions.waiting("alice") == number)
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_an_operation_id_of_a_pending_write_has_one_effect(counted):
+    alice = Diary(counted, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", operation_id="first")
+    start_in_order(
+        counted,
+        lambda: alice.upsert_preference("likes", "coffee", operation_id="a"),
+        lambda: alice.upsert_preference("likes", "milk", operation_id="b"),
+        lambda: alice.upsert_preference("likes", "coffee", operation_id="a"),
+    )
+    assert counted.database.requests.count("apply") == 2
+    assert [entry.seq for entry in alice.history()] == [3, 2, 1]
+
+
 def test_a_text_newer_than_the_state_of_a_group_ends_the_group(counted, opened):
     other = Diary(opened(), agent="rules").user("alice")
     other.blocks.set("log", "a")
@@ -195,17 +220,11 @@ def test_a_text_newer_than_the_state_of_a_group_ends_the_group(counted, opened):
         return read(user, kinds)
 
     counted.database.read = overtaken
-    first, second = (
-        threading.Thread(target=alice.upsert_preference, args=["likes", "coffee"], daemon=True),
-        threading.Thread(target=alice.blocks.append, args=["log", "c"], daemon=True),
+    start_in_order(
+        counted,
+        lambda: alice.upsert_preference("likes", "coffee"),
+        lambda: alice.blocks.append("log", "c"),  # it joins the group
     )
-    with counted.lock("alice", 10):
-        for number, thread in enumerate((first, second), 1):  # the second one joins the group
-            thread.start()
-            until(lambda number=number: counted.transactions.waiting("alice") == number)
-    for thread in (first, second):
-        thread.join(30)
-        assert not thread.is_alive()
     assert calls
     assert (texts(other), other.blocks.get("log").text) == (["coffee", "tea"], "b\nc")
 

@@ -20,6 +20,7 @@ from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.runtime.sources import HOOKS, QUEUE
+from tomldiary.storage.protocol import Commit
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Head, Step, outcome
 from tomldiary.store.operations import Put, Search
@@ -46,6 +47,30 @@ def test_a_block_whose_user_was_changed_elsewhere_is_refused(opened):
     with one.transaction() as transaction:
         transaction.upsert_preference("likes", "coffee")
     assert [item.text for item in two.preferences("likes").values()] == ["tea", "coffee"]
+
+
+def test_a_commit_over_another_state_changes_nothing(opened):
+    backend = opened()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    before, token = alice.document("preferences"), backend.token("alice", "preferences")
+    for version, seq in ((None, 2), (token, 9)):
+        commit = Commit({"preferences": b""}, {"preferences": version}, [f"[[tx]]\nseq = {seq}\n"])
+        with pytest.raises(RevisionConflict), backend.lock("alice", 1):
+            backend.commit("alice", commit)
+    assert alice.document("preferences") == before
+
+
+def test_a_commit_fails_if_a_hidden_document_that_it_read_has_changed(opened):
+    backend = opened()
+    Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
+    commit = Commit({"blocks": b"x = 1\n"}, {"blocks": None}, ["[[tx]]\nseq = 2\n"])
+    with backend.lock("alice", 1):
+        backend.hidden("alice", QUEUE)
+        opened().change_hidden("alice", QUEUE, lambda *_: "a turn\n")
+        with pytest.raises(RevisionConflict):
+            backend.commit("alice", commit)
+    assert backend.kinds("alice") == ["preferences"]
 
 
 @pytest.mark.parametrize("ends_old", [False, True])
@@ -383,7 +408,14 @@ def test_a_thread_of_a_forked_child_is_in_no_transaction_of_its_parent(name):
 
 def test_a_user_id_that_no_database_can_store_is_refused(opened):
     alice = Diary(opened(), agent="rules").user("a\ud800b")
-    for call in (alice.preferences, alice.history, lambda: alice.blocks.set("persona", "x")):
+    backend = opened()
+    for call in (
+        alice.preferences,
+        alice.history,
+        lambda: alice.blocks.set("persona", "x"),
+        lambda: backend.read("a\ud800b", "preferences"),
+        lambda: [*backend.records("a\ud800b")],
+    ):
         with pytest.raises(IdentifierError, match="cannot store"):
             call()
 

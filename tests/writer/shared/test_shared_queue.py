@@ -210,6 +210,8 @@ def test_operations_read_before_an_erasure_are_not_stored(opened):
     with pytest.raises(Forgotten):
         claims.append_operations([job], [], lambda _user: 0)
     assert claims.holds(job)
+    alice.forget(everything=True)
+    assert backend.holders(QUEUE) == []
 
 
 def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
