@@ -114,6 +114,13 @@ def test_a_wrong_option_is_refused_before_anything_is_asked(url):
     assert not re.search(r"(?<!without_)secret|sec\W|ret@", said)
 
 
+@pytest.mark.parametrize("options", [{"prefix": 5}, {"timeout": 0}])
+def test_a_wrong_argument_of_a_database_is_named(options):
+    pytest.importorskip("redis")
+    with pytest.raises(InvalidValue, match=next(iter(options))):
+        RedisBackend("redis://127.0.0.1/0", **options)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -185,6 +185,16 @@ def test_a_broken_connection_leaves_each_step_applied_once(opened, loses):
     assert [entry.seq for entry in alice.history()] == [2, 1]
 
 
+@pytest.mark.parametrize(("loses", "calls"), [("before", [""]), ("after", ["", "a"])])
+def test_a_hidden_document_is_changed_if_a_connection_breaks(opened, loses, calls):
+    backend, found = opened(), []
+    backend.transactions.database = Unreliable(backend.database)
+    backend.database.loses = [loses]
+    backend.change_hidden("alice", ".list", lambda text, _: found.append(text) or "a")
+    assert backend.hidden("alice", ".list")[0] == "a"
+    assert found == calls
+
+
 def test_a_step_is_refused_if_a_program_without_revisions_wrote_meanwhile():
     class Overwritten:
         """The document has another version, and the user's revision is the same."""
@@ -418,6 +428,8 @@ def test_a_user_id_that_no_database_can_store_is_refused(opened):
     ):
         with pytest.raises(IdentifierError, match="cannot store"):
             call()
+    with pytest.raises(IdentifierError):
+        backend.read("", "preferences")
 
 
 def test_user_ids_with_control_characters_stay_apart(opened):
