@@ -15,7 +15,7 @@ from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import BackendError, LimitReached
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Step
+from tomldiary.storage.shared.database import RESERVED, WHOLE_HISTORY, DatabaseLost, Step
 from tomldiary.storage.shared.heads import CALM
 from tomldiary.storage.shared.transactions import PendingVersion
 from waiting import until
@@ -339,6 +339,8 @@ def test_a_touched_user_refuses_steps_on_an_older_state(counted):
     head = database.head("alice")
     database.touch("alice")
     assert database.apply("alice", head, Step({"blocks": "x = 1\n"})) is None
+    assert database.apply("alice", head, Step(dropped=WHOLE_HISTORY)) is None
+    assert database.head("alice").record == head.record
     assert database.head("alice").revision == head.revision + 1
     assert texts(Diary(counted, agent="rules").user("alice")) == ["tea"]
 

@@ -12,7 +12,7 @@ import pytest
 import engines
 from tomldiary import Diary
 from tomldiary.backends import FirestoreBackend
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
 from tomldiary.storage.shared.firestore.batch import LARGEST, Batch
 
@@ -99,6 +99,11 @@ def test_a_user_id_that_firestore_refuses_is_stored_under_another_name(backend, 
     diary.user(user).upsert_preference("likes", "tea")
     assert diary.users() == [user]
     assert len(diary.user(user).preferences("likes")) == 1
+
+
+def test_a_user_id_that_is_too_long_for_firestore_is_refused(backend):
+    with pytest.raises(IdentifierError, match="at most 1,400 bytes"):
+        Diary(backend, agent="rules").user("é" * 701).preferences()
 
 
 def test_user_ids_are_kept_apart_and_those_of_0_9_keep_their_names(backend):

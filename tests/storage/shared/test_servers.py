@@ -30,7 +30,7 @@ from tomldiary import BackendError, Diary
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import InvalidValue, MissingExtra
-from tomldiary.storage import FirestoreBackend, RedisBackend
+from tomldiary.storage import FirestoreBackend, PostgresBackend, RedisBackend
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 from waiting import until
@@ -114,11 +114,21 @@ def test_a_wrong_option_is_refused_before_anything_is_asked(url):
     assert not re.search(r"(?<!without_)secret|sec\W|ret@", said)
 
 
-@pytest.mark.parametrize("options", [{"prefix": 5}, {"timeout": 0}])
-def test_a_wrong_argument_of_a_database_is_named(options):
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        (RedisBackend, {"prefix": 5}),
+        (RedisBackend, {"timeout": 0}),
+        (PostgresBackend, {"timeout": 1e9}),
+        (PostgresBackend, {"connections": 0}),
+        (FirestoreBackend, {"database": 5}),
+    ],
+)
+def test_a_wrong_argument_of_a_database_is_named(backend, options):
+    pytest.importorskip("psycopg_pool")
     pytest.importorskip("redis")
     with pytest.raises(InvalidValue, match=next(iter(options))):
-        RedisBackend("redis://127.0.0.1/0", **options)
+        backend("redis://127.0.0.1/0", **options)
 
 
 @pytest.mark.parametrize(
@@ -522,6 +532,7 @@ def test_a_pool_of_postgres_that_can_no_longer_connect_says_why(monkeypatch):
             alice = diary.user("alice")
             alice.upsert_preference("likes", "tea")
             server.execute(f"ALTER ROLE {role} NOLOGIN")
+            assert len(alice.preferences("likes")) == 1  # the open connection suffices
             server.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [role]
             )

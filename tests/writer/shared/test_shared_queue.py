@@ -12,6 +12,7 @@ import weakref
 
 import pytest
 
+from counted_requests import Counting
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import BackendError, Forgotten, TurnTaken
 from tomldiary.extraction.operations import TurnOperation
@@ -261,18 +262,32 @@ def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
     assert diary.user("alice").conversations()["s"].turns == 2
 
 
-def queue_of(backend, delivered):
+def queue_of(backend, delivered, *, works=True):
     """Return a queue that adds the turns for its workers to a list."""
     return SharedQueue(
-        backend, threading.Condition(), delivered.extend, None, None, lease=15.0, works=True
+        backend, threading.Condition(), delivered.extend, None, None, lease=15.0, works=works
     )
 
 
-def two_jobs():
-    jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
+def two_jobs(user="alice"):
+    jobs = [Job(Turn(user, "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
     for job in jobs:
         job.rendered = render_turn(job.turn, job.operation, job.time)
     return jobs
+
+
+def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(opened):
+    backend, delivered = opened(), []
+    backend.transactions.database = Counting(backend.database)
+    requests = backend.database.requests
+    queue_of(opened(), delivered).store("alice", two_jobs())
+    queue = queue_of(backend, [], works=False)
+    queue.claim_users()
+    assert requests == []
+    queue.store("bob", two_jobs("bob"))
+    requests.clear()
+    queue.claim_users()
+    assert requests == ["holders", "head"]
 
 
 def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _FIRST_PAUSE = 0.005  # seconds
 _LONGEST_PAUSE = 0.5  # seconds
+LONGEST_TIMEOUT = 86_400  # seconds; the client libraries accept no much longer ones
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
@@ -119,10 +120,11 @@ class Step:
 
 
 def check_options(timeout: object, **texts: object) -> None:
-    """Raise InvalidValue unless `timeout` is a number of seconds above 0 and the others are texts."""
+    """Raise InvalidValue unless `timeout` is a number of seconds from 0 to a day and the others are texts."""
     for name, text in texts.items():
         checked_text(text, name)
-    checked_number(timeout, "timeout", "more than 0 seconds", lambda each: each > 0)
+    expected = f"more than 0 seconds, and at most {LONGEST_TIMEOUT:,}"
+    checked_number(timeout, "timeout", expected, lambda each: 0 < each <= LONGEST_TIMEOUT)
 
 
 def without_secrets(url: str) -> str:

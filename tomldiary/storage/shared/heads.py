@@ -21,7 +21,7 @@ from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.storage.shared.database import DatabaseLost, stored_id
+from tomldiary.storage.shared.database import LONGEST_TIMEOUT, DatabaseLost, stored_id
 from tomldiary.toml.values import checked_number
 
 if TYPE_CHECKING:
@@ -207,12 +207,14 @@ class Watch:
         silence: The time in seconds without an answer after which reads query the database again.
 
     Raises:
-        InvalidValue: `silence` is too short.
+        InvalidValue: `silence` is too short or too long.
     """
 
     def __init__(self, database: Notifies, heads: Heads, silence: float) -> None:
-        expected = f"at least {_LEAST_SILENCE} seconds, or 0 for no watch"
-        checked_number(silence, "watch", expected, lambda each: each >= _LEAST_SILENCE)
+        expected = f"{_LEAST_SILENCE} to {LONGEST_TIMEOUT:,} seconds, or 0 for no watch"
+        checked_number(
+            silence, "watch", expected, lambda each: _LEAST_SILENCE <= each <= LONGEST_TIMEOUT
+        )
         self._database = database
         self._heads = heads
         self._silence = silence

@@ -161,7 +161,7 @@ class Transactions:
 
     Raises:
         NotSupported: The database does not send change notices, and `watch` is not 0.
-        InvalidValue: `watch` is too short.
+        InvalidValue: `watch` is too short or too long.
     """
 
     def __init__(self, database: Database, timeout: float, watch: float = 0.0) -> None:

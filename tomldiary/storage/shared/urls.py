@@ -12,7 +12,6 @@ from tomldiary.storage.shared.database import without_secrets
 if TYPE_CHECKING:
     from tomldiary.storage.shared.backend import SharedBackend
 
-_LONGEST = 86_400  # seconds
 _SCHEMES = {
     "postgresql": ("postgres", "PostgresBackend"),
     "postgres": ("postgres", "PostgresBackend"),
@@ -27,13 +26,8 @@ _NUMBERS: dict[str, type[float]] = {"connections": int, "timeout": float, "watch
 
 
 def _option(key: str, text: str) -> Any:
-    """Return the value of an option; raise ValueError if it is not a number that client libraries accept."""
-    if key not in _NUMBERS:
-        return text
-    found = _NUMBERS[key](text)
-    if not (0 < found <= _LONGEST or (key == "watch" and found == 0)):
-        raise ValueError
-    return found
+    """Return the value of an option; raise ValueError if it must be a number, and is not."""
+    return _NUMBERS[key](text) if key in _NUMBERS else text
 
 
 def is_shared_url(place: str) -> bool:
@@ -48,8 +42,8 @@ def open_url(url: str) -> SharedBackend:
     Other parameters are passed to the client library.
 
     Raises:
-        BackendError: The address is incomplete, or an option is unknown or has an invalid value.
-        InvalidValue: The path of a Firestore address has an odd number of segments.
+        BackendError: The address is incomplete, or an option is unknown or not a number.
+        InvalidValue: A number is out of its range, or the path of a Firestore address has an odd number of segments.
         MissingExtra: The client library is not installed.
     """
     try:
