@@ -393,15 +393,18 @@ def test_a_backend_of_two_kinds_refuses_facts_and_blocks_when_written():
     assert storage.documents == {}
 
 
-def test_a_storage_failure_is_not_taken_for_an_unknown_kind():
+@pytest.mark.parametrize(
+    ("broken", "error"), [("facts", ConnectionError), ("preferences", KeyError)]
+)
+def test_a_storage_failure_is_not_taken_for_an_unknown_kind(broken, error):
     class Down(Dictionary):
         async def load(self, user_id, kind):
-            if kind == "facts":
-                raise ConnectionError("no route")
+            if kind == broken:
+                raise error("no route")
             return await super().load(user_id, kind)
 
     alice = Diary(Down(), agent="rules").user("alice")
-    with pytest.raises(ConnectionError):
+    with pytest.raises(error):
         alice.recall("tea")
 
 

@@ -32,10 +32,6 @@ _SHOWN = 20  # users
 _LONGEST = 60  # characters of a user id in a message
 
 
-class _DifferenceError(BackendError):
-    """The target has another state of a user."""
-
-
 @dataclass(frozen=True, slots=True)
 class Copied:
     """The result of copying one user."""
@@ -129,7 +125,7 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
         target.commit(user, Commit(contents, dict.fromkeys(contents), fresh))
         known = _state(target, user)
     if known[0] != texts or [*map(_compared, known[1])] != history:
-        raise _DifferenceError(
+        raise BackendError(
             f"{target!r}: the memory of {user!r} differs from the one in {source!r}. Remove it from the"
             " target, or copy to another place."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -192,6 +193,19 @@ def start_in_order(backend, *calls):
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("count", "size", "steps"), [(70, 3, 2), (13, 90_000, 2), (13, 3, 1)])
+def test_a_group_of_writes_is_applied_when_it_is_large(counted, count, size, steps):
+    alice = Diary(counted, agent="rules").user("alice")
+    alice.blocks.set("first", "tea")
+    counted.database.requests.clear()
+    start_in_order(
+        counted,
+        *(partial(alice.blocks.set, f"block{number}", "x" * size) for number in range(count)),
+    )
+    assert counted.database.requests.count("apply") == steps
+    assert len(alice.blocks) == count + 1
 
 
 def test_an_operation_id_of_a_pending_write_has_one_effect(counted):

@@ -416,6 +416,15 @@ def test_a_thread_of_a_forked_child_is_in_no_transaction_of_its_parent(name):
         each.engine.backend.close()
 
 
+def test_a_user_of_whom_only_history_is_left_can_be_erased(opened):
+    backend = opened()
+    Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
+    assert backend.erase("alice", "preferences")
+    assert backend.erase("alice")
+    assert [*backend.records("alice")] == []
+    assert not backend.erase("alice")
+
+
 def test_a_user_id_that_no_database_can_store_is_refused(opened):
     alice = Diary(opened(), agent="rules").user("a\ud800b")
     backend = opened()

@@ -168,6 +168,15 @@ def test_a_user_with_the_id_of_an_internal_one_keeps_its_dead_letters(opened):
     assert backend.hidden(".writers-d", DEAD_LETTERS)[0] == "a turn\n"
 
 
+def test_a_writer_is_dead_once_it_sends_no_heartbeats(opened):
+    writer, other = (Heartbeats(opened(), lease=0.5) for _ in range(2))
+    for _ in range(2):
+        writer.beat()
+        assert not other.is_dead(writer.id)
+        time.sleep(0.6)
+    assert other.is_dead(writer.id)
+
+
 def test_the_heartbeat_of_a_writer_dead_for_long_is_removed(opened):
     dead, other = (Heartbeats(opened(), lease=0.01) for _ in range(2))
     dead.beat()
@@ -204,10 +213,13 @@ def test_operations_read_before_an_erasure_are_not_stored(opened):
     alice = Diary(backend, agent="rules").user("alice")
     alice.upsert_preference("likes", "coffee", session_id="gone")
     claims = Claims(backend, 60.0, works=True)
-    job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)
-    job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
-    claims.store("alice", [job])
+    job, gone = two_jobs()
+    gone.turn = Turn("alice", "gone", "I love coffee.", "Noted.")
+    gone.rendered = render_turn(gone.turn, gone.operation, gone.time)
+    claims.store("alice", [job, gone])
+    assert claims.holds(gone)
     alice.forget(session_id="gone")
+    assert not claims.holds(gone)
     with pytest.raises(Forgotten):
         claims.append_operations([job], [], lambda _user: 0)
     assert claims.holds(job)
