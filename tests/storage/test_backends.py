@@ -408,6 +408,22 @@ def test_a_storage_failure_is_not_taken_for_an_unknown_kind(broken, error):
         alice.recall("tea")
 
 
+def test_six_methods_load_only_documents_they_can_list():
+    asked = set()
+
+    class Asked(Dictionary):
+        async def load(self, user_id, kind):
+            asked.add(kind)
+            return await super().load(user_id, kind)
+
+    diary = Diary(Asked(), agent="rules")
+    alice = diary.user("alice")
+    alice.add_turn("I love tea.", "Noted.", session_id="s")
+    assert alice.document("episodes/2026-11") == ""
+    alice.forget(session_id="s")
+    assert asked <= {*diary.engine.backend.documents}
+
+
 def test_six_methods_refuse_documents_they_cannot_list():
     storage = Dictionary()
     diary = Diary(storage, agent="rules")

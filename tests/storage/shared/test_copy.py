@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import engines
 from tomldiary import BackendError, Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.cli.app import app
+from tomldiary.errors import DocumentError
 from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
@@ -141,6 +142,14 @@ def test_a_user_whose_id_the_target_cannot_store_stops_no_other(name, opened):
     with pytest.raises(BackendError, match=f"2 users were not copied: 'user 00a.*, '{long[:9]}"):
         list(copy_users(one, two))
     assert two.users() == names
+
+
+def test_the_error_of_a_single_user_is_raised_unchanged(tmp_path):
+    source = open_backend(tmp_path, None)
+    Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
+    (tmp_path / "alice/preferences.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(DocumentError, match=r"alice/preferences\.toml"):
+        list(copy_users(source, open_backend("memory:", None)))
 
 
 def test_a_copy_ends_if_the_database_cannot_be_reached(opened, monkeypatch):

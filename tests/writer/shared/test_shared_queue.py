@@ -302,6 +302,18 @@ def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(open
     assert requests == ["holders", "head"]
 
 
+def test_turns_that_were_read_together_come_back_together(opened):
+    delivered, jobs = [], two_jobs()
+    queue = queue_of(opened(), delivered)
+    queue.store("alice", jobs)
+    queue.append_operations(jobs, [], lambda _user: 0)
+    queue.lost(jobs)
+    delivered.clear()
+    queue.claim_users()
+    [job] = delivered
+    assert [each.receipt for each in (job, *job.group)] == [each.receipt for each in jobs]
+
+
 def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
     backend, delivered = opened(), []
     queue, jobs = queue_of(backend, delivered), two_jobs()
