@@ -168,6 +168,13 @@ def test_a_long_text_is_stored_in_few_parts(backend, character):
     assert database.read("alice", ["blocks"])["blocks"][0] == text
 
 
+def test_an_erasure_keeps_the_parts_of_other_documents(backend):
+    database, long = backend.database, "x" * (LARGEST + 1)
+    head = database.apply("alice", database.head("alice"), Step({"blocks": long}))
+    database.apply("alice", head, Step({"facts": "x = 1\n"}, erasures=1))
+    assert database.read("alice", ["blocks"])["blocks"][0] == long
+
+
 def test_parts_of_a_refused_step_are_deleted(backend):
     database = backend.database
     stale = database.head("alice")

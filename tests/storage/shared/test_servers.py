@@ -412,6 +412,11 @@ def test_doctor_checks_users_at_once_and_reports_them_in_order(engine, monkeypat
     assert [each.place for each in found if each.message.startswith("the last write")] == users
 
 
+def test_an_address_of_redis_needs_no_number():
+    pytest.importorskip("redis")
+    assert str(RedisBackend("redis://127.0.0.1").database) == "redis://127.0.0.1"
+
+
 @engines.needs("postgres")
 def test_a_list_of_users_of_postgres_has_more_than_one_page():
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
@@ -423,6 +428,20 @@ def test_a_list_of_users_of_postgres_has_more_than_one_page():
         users = "SELECT 'user ' || n, 1, 1 FROM generate_series(1, 2500) n"
         connection.execute(f"INSERT INTO {schema}.users {users}")
     assert backend.erased_users() == sorted(f"user {number}" for number in range(1, 2501))
+    backend.close()
+
+
+@engines.needs("postgres")
+def test_a_missing_table_of_postgres_names_the_schema():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    engine = engines.space("postgres")
+    backend, schema = engine.backend(), engine.url.rpartition("=")[2]
+    assert backend.users() == []
+    with psycopg.connect(engine.server) as connection:
+        connection.execute(f"DROP TABLE {schema}.documents")
+    with pytest.raises(BackendError, match=f"Check the schema '{schema}' and its tables"):
+        backend.users()
     backend.close()
 
 

@@ -416,6 +416,14 @@ def test_a_thread_of_a_forked_child_is_in_no_transaction_of_its_parent(name):
         each.engine.backend.close()
 
 
+def test_a_snapshot_may_replace_the_newest_record(opened):
+    database = opened().database
+    first, snapshot = "[[tx]]\nseq = 1\n", '[[tx]]\nseq = 1\ntype = "snapshot"\n'
+    head = database.apply("alice", database.head("alice"), Step(records=[(1, first)]))
+    head = database.apply("alice", head, Step(records=[(1, snapshot)], dropped=1))
+    assert head.record == database.head("alice").record == snapshot
+
+
 def test_a_user_of_whom_only_history_is_left_can_be_erased(opened):
     backend = opened()
     Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")

@@ -198,8 +198,6 @@ class RedisDatabase:
         except BackendError as error:
             if isinstance(error.__cause__, exceptions.AuthenticationError):
                 raise
-            settings = None
-        if settings is None:
             return "does not show its append-only settings; losses after a crash are unknown."
         if settings.get("maxmemory") != "0" and settings.get("maxmemory-policy", "").startswith(
             "allkeys"
