@@ -32,6 +32,7 @@ from tomldiary.history.verify import verify
 from tomldiary.storage.files import offers
 from tomldiary.storage.local.publish import staged_path
 from tomldiary.toml.document import Document
+from tomldiary_langgraph import DiaryStore
 
 
 @pytest.fixture
@@ -291,6 +292,23 @@ def test_a_merge_keeps_the_changes_of_both_sides():
     text, conflicts = merged(ours, theirs)
     assert conflicts == []
     assert text == "[_meta]\nseq = 1\n\n# mine\n[p.a]\nx = 2\n\n# about b\n[p.b]\nx = 3  # three\n"
+
+
+@pytest.mark.parametrize("table", ["[items.k.b]", "[items.k.b.c]", "[[items.k.b]]"])
+@pytest.mark.parametrize("value", [{"x": 2}, {"b": 5}, {"x": 2, "b": {"n": 3}}, {"b": [{"n": 3}]}])
+def test_a_value_in_place_of_a_table_written_by_hand_is_merged(tmp_path, table, value):
+    store, file = DiaryStore(tmp_path), tmp_path / "alice/items/m.toml"
+    for key in ("other", "k"):
+        store.put(("alice", "m"), key, {"x": 1})
+    buffer = f"{file.read_text()}{table}\nn = 1\n"
+    file.write_text(buffer)
+    age(file)
+    store.put(("alice", "m"), "k", value)
+    file.write_text(buffer.replace("[items.other]\nx = 1", "[items.other]\nx = 7"))
+    age(file)
+    store.put(("alice", "m"), "third", {"x": 3})
+    found = {item.key: item.value for item in DiaryStore(tmp_path).search(("alice", "m"))}
+    assert found == {"k": value, "other": {"x": 7}, "third": {"x": 3}}
 
 
 def test_equal_changes_of_both_sides_are_no_conflict():

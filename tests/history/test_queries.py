@@ -220,6 +220,15 @@ def test_rollback_undoes_a_hand_edit_that_removed_a_header(alice, tmp_path, flat
     assert flat in path.read_text()
 
 
+def test_rollback_of_a_removal_restores_a_list_of_tables(alice, tmp_path):
+    store, file = DiaryStore(tmp_path), tmp_path / "alice/items/m.toml"
+    store.put(("alice", "m"), "k", {"x": 1})
+    file.write_text(f"{file.read_text()}[[items.k.list]]\nn = 1\n")
+    assert alice.items.delete("m/k")
+    alice.rollback()
+    assert store.get(("alice", "m"), "k").value == {"x": 1, "list": [{"n": 1}]}
+
+
 def test_rollback_restores_comments_and_position(alice, tmp_path):
     for text in ("one", "two", "three"):
         alice.upsert_preference("likes", text)

@@ -197,6 +197,16 @@ def test_a_table_whose_tables_were_all_deleted_can_be_written_to():
     assert parse_toml(edit.done().text) == {"a": {"k": 2}}
 
 
+@pytest.mark.parametrize("table", ["[a.b]", "[a.b.c]", "[[a.b]]"])
+def test_a_value_in_place_of_a_table_stays_at_later_changes(table):
+    document = Document.parse(f"[a]\nx = 1\n{table}\ny = 1\n")
+    for number in (2, 3):
+        edit = Edit(document)
+        edit.put(("a",), {"x": number, "b": 5})
+        document = edit.done()
+        assert parse_toml(document.text) == document.data == {"a": {"x": number, "b": 5}}
+
+
 def test_adding_and_deleting_gives_the_same_bytes_back():
     document = Document.parse(HAND)
     edit = Edit(document)

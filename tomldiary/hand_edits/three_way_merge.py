@@ -84,7 +84,8 @@ def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
     return [
         path
         for path, block in ours.index.items()
-        if (was := base.index.get(path)) is not None
+        if ours.whole_block(path) is not None
+        and (was := base.index.get(path)) is not None
         and (now := theirs.index.get(path)) is not None
         and path[0] != _META
         and block.text != was.text
@@ -135,7 +136,7 @@ def _take(
     old: Table | None,
     new: Table,
 ) -> None:
-    block, known = ours.index.get(path), theirs.index.get(path)
+    block, known = ours.whole_block(path), theirs.index.get(path)
     untouched = (
         known is None
         or (was := base.index.get(path)) is None

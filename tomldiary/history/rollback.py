@@ -261,7 +261,7 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
                 for path, values in own_tables(change.doc, document).items():
                     if path[0] != "_meta" and _state_of(change.doc, path, values) is not None:
                         is_whole = same_value(values, document.own_values(path))
-                        block = document.index.get(path) if is_whole else None
+                        block = document.whole_block(path) if is_whole else None
                         states[change.doc, path] = (block, values)
         for place in dict.fromkeys([*old, *new]):
             was, became = old.get(place), new.get(place)

@@ -6,6 +6,7 @@ Documents are immutable: readers keep their version while a writer creates the n
 from __future__ import annotations
 
 import re
+from collections import Counter
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,7 @@ from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 Table = dict[str, Any]
@@ -42,8 +43,7 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_before", "_blocks", "_encoded", "_fingerprint", "_has_arrays", "_index", "_parents", "_text", "data",
-        "memo", "stamp",
+        "_before", "_blocks", "_encoded", "_fingerprint", "_index", "_parents", "_text", "data", "memo", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -52,9 +52,8 @@ class Document:
         data: Table,
         text: str | None = None,
         index: dict[Path, Block] | None = None,
-        parents: set[Path] | None = None,
+        parents: dict[Path, int] | None = None,
         *,
-        has_arrays: bool | None = None,
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
     ) -> None:
@@ -63,7 +62,6 @@ class Document:
         self._text = text
         self._index = index
         self._parents = parents
-        self._has_arrays = has_arrays
         self._before: dict[Path, Path | None] | None = None
         self._encoded: bytes | None = None
         self._fingerprint = ""
@@ -138,19 +136,10 @@ class Document:
         return self._index
 
     @property
-    def has_arrays(self) -> bool:
-        """Whether the document has an array of tables, `[[…]]`."""
-        if self._has_arrays is None:
-            self._has_arrays = any(block.is_array for block in self.blocks)
-        return self._has_arrays
-
-    @property
-    def parents(self) -> set[Path]:
-        """All paths that have a block below them."""
+    def parents(self) -> dict[Path, int]:
+        """The number of blocks by each path above them, and above items of lists; must not be changed."""
         if self._parents is None:
-            self._parents = {
-                block.path[:end] for block in self.blocks for end in range(1, len(block.path))
-            }
+            self._parents = Counter(path for block in self.blocks for path in above(block))
         return self._parents
 
     def table(self, path: Path) -> Mapping[str, Any] | None:
@@ -165,8 +154,17 @@ class Document:
         return {
             key: value
             for key, value in found.items()
-            if (*path, key) not in self.index and (*path, key) not in self.parents
+            if isinstance(value, list)
+            or ((*path, key) not in self.index and (*path, key) not in self.parents)
         }
+
+    def whole_block(self, path: Path) -> Block | None:
+        """Return the block at `path` if it has all own values of its table; None if a list of tables has some."""
+        values = find_table(self.data, path) or {}
+        is_split = any(
+            isinstance(values[key], list) and (*path, key) in self.parents for key in values
+        )
+        return None if is_split else self.index.get(path)
 
     def line_of(self, where: str) -> int | None:
         """Return the line of the field or table at `where`, a path in TOML syntax; None if no line is found."""
@@ -215,6 +213,11 @@ class Document:
         known = {block.text: block for block in other.blocks}
         blocks = [known.get(block.text, block) for block in self.blocks]
         return Document(blocks, self.data, self._text)
+
+
+def above(block: Block) -> Iterator[Path]:
+    """Yield the paths above a block; that of a list is above its items."""
+    return (block.path[:end] for end in range(1, len(block.path) + block.is_array))
 
 
 def find_table(data: Table, path: Path) -> Table | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidValue
 from tomldiary.toml.block_edit import edit_block, split_tail
-from tomldiary.toml.document import META, Document, Path, Table, ValueEdit, find_table
+from tomldiary.toml.document import META, Document, Path, Table, ValueEdit, above, find_table
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -29,7 +28,7 @@ class Edit(ValueEdit):
         """Whether the edit differs from its original document."""
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
-        self._parents = document.parents
+        self._parents = dict(document.parents)
         first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
 
@@ -83,6 +82,11 @@ class Edit(ValueEdit):
         """
         self._check_way(path)
         known = self.table(path)
+        if path in self._index and path in self._parents:
+            for key in {each.path[len(path)] for each in self._below(path)}:
+                # The text replaces lists of tables too, and values that it writes itself.
+                if key in data or isinstance((known or {}).get(key), list):
+                    self._drop((*path, key))
         block = self._index.get(path)
         body = split_tail(text)[0]
         if block is not None:
@@ -114,10 +118,8 @@ class Edit(ValueEdit):
         for block in own:
             self._remove(block)
         rest = path[len(holder.path) :]
-        if inner is not None and find_table(inner, rest) is not None:
+        if find_table(inner, rest) is not None:
             self._rewrite(self._holder(path[:-1]), inner, _without(inner, rest))
-        elif not own:
-            raise _part_of_list(path)
         self.is_changed = True
         self._set_data(path, None)
         if own:
@@ -148,6 +150,7 @@ class Edit(ValueEdit):
                 break
         self._swap(block, Block(new, "\n".join(lines)))
         self._set_data(old, None)
+        self._drop_empty(old[:-1])
         self._set_data(new, dict(data))
         self.is_changed = True
         return True
@@ -155,10 +158,7 @@ class Edit(ValueEdit):
     def peek(self) -> Document:
         """Return the document with the changes so far; the edit can be continued."""
         self._owned = {}  # tables of the returned document must be copied before further changes
-        return Document(
-            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo,
-            stamp=self.stamp,
-        )  # fmt: skip
+        return Document(list(self._blocks), self._data, memo=self.memo, stamp=self.stamp)
 
     def savepoint(self) -> Callable[[], None]:
         """Return a function that undoes all later changes; it may be called once."""
@@ -168,6 +168,7 @@ class Edit(ValueEdit):
             "_owned": {},
             "_blocks": list(self._blocks),
             "_index": dict(self._index),
+            "_parents": dict(self._parents),
             "touched": dict(self.touched),
         }
         return lambda: vars(self).update(state)
@@ -202,7 +203,6 @@ class Edit(ValueEdit):
             None,
             self._index,
             self._parents,
-            has_arrays=self.base.has_arrays,  # an edit adds no array of tables
             memo=self.memo,
             stamp=self.stamp,
         )
@@ -226,7 +226,7 @@ class Edit(ValueEdit):
         holder = self._holder(parent)
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)
-        if inner is not None and rest[0] in inner:
+        if rest[0] in inner:
             # The parent is written inline, so a header would define it twice.
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
@@ -257,8 +257,7 @@ class Edit(ValueEdit):
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
         blocks.insert(at + 1, block)
         self._index[path] = block
-        if parent and parent not in self._parents:
-            self._parents = self._parents | {path[:end] for end in range(1, len(path))}
+        self._count(block, 1)
 
     def _anchor(self, path: Path) -> Block:
         """Return the block after which a new table is inserted: that of its closest relative, the last, or the head."""
@@ -274,14 +273,12 @@ class Edit(ValueEdit):
             holder = self._holder(path)
             inner = self._own_values(holder)
             rest = path[len(holder.path) :]
-            if inner is not None and find_table(inner, rest) is not None:
+            if find_table(inner, rest) is not None:
                 self._rewrite(holder, inner, _with(inner, rest, dict(new)))
-            elif path in self._parents and self._below(path):
-                self._give_header(path, old, new)
             elif path in self._parents:
-                self._insert(path, new)  # the tables that implied it were removed
+                self._give_header(path, old, new)
             else:
-                raise _part_of_list(path)
+                self._insert(path, new)  # the tables that implied it were removed
         elif path in self._parents:
             self._change_with_subtables(block, old, new)
         else:
@@ -295,12 +292,13 @@ class Edit(ValueEdit):
         block = Block(path, text + self.newline, ours=(0, len(self.newline)))
         self._blocks.insert(self._position(first), block)
         self._index[path] = block
+        self._count(block, 1)
         self._change_with_subtables(block, old, new)
 
     def _change_with_subtables(
         self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> None:
-        inner = self._own_values(block) or {}
+        inner = self._own_values(block)
         want: Table = {}
         for key, value in new.items():
             if key in old and key not in inner:  # an inner table with a header
@@ -340,6 +338,7 @@ class Edit(ValueEdit):
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
+        self._count(block, -1)
         self._swap(before, Block(before.path, kept + tail, before.is_array))
         if self._index.get(block.path) is block:  # lists of tables are not in it
             del self._index[block.path]
@@ -352,7 +351,18 @@ class Edit(ValueEdit):
         if self._index.get(block.path) is block:  # lists of tables are not in it
             if new.path != block.path:
                 del self._index[block.path]
+                self._count(block, -1)
+                self._count(new, 1)
             self._index[new.path] = new
+
+    def _count(self, block: Block, step: int) -> None:
+        """Count a block that was added (1) or removed (-1) in the paths above it."""
+        for path in above(block):
+            number = self._parents.get(path, 0) + step
+            if number:
+                self._parents[path] = number
+            else:
+                del self._parents[path]
 
     def _position(self, block: Block) -> int:
         """Return the position of a block; a search from the start is slow for the last one, the most frequent."""
@@ -371,29 +381,13 @@ class Edit(ValueEdit):
         return [b for b in self._blocks if len(b.path) > size and b.path[:size] == path]
 
     def _has_header(self, path: Path) -> bool:
-        """Return whether the table at `path`, or one below it, has a header."""
+        """Return whether the table or list at `path`, or a table below it, has a header."""
         return path in self._index or path in self._parents
 
-    def _own_values(self, block: Block) -> Table | None:
+    def _own_values(self, block: Block) -> Table:
         """Return the values that are written in `block`, without inner tables that have headers."""
-        if not block.path and not block.text.strip("\ufeff \t\r\n"):
-            return None
-        if block.path and not self.base.has_arrays:
-            # Inner tables without a header are written in this block.
-            table = self.table(block.path) or {}
-            return {key: table[key] for key in table if not self._has_header((*block.path, key))}
-        found: Any = parse_toml(block.text)
-        for key in block.path:
-            found = found[key]
-        return cast("Table", found)
-
-
-def _part_of_list(path: Path) -> InvalidValue:
-    return InvalidValue(
-        "this table is part of a list of tables, which cannot be changed in place. Write it as a"
-        f" [{render_path(path)}] table.",
-        where=render_path(path),
-    )
+        table = self.table(block.path) or {}
+        return {key: table[key] for key in table if not self._has_header((*block.path, key))}
 
 
 def _with(table: Table, path: Path, value: Table) -> Table:

@@ -392,7 +392,7 @@ def _has_entries(document: Document) -> bool:
 
 def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
     """Add missing tables to a document, and return the keys of those that exist with different values."""
-    if document.has_arrays:
+    if any(block.is_array for block in document.blocks):
         raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
     known = entry_kind(kind)
     edit = tx.entries(known.name if known.is_split else kind)

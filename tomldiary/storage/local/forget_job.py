@@ -358,7 +358,7 @@ def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict
         made, saved = _document(files, staged), _document(files, target)
         edit = Edit(saved)
         for path in map(tuple[str, ...], document["entries"]):
-            block = made.index.get(path)
+            block = made.whole_block(path)
             edit.delete(path)
             if block is not None:
                 edit.restore(path, block.text, made.own_values(path) or {})
