@@ -220,6 +220,14 @@ def test_rollback_undoes_a_hand_edit_that_removed_a_header(alice, tmp_path, flat
     assert flat in path.read_text()
 
 
+def test_the_record_of_a_removal_has_only_the_removed_text(alice, tmp_path):
+    for text in ("tea", "coffee", "water"):
+        alice.upsert_preference("likes", text)
+    alice.forget_preference("likes", "pref002")
+    record = next(LocalBackend(tmp_path).records("alice"))
+    assert [text in record for text in ("tea", "coffee", "water")] == [False, True, False]
+
+
 def test_rollback_of_a_removal_restores_a_list_of_tables(alice, tmp_path):
     store, file = DiaryStore(tmp_path), tmp_path / "alice/items/m.toml"
     store.put(("alice", "m"), "k", {"x": 1})

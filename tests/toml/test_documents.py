@@ -168,6 +168,40 @@ def test_an_edit_changes_only_the_touched_value():
     assert edit.done().text == HAND.replace("_count = 2", "_count = 3")
 
 
+def test_an_edit_without_a_difference_returns_the_same_document():
+    document = Document.parse(HAND)
+    path = ("preferences", "likes", "pref001")
+    edit = Edit(document)
+    edit.put(path, dict(document.table(path) or {}))
+    assert edit.done() is document
+
+
+def test_a_restored_table_is_read_in_the_order_of_the_text():
+    edit = Edit(Document.parse("[p.a]\nn = 1\n\n[p.c]\nn = 3\n"))
+    edit.restore(("p", "b"), "[p.b]\nn = 2\n", {"n": 2}, after=("p", "a"))
+    assert list(edit.done().table(("p",))) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("[a]\nx = 1", "[a]\nx = 2"),  # no final line break
+        ("[a]\nx = 1\n\n# of b\n[a.b]\ny = 1 # one\n", "[a]\nx = 2\n\n# of b\n[a.b]\ny = 3 # one\n"),
+        ('[a]\nx = """\n1"""\nb = 0x10\n', '[a]\nx = "2"\nb = 0x10\n'),
+    ],
+)  # fmt: skip
+def test_a_change_keeps_the_notation_of_the_rest(text, changed):
+    edit = Edit(Document.parse(text))
+    edit.put(("a",), parse_toml(changed)["a"])
+    assert edit.done().text == changed
+
+
+def test_a_text_that_ends_like_a_comment_is_deleted_with_its_table():
+    edit = Edit(Document.parse('[a]\nx = """\n\n# no comment """\n\n[b]\ny = 1\n'))
+    assert edit.delete(("a",))
+    assert edit.done().text == "[b]\ny = 1\n"
+
+
 def test_a_new_entry_goes_after_its_siblings_before_a_free_comment():
     edit = Edit(Document.parse(HAND))
     edit.put(("preferences", "likes", "pref002"), {"text": "tea"})
