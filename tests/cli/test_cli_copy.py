@@ -138,3 +138,15 @@ def test_a_read_only_folder_is_copied(tmp_path, has_locks):
         pytest.skip(f"no mount is allowed here: {done.stderr}")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(Diary(target, agent="rules").user("alice").preferences("likes")) == 1
+
+
+def test_an_altered_record_is_copied_as_it_is(tmp_path):
+    source, target = tmp_path / "one", tmp_path / "two"
+    alice = Diary(source, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "coffee")
+    [segment] = (source / "alice/history").iterdir()
+    segment.write_text(segment.read_text().replace('check = "', '# check = "', 1))
+    assert CliRunner().invoke(app, ["copy", str(source), str(target)]).exit_code == 0
+    [copy] = (target / "alice/history").iterdir()
+    assert "# check = " in copy.read_text()

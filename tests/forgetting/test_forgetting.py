@@ -1425,6 +1425,18 @@ def test_a_folder_that_is_a_link_is_not_forgotten(tmp_path):
     assert every_byte(outside) == before
 
 
+def test_a_job_in_a_folder_that_is_a_link_is_not_finished(tmp_path):
+    root, outside = tmp_path / "m", tmp_path / "outside"
+    prepared(root)
+    shutil.move(root / "alice", outside)
+    (root / "alice").symlink_to(outside)
+    (outside / JOB_NAME).write_text("selection = { everything = true }\nepoch = 1\n")
+    before = every_byte(outside)
+    with pytest.raises(BackendError, match="is a link"):
+        Diary(root, agent="rules").user("alice").upsert_preference("likes", "tea")
+    assert every_byte(outside) == before
+
+
 def test_a_second_folder_of_a_user_is_named_and_stops_forgetting(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("Alice")

@@ -190,6 +190,14 @@ def test_a_later_write_does_not_change_an_index_that_is_in_use():
     assert found.documents == {"items/a": (1, "put", "items/a@1")}
 
 
+def test_records_that_a_snapshot_replaces_are_not_indexed():
+    history = History()
+    history.add("items/a")  # retention was interrupted before it removed this record
+    history.add("items/b", type=SNAPSHOT)
+    found = HistoryIndex(history, "alice").at(history.last, is_whole=True)
+    assert found.documents.keys() == {"items/b"}
+
+
 @pytest.mark.parametrize("torn", [20, 3])
 def test_a_torn_end_is_not_kept(torn):
     history = History()

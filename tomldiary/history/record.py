@@ -161,9 +161,9 @@ def _checked(body: str) -> str:
 
 
 def stamped(text: str, boot: str) -> str:
-    """Return a rendered record with the fingerprint of the boot; "" leaves it unchanged."""
+    """Return a rendered record with the fingerprint of the boot; an altered record is unchanged."""
     head = _CHECK.match(text)
-    if head is None or not boot:
+    if head is None:
         return text
     # Every value is on one line, so no stored text can look like the start of a line.
     head_lines, base, rest = text[head.end() :].partition("\nbase = ")
@@ -391,7 +391,7 @@ class HistoryIndex:
         if latest is not None or kind not in found.documents:
             return latest
         altered = next((text for text in self._texts() if kind in results_of(text)), None)
-        if altered is None:
+        if altered is None:  # the history was replaced since
             return None
         record = parse_record(altered)  # raises the error, unless the record was restored since
         return Latest(record.seq, record.type, record.results[kind])

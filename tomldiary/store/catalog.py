@@ -235,7 +235,7 @@ class Catalog:
             if numbers is None or number > numbers[-1]:
                 self._add(base, number, namespace)
                 return self._snapshot(base, namespace)  # there may be further documents
-        if not found:
+        if not found:  # not cached, because any number of missing namespaces may be read
             self._version += self._snapshots.pop(base, None) is not None
             return Snapshot(self.user, namespace)
         before = self._snapshots.get(base)
@@ -324,8 +324,7 @@ class Catalog:
         if found is None:
             # A copied file under a name that is not a document's name.
             _logger.warning("%s is ignored, because its namespace is unknown", base)
-            return ()
-        return found
+        return found or ()
 
     def _stored_namespace(self, base: str, number: int) -> Namespace | None:
         """Return the namespace that a document states, if it matches the document's name."""
