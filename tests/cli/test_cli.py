@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -310,6 +311,23 @@ def test_show_narrows_to_a_category(memories):
     assert "conversations" not in shown
 
 
+@pytest.mark.parametrize(
+    ("schema", "category", "other"),
+    [("Moods", "mood", "likes"), ("Mine", "likes", "goals"), ("DefaultPrefTable", "mood", "moods")],
+)
+def test_commands_take_the_categories_of_the_file(tmp_path, schema, category, other):
+    file = tmp_path / "alice/preferences.toml"
+    file.parent.mkdir()
+    meta = f'[_meta]\nversion = "0.3"\nschema_name = "{schema}"\n'
+    file.write_text(f'{meta}\n[preferences.{category}.pref001]\ntext = "calm"\n')
+    for words in (["search", "calm"], ["show", "alice", "--category", category]):
+        assert "calm" in call(*words, "--path", tmp_path, check=0).stdout
+    call("add", category, "cheerful", "--path", tmp_path, check=0)
+    assert f'schema_name = "{schema}"' in file.read_text()
+    refused = call("add", other, "x", "--path", tmp_path, check=2)
+    assert f"unknown category {other!r}" in refused.stderr
+
+
 def test_show_raw_is_the_text_of_the_files(memories):
     shown = call("show", "alice", "--path", memories, "--raw", check=0).stdout
     for kind in ("preferences", "conversations"):
@@ -535,6 +553,9 @@ def test_items_of_a_store_are_searched_and_shown(memories):
     assert "bob" not in found
     best = call("search", "garden", "--user", "alice", "--path", memories, "--json", "--limit", 1)
     assert [hit["kind"] for hit in json.loads(best.stdout)] == ["items"]
+    items.run([Put(("alice", "notes"), "day", {"on": date(2026, 11, 26)})])
+    shown = call("show", "alice", "--path", memories, "--json", check=0).stdout
+    assert '"on": "2026-11-26"' in shown
     shown = call("show", "bob", "--path", memories, check=0).stdout
     assert "walnuts of bob" in shown
     assert "No preferences" not in shown
@@ -566,6 +587,21 @@ def test_lines_are_wrapped_between_words_at_the_terminal_width(memories, argumen
         assert f"word{number}" in words
     piped = call(*arguments, "--user", "alice", "--path", memories, check=0).stdout
     assert LONG in piped or arguments == ["show"]  # which indents and wraps it
+
+
+def test_a_terminal_shows_labels_only_of_a_list_that_has_some(memories):
+    file = memories / "alice/preferences.toml"
+    file.write_text(file.read_text().replace("contexts = []", 'contexts = "home"', 1))
+    shown = on_a_terminal(sys.executable, "-m", "tomldiary", "show", "alice", "--path", memories)
+    table = shown[shown.index("updated") :]
+    assert "I love dark roast." in table
+    assert "contexts" not in table
+
+
+@pytest.mark.parametrize("words", [["show", "alice", "--raw"], ["diff", "0", "--user", "alice"]])
+def test_toml_and_diffs_are_not_wrapped_in_a_pipe(memories, words):
+    Diary(memories).user("alice").upsert_preference("likes", LONG, id="long")
+    assert LONG in call(*words, "--path", memories, check=0).stdout
 
 
 # Errors
@@ -614,6 +650,8 @@ CASES = {
         "no.py: there is no such file; check the path.",
     ),
     "table without class": (["schema", "preferences", "food.py"], "expected FILE.py:Class"),
+    "table with an empty class": (["schema", "preferences", "food.py:"], "expected FILE.py:Class"),
+    "table without file": (["schema", "preferences", ":Food"], "expected FILE.py:Class"),
     "no such class": (
         ["schema", "preferences", "food.py:Foo"],
         "the file has no class Foo; its tables are Food.",

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from pydantic import create_model
 from test_cli import on_a_terminal
 from typer.testing import CliRunner
 
 from command_line import ROOT, call, program
-from tomldiary import Diary
+from tomldiary import Diary, PreferenceItem
 from tomldiary.cli import output
 from tomldiary.cli.app import app
 from tomldiary.cli.commands import entries
@@ -150,6 +151,16 @@ def test_a_review_and_a_consolidation_take_the_only_user_too(tmp_path, line):
     assert "alice, bob" in call(*line, "--path", place).stderr
     named = call(*line[:1], "--json", "--path", place, check=0, TOMLDIARY_USER="alice").stdout
     assert (named == done) is (len(line) == 1)
+
+
+def test_several_changes_of_a_new_category_are_accepted_at_once(tmp_path):
+    table = create_model("Moods", mood=(dict[str, PreferenceItem], {}))
+    alice = Diary(tmp_path, table, agent="rules", quarantine={"web"}).user("alice")
+    for text in ("calm", "cheerful"):
+        alice.upsert_preference("mood", text, actor="web")
+    ids = [each.id for each in alice.review()]
+    assert "2 changes accepted" in call("review", "accept", *ids, "--path", tmp_path).stdout
+    assert len(alice.preferences("mood")) == 2
 
 
 def test_a_review_that_is_refused_changes_nothing_and_names_the_option(tmp_path):
@@ -498,6 +509,12 @@ def test_edit_names_the_line_of_a_field_that_does_not_fit(memories, edit):
     assert "stored: preferences" in done.stdout
 
 
+def test_edit_stores_no_text_of_a_newer_version(memories, edit):
+    done = edit('version = "0.3"', 'version = "9.0"', answers="n\n")
+    assert done.exit_code != 0
+    assert 'version = "0.3"' in (memories / "alice/preferences.toml").read_text()
+
+
 def test_edit_names_the_line_of_a_misspelt_category(memories, edit):
     done = edit("[preferences.likes", "# mine\n[preferences.lieks", answers="n\n")
     text = (memories / "alice/preferences.toml").read_text()
@@ -612,6 +629,14 @@ def test_nothing_that_a_shell_would_run_is_completed(memories):
     assert "anné@example.org" in completed("tomldiary show --user a", TOMLDIARY_PATH=str(memories))
 
 
+def test_a_completion_offers_at_most_500_keys(tmp_path):
+    (tmp_path / "alice").mkdir()
+    tables = (f'[preferences.likes.p{number}]\ntext = "x"\n' for number in range(600))
+    (tmp_path / "alice/preferences.toml").write_text("".join(tables))
+    offered = completed("tomldiary why likes/", TOMLDIARY_PATH=str(tmp_path))
+    assert len([key for key in offered if key]) == 500
+
+
 def test_a_completion_without_a_memory_is_empty(tmp_path):
     assert completed("tomldiary why x", TOMLDIARY_PATH=str(tmp_path / "none")) == ["", ""]
 
@@ -669,6 +694,7 @@ def test_import_from_accepts_more_than_a_diary_and_says_so(tmp_path):
         (["--from", "mem0", "--replace"], "--replace: is only valid for exports"),
         (["--category", "likes"], "--category: is only valid with --from"),
         (["--from", "memstate", "--singleton", "x"], "expected TYPE=FIELD"),
+        (["--from", "memstate", "--singleton", "=x"], "expected TYPE=FIELD"),
         (["--from", "mem0", "--category", "gaols"], "unknown category 'gaols'"),
     ],
 )

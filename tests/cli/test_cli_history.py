@@ -365,6 +365,15 @@ def test_a_changed_fact_is_shown_without_its_sessions(alice, call):
     assert "_said_by: ['s1', 's2'] -> nothing" in call("history", identity, check=0)[1]
 
 
+@pytest.mark.parametrize(("name", "key"), [("likes", "likes/pref001"), ("blocks", "blocks/she")])
+def test_a_type_of_facts_hides_no_entry_with_the_same_key(alice, call, name, key):
+    alice.diary.register_schema(name, Diet, Constraint(singleton_key="who"))
+    alice.facts.commit(name, {"who": "she", "food": "vegan"})
+    alice.blocks.set("she", "tea")
+    assert "tea" in call("history", key, check=0)[1]
+    assert call("why", key, check=0)[1].startswith(f"{key}  ")
+
+
 def test_the_id_of_a_fact_is_a_key_too(alice, call):
     alice.diary.register_schema("diet", Diet, Constraint(singleton_key="who"))
     identity = alice.facts.commit(Diet(who="she", food="vegan"))

@@ -35,6 +35,11 @@ def test_a_misspelt_command_is_named_with_the_right_one(words):
     assert f"Did you mean {'show' if words == ['shwo'] else 'list'!r}?" in done.stderr
 
 
+def test_a_command_unlike_any_other_is_an_error():
+    done = call("xyzzy")
+    assert (done.returncode, "No such command 'xyzzy'" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

@@ -160,7 +160,7 @@ def point(written: str, user: UserDiary) -> int | datetime:
     Raises:
         InvalidValue: The text is neither, or the user has no such transaction.
     """
-    if written.isascii() and written.isdecimal():
+    if written.isdecimal():
         newest = user.last_transaction()
         if len(written) > len(str(newest)) or int(written) > newest:
             raise InvalidValue(

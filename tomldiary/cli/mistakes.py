@@ -27,7 +27,7 @@ class Mistake(NamedTuple):
 
 def _explained(message: str, text: str, line: int | None, column: int | None = None) -> str:
     lines = text.split("\n")
-    if line is None or line > len(lines):
+    if line is None:
         return one_line(message)
     front = f"  {line} | "
     mark = f"\n{' ' * (len(front) + column - 1)}^" if column else ""

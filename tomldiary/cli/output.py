@@ -157,8 +157,6 @@ def _wrapped(line: str, columns: int) -> list[str]:
     from rich.cells import cell_len, chop_cells  # noqa: PLC0415 - only a terminal needs it
 
     columns = max(columns, _NARROWEST)
-    if cell_len(line) <= columns:
-        return [line]
     indent = " " * min(len(line) - len(line.lstrip(" ")) + _HANGING, columns // 2)
     parts: list[str] = []
     left, start = line, ""
@@ -171,7 +169,7 @@ def _wrapped(line: str, columns: int) -> list[str]:
                 end = space if space > 0 else end
         parts.append(f"{start}{left[:end]}".rstrip(" "))
         left, start = left[end:].lstrip(" "), indent
-    return [*parts, f"{start}{left}"] if left else parts
+    return [*parts, f"{start}{left}"] if left or not parts else parts
 
 
 def _lines(text: str) -> str:

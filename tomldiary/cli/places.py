@@ -37,7 +37,7 @@ def writable(path: str) -> str:
     Raises:
         InvalidValue: The folder is inside a memory, where each folder is one user.
     """
-    if "://" not in path and _is_of_one_user(Path(path)):
+    if _is_of_one_user(Path(path)):
         raise InvalidValue(
             "each folder inside a memory is one user. Name the parent folder, and the user with --user",
             where=path,

@@ -27,8 +27,8 @@ def load_table(place: str) -> type[BaseModel]:
         InvalidValue: The file or the class does not exist, or running the file fails.
         SchemaError: The class is not a preference table.
     """
-    file, colon, name = place.rpartition(":")
-    if not colon or not file or not name.isidentifier():
+    file, _, name = place.rpartition(":")
+    if not file or not name.isidentifier():
         raise InvalidValue("expected FILE.py:Class, such as prefs.py:MyTable", where=place)
     path = Path(file)
     if not path.is_file():

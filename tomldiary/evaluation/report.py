@@ -189,7 +189,7 @@ def compare(
     """
     checked_count(samples, "samples", least=1)
     asked = [(answer.collection, answer.question) for answer in first.answers]
-    if asked != [(answer.collection, answer.question) for answer in second.answers] or not asked:
+    if asked != [(answer.collection, answer.question) for answer in second.answers]:
         raise InvalidValue(
             "the runs have different questions. Evaluate both on the same questions.",
             where="compare",

@@ -157,11 +157,8 @@ def _drop(
     alice: UserDiary, keep: int | None, before: str | None, *, is_done: bool, as_json: bool
 ) -> None:
     """Drop old transactions, or print which ones would be dropped."""
-    moment = point(before, alice) if before is not None else None
-    if isinstance(moment, int):
-        raise InvalidValue("expected a time such as 2026-11-20", where=str(before))
     first = alice.kept_history().first
-    kept = alice.prune_history(before=moment, keep=keep, dry_run=not is_done)
+    kept = alice.prune_history(before=before, keep=keep, dry_run=not is_done)
     if as_json:
         print_json({**asdict(kept), "is_done": is_done})
         return
@@ -245,8 +242,6 @@ def diff(
 
 def _is_routine(change: HistoryEntry) -> bool:
     """Return whether only counters and times changed; an entry without text has only these."""
-    if change.is_conflict:
-        return False
     if change.before is None or change.after is None:
         return not _text(change.key, change.before or change.after or {})
     return not _changed(change.before, change.after)
