@@ -357,7 +357,10 @@ def test_other_unusable_documents_are_problems(root, data, says):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a pipe is needed")
 @pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.mkdir(0o700), lambda file: file.symlink_to("nowhere")])  # fmt: skip
 def test_what_is_no_file_in_place_of_a_document_is_a_problem(root, make):
-    file = root / "bob/preferences.toml"
+    file, bob = root / "bob/preferences.toml", Diary(root, agent="rules").user("bob")
+    file.unlink()
+    for text in ("tea", "coffee"):  # the first write logs the removal
+        bob.upsert_preference("likes", text)
     file.unlink()
     make(file)
     found = only(wrong(root))
@@ -365,6 +368,11 @@ def test_what_is_no_file_in_place_of_a_document_is_a_problem(root, make):
     assert found.remedy == "Replace it with a regular file, or remove it."
     make(root / "bob/facts.toml")  # of which history knows nothing
     assert [each.place for each in wrong(root)] == [str(file), str(root / "bob/facts.toml")]
+    ItemStore(Diary(root)).run([Put(("alice", "notes"), "k", {"n": 1})])
+    item = root / "alice/items/notes.toml"
+    item.unlink()
+    make(item)
+    assert str(item) in [each.place for each in wrong(root) if each.level == "problem"]
 
 
 def test_a_damaged_key_of_the_fencing_tokens_is_a_problem(root):

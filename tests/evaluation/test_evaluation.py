@@ -57,6 +57,7 @@ def test_texts_with_sessions_are_episodes(tmp_path):
 
 def test_equal_texts_count_for_each_of_their_ids(tmp_path):
     rows = [{"id": one, "text": "Tea!"} for one in "ab"] + [{"question": "tea", "gold": ["a", "b"]}]
+    rows.append({"id": "c", "text": " "})
     run = evaluate(load_questions(write(tmp_path / "own.jsonl", rows)), ks=[1])
     assert run.values("recall@1") == [1]
 
@@ -74,11 +75,13 @@ def test_contexts_and_counts_in_a_line_do_not_hide_its_text(own):
 
 
 def test_recall_of_more_hits_than_were_asked_for_is_no_metric(own):
-    run = evaluate(load_questions(own), ks=[1, 3])
+    run = evaluate(load_questions(own), ks=[1, 3], budgets=[400])
     assert len(run.values("recall@2")) == 3
-    for metric in ("recall@4", "recall@0"):
+    for metric in ("recall@4", "recall@0", "call@2", "cover@400", "coverage@x", "coverage@401"):
         with pytest.raises(InvalidValue, match=metric):
             run.values(metric)
+    with pytest.raises(InvalidValue, match="ks: expected one or more numbers"):
+        evaluate(load_questions(own), ks=[])
 
 
 def test_an_existing_diary_is_asked_and_not_changed(tmp_path):
@@ -116,6 +119,8 @@ def test_questions_without_a_user_need_a_diary_of_one_user(tmp_path):
         ("[" * 100_000, "own.jsonl:1: the JSON is nested too deeply"),
         ("[]", "own.jsonl:1: expected a JSON object"),
         ('{"question": "q"}', 'own.jsonl:1: a question needs "gold"'),
+        ('{"question": "q", "gold": "t1"}', 'own.jsonl:1: a question needs "gold"'),
+        ('{"question": "q", "gold": []}', 'own.jsonl:1: a question needs "gold"'),
         ('{"text": "t"}', 'own.jsonl:1: expected "question" and "gold"'),
         ('{"id": "a", "text": "t"}', "no labelled question"),
         (

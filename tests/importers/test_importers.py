@@ -332,10 +332,11 @@ def test_a_sentence_that_is_known_is_not_stored_twice(alice, tmp_path):
 
 def test_memories_without_an_id_do_not_replace_each_other(alice, tmp_path):
     file = tmp_path / "m.json"
-    memories = [{"memory": "Tea"}, {"memory": "Chess"}, {"id": 7, "memory": "Jazz"}]
+    memories = [{"memory": "Tea"}, {"id": "a/b", "memory": "Chess"}, {"id": 7, "memory": "Jazz"}]
     file.write_text(json.dumps({"results": memories, "relations": [{"source": "a"}]}))
     done = carry_over(alice, "mem0", str(file))
     assert (len({*done.added}), done.left_out) == (3, ["relation of a graph: 1"])
+    assert "a/b" not in "".join(done.added)
     assert texts(alice) == {"Tea", "Chess", "Jazz"}
     assert len(carry_over(alice, "mem0", str(file)).present) == 3
 
@@ -395,6 +396,16 @@ def test_a_singleton_key_of_a_type_that_is_not_there_is_refused(alice, file):
     with pytest.raises(InvalidValue, match="Use one of: diet, note"):
         carry_over(alice, "memstate", file("memstate"), singletons={"diett": "role"})
     assert contents(alice) == {}
+
+
+def test_a_singleton_key_may_be_given_at_a_later_import(alice, file, tmp_path):
+    empty, facts = tmp_path / "facts.json", file("memstate")
+    empty.write_text("[]")
+    carry_over(alice, "memstate", str(empty), singletons={"diet": "role"})
+    carry_over(alice, "memstate", facts)
+    assert alice.diary.fact_schemas["diet"].constraint.keys == ()
+    carry_over(alice, "memstate", facts, singletons={"diet": "role"})
+    assert alice.diary.fact_schemas["diet"].constraint.keys == ("role",)
 
 
 def test_an_import_that_fails_stores_nothing(alice, tmp_path):

@@ -45,8 +45,9 @@ def test_turns_of_several_users_may_have_the_same_id(writer, letters):
 
 def test_the_doctor_names_the_dead_letters_of_the_checked_users(writer, tmp_path):
     park(writer, *(Turn(user, "s", "tea", "ok") for user in ("alice", "bob")))
-    found = check(Diary(tmp_path, agent="rules"), ["bob"])
-    assert [each.place for each in found if "could not be applied" in each.message] == ["bob"]
+    for users, named in ((["bob"], ["bob"]), (None, ["alice", "bob"])):
+        found = check(Diary(tmp_path, agent="rules"), users)
+        assert [each.place for each in found if "could not be applied" in each.message] == named
 
 
 def test_a_reused_operation_id_hides_no_dead_letter(writer, letters):

@@ -40,6 +40,12 @@ def said(folder):
     return [letter["turn"]["user_msg"] for letter in json.loads(command(folder, "list", "--json"))]
 
 
+@pytest.mark.parametrize("action", ["retry", "drop"])
+def test_a_command_that_finds_no_dead_letter_exits_with_1(tmp_path, action):
+    done = "requeued" if action == "retry" else "dropped"
+    assert command(tmp_path, action, "--all", code=1) == f"0 turns were {done}.\n"
+
+
 def test_dead_letters_are_private_and_listed_with_their_error(tmp_path):
     park(tmp_path, "tea \x1b[2J", "juice")
     path = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"

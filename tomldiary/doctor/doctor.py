@@ -355,8 +355,8 @@ def _check_lag(
         if is_gone and (unreadable := _read(backend, user, kind)[1]):
             yield from unreadable  # what is not a regular file is not listed among the documents
             continue
-        if record.results[kind] == EMPTY or (document is None and not is_gone):
-            continue  # forgotten, or reported as unreadable
+        if document is None and not is_gone:
+            continue  # it is reported as unreadable
         text = document.text if document is not None else ""
         place = backend.place(user, kind)
         if document is not None and is_blank(text):

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.ingest.source import as_path, parse, read_text
-from tomldiary.storage.shared.database import without_secrets
 from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
@@ -78,10 +77,6 @@ def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
         InvalidValue: The format is unknown or a line is invalid; the message has the file and the line.
     """
     place = as_path(path)
-    if not place.exists():
-        raise InvalidValue(
-            "there is no such file or folder. Check the path.", where=without_secrets(str(path))
-        )
     found = list(_folder(place)) if place.is_dir() else _records(place)
     found = [each for each in found if each.questions]
     if not found:

@@ -355,7 +355,7 @@ class _Memory:
 
 def _renamed(record: Record, old: str | None, new: str) -> Record:
     """Return a record with the user's id in its namespace."""
-    if old is None or not isinstance(record, Item):
+    if not isinstance(record, Item):
         return record
     return replace(
         record, namespace=tuple(new if label == old else label for label in record.namespace)
