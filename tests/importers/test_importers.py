@@ -303,6 +303,14 @@ def test_facts_of_loomflow_that_never_held_are_left_out(alice, tmp_path):
     assert [line.rpartition(": ")[2] for line in done.left_out] == ["2", "1"]
 
 
+def test_facts_of_loomflow_without_a_start_are_stored_once(alice, tmp_path):
+    facts = [{"subject": "ann", "predicate": "likes", "object": each} for each in ("tea", "jazz")]
+    (tmp_path / "file").write_text(json.dumps({"facts": facts}))
+    done, again = (carry_over(alice, "loomflow", str(tmp_path / "file")) for _ in range(2))
+    assert (len(done.added), len(done.kept)) == (2, 0)
+    assert (len(again.added), len(again.present)) == (0, 2)
+
+
 def test_what_a_person_changed_since_is_kept(alice, file):
     carry_over(alice, "letta", file("letta"))
     carry_over(alice, "mem0", file("mem0"))
@@ -442,8 +450,14 @@ def test_an_import_that_fails_shows_the_record(alice, tmp_path):
         ("memstate", "SQLite format 3\0", "database"),
         ("langgraph-store", "[1, {}]", ""),
         ("letta", '{"blocks": 3}', ""),
+        (
+            "letta",
+            '{"blocks": [{"value": "x"}, {"label": "a", "value": 3}, {"label": "b", "value": "x"}]}',
+            "",
+        ),
         ("loomflow", '[[], {"facts": 1, "blocks": [null]}]', ""),
         ("chatgpt", '[{"mapping": {"a": {"parent": "a"}}}]', ""),
+        ("loomflow", '{"user_id": "bob", "facts": []}', "records of bob"),
         ("tomldiary-firestore", "x", "expected an address"),
         ("memory-md", None, "there is no such file"),
         ("nothing", "x", "unknown source. Use one of: mem0, letta"),

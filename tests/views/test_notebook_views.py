@@ -197,6 +197,7 @@ def test_empty_collections_say_so():
     for shown in (nobody.recall("tea"), nobody.history(), nobody.preferences(), nobody.blocks()):
         assert len(repr(shown).splitlines()) == 2
         assert "<table" not in shown._repr_html_()
+    assert "No transactions." in nobody.kept_history()._repr_html_()
 
 
 def collections(user):
@@ -302,6 +303,23 @@ def test_a_diff_shows_toml_without_bookkeeping(alice):
     assert "<del>- text = &quot;dark roast coffee&quot;</del>" in shown
     assert "<ins>+ text = &quot;light roast coffee&quot;</ins>" in shown
     assert "_updated" not in shown
+    alice.upsert_preference("likes", id="pref001")
+    assert "said: 2 → 3" in read(alice.diff(2)._repr_html_())
+
+
+def test_a_field_that_an_update_adds_is_shown():
+    diary = Diary("memory:", agent="rules")
+    for value in ({"a": 1}, {"a": 1, "b": "two"}):
+        ItemStore(diary).run([Put(("alice", "notes"), "k", value)])
+    assert "b two" in read(diary.user("alice").history()._repr_html_())
+
+
+def test_the_card_of_a_user_says_what_is_left_after_forgetting():
+    alice = Diary("memory:", agent="rules").user("alice")
+    assert "transaction" not in read(alice._repr_html_())
+    alice.upsert_preference("likes", "tea")
+    alice.forget(key="likes/pref001")
+    assert "2 transactions" in read(alice._repr_html_())
 
 
 def test_pending_changes_are_shown_as_the_entries_that_they_would_write():
@@ -412,6 +430,14 @@ def test_each_answer_on_the_page_of_notebooks_runs():
     assert fine == "Which entries are not read, and why?"
     assert found["What would be forgotten?"][0] == "allergies/pref001"
     assert [each.key for each in found["What was derived from this episode?"]] == ["likes/pref002"]
+
+
+def test_a_repeated_turn_is_seen_on_its_receipt():
+    with MemoryWriter(Diary("memory:", agent="rules")) as writer:
+        for effect in ("1 change in transaction 1", "none: already applied in transaction 1"):
+            receipt = writer.submit_nowait(Turn("ann", "s", "I love tea.", "ok", operation_id="1"))
+            receipt.wait(60)
+            assert effect in read(receipt._repr_html_())
 
 
 def test_a_failed_turn_is_seen_on_its_receipt():

@@ -84,8 +84,6 @@ class Text(Cell):
 
 def _parts(text: str, words: Sequence[str]) -> list[str]:
     """Split a text at the words, without regard to case; every second part is one of them."""
-    if not words:
-        return [text]
     longest_first = sorted({*words}, key=len, reverse=True)
     choices = "|".join(re.escape(word) for word in longest_first if word)
     edged = rf"(?<![^\W_])(?:{choices})(?![^\W_])" if choices.isascii() else f"(?:{choices})"
