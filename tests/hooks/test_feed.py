@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tomldiary import Diary
+from tomldiary.backends import MemoryBackend
 from tomldiary.errors import InvalidValue
 
 
@@ -34,6 +35,20 @@ def test_the_feed_has_every_change_with_its_state_before_and_after(diary):
     assert [each.id for each in (first, second, third)] == [
         f"alice@0.{seq}/blocks/persona" for seq in (1, 2, 3)
     ]
+
+
+def test_a_feed_without_new_changes_reads_no_history():
+    class Unread(MemoryBackend):
+        def records(self, user):
+            assert not is_read, user
+            return super().records(user)
+
+    diary, is_read = Diary(Unread(), agent="rules"), False
+    diary.user("alice").blocks.set("persona", "kind")
+    feed = diary.changes(follow=False)
+    assert len([*feed]) == 1
+    is_read = True
+    assert [*diary.changes(since=feed.cursor, follow=False)] == []
 
 
 def test_a_feed_says_whether_it_waits_for_more(diary):
@@ -186,7 +201,7 @@ def test_a_feed_sees_what_another_process_writes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "cursor", ["", "x", "{}", "[]", '{"version": 9}', '{"version": 1, "users": 1}']
+    "cursor", ["", "x", "{}", "[]", '{"version": 9, "users": {}}', '{"version": 1, "users": 1}']
 )
 def test_what_is_no_cursor_is_refused(diary, cursor):
     with pytest.raises(InvalidValue, match="cursor of a feed"):

@@ -505,6 +505,10 @@ def test_wrong_arguments_and_backends_are_refused_with_a_remedy(diary, index):
         diary.hooks.add(index, name="My Index")
     with pytest.raises(InvalidValue, match="apply"):
         diary.hooks.add(object(), name="index")
+    with pytest.raises(InvalidValue, match="hook: ScriptedIndex is a class"):
+        diary.hooks.add(ScriptedIndex, name="index")
+    with pytest.raises(InvalidValue, match="strict: expected True or False"):
+        diary.hooks.add(index, name="index", strict="no")
     diary.hooks.add(index, name="index")
     with pytest.raises(InvalidValue, match="already"):
         diary.hooks.add(index, name="index")
