@@ -94,6 +94,15 @@ def test_an_append_only_entry_may_grow(diary, alice, place):
     assert "one two" in str(alice.export()["documents"])
 
 
+def test_lists_of_an_append_only_entry_may_grow_and_other_values_stay(diary):
+    diary.constrain("items/work", Constraint(append_only=True))
+    for tags in (["x"], ["x", "y"]):
+        put(diary, "a", {"tags": tags, "n": 1})
+    for value in ({"tags": ["y"], "n": 1}, {"tags": ["x", "y"], "n": 2}, {"tags": ["x", "y"]}):
+        with pytest.raises(InvalidValue, match="may only grow"):
+            put(diary, "a", value)
+
+
 @each_kind
 def test_a_full_collection_takes_no_new_entry(diary, alice, place):
     diary.constrain(place, Constraint(limit=1))

@@ -14,6 +14,7 @@ import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from time import sleep
 from time import time_ns as now_ns
 
 import pytest
@@ -519,6 +520,19 @@ def test_half_a_surrogate_is_no_label_key_or_value(store, bad):
     assert namespaces(store) == []
 
 
+@pytest.mark.parametrize(
+    ("operation", "says"),
+    [
+        (Put("alice", "k", {}), "namespace: expected a tuple of labels"),
+        (Put(NS, "k", 3), "alice/memories/k: expected a table"),
+        (Put(NS, "k", {}, index=[1]), "index: expected False or a list of fields"),
+    ],
+)
+def test_a_put_of_wrong_types_is_refused(store, operation, says):
+    with pytest.raises(InvalidValue, match=says):
+        store.run([operation])
+
+
 @pytest.mark.parametrize("label", ["", "a\0b", "\0shared"])
 def test_a_label_that_no_namespace_can_have_is_refused(store, label):
     for op in (Put(("alice", label), "k", {}), Get((label,), "k")):
@@ -744,6 +758,13 @@ def test_threads_that_update_one_key_lose_nothing(store):
     for thread in threads:
         thread.join()
     assert get(store, NS, "n").value == {"n": 80}
+
+
+def test_an_update_of_an_expired_item_begins_anew(diary):
+    store = ItemStore(diary, expiry=Expiry(omit_expired=True))
+    put(store, NS, "k", {"n": 1}, ttl=0.00001)
+    sleep(0.01)  # more than the time to live, of 0.6 ms
+    assert store.update(NS, "k", lambda value: {"found": value}).value == {"found": None}
 
 
 def test_an_update_can_fail_or_remove_the_item(store):

@@ -210,6 +210,7 @@ def test_no_facts_are_those_of_registered_types(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     diary.register_schema("diet", Diet)
     diary.user("alice").facts.commit(Diet(role="user", food="vegan"))
+    assert "rolefood" in read(diary.user("alice").facts()._repr_html_())  # the heads
     again = Diary(tmp_path, agent="rules").user("alice")  # as in a kernel that was restarted
     assert repr(again.facts()) == "0 facts\nNo fact of a registered type matches."
     assert "1 diet (fact)" in read(again._repr_html_())

@@ -209,8 +209,6 @@ class VectorIndex:
         with self._guard:
             self._load()
             fresh = [n for n, text in enumerate(texts) if self._name(text) not in self._known]
-            if not fresh:
-                return
             records = self._np.zeros(len(fresh), self._record)
             records["name"] = [self._name(texts[number]) for number in fresh]
             records["vector"] = made[fresh]
