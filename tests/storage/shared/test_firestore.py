@@ -72,6 +72,61 @@ def test_documents_of_0_9_open_and_stay_readable_for_it(engine, backend):
     assert before != guest.document("conversations")
 
 
+GUEST = """
+[_meta]
+version = "0.3"
+schema_name = "MyPrefTable"
+
+[preferences.likes.pref001]
+text = "cake"
+_count = 1
+"""
+
+
+def written_by_0_9(backend, user, **fields):
+    place = backend.database.connection.user(user).document("preferences.toml")
+    place.set({"updated_at": "2025-10-10T12:00:00Z", "version": "0.3", **fields})
+
+
+def test_a_user_whom_0_9_deletes_begins_anew(engine, backend):
+    diary = Diary(backend, agent="rules")
+    alice = diary.user("alice")
+    for text in ("tea", "cake"):
+        alice.upsert_preference("likes", text)
+    for document in backend.database.connection.user("alice").stream():
+        document.reference.delete()  # as its `delete_user` does
+    alice.upsert_preference("likes", "coffee")
+    [liked] = diary.user("alice").preferences("likes").values()
+    assert liked.text == "coffee"
+    assert [change.seq for change in alice.history()] == [1]
+    alice.forget(matching="juice")
+    assert "coffee" in engine.texts()
+    assert "tea" not in engine.texts()
+
+
+def test_what_0_9_writes_after_an_erasure_is_listed(backend):
+    diary = Diary(backend, agent="rules")
+    for user in ("alice", "bob"):
+        diary.user(user).upsert_preference("likes", "tea")
+        diary.user(user).forget(everything=True)
+    written_by_0_9(backend, "alice", content=GUEST)
+    assert diary.users() == ["alice"]
+    assert backend.erased_users() == ["bob"]
+    diary.user("alice").upsert_preference("likes", "jazz")
+    assert diary.users() == ["alice"]
+
+
+@pytest.mark.parametrize("content", [42, None, b"x = 1", ["x"], {"x": 1}])
+def test_a_content_that_is_no_text_is_a_broken_document(backend, content):
+    diary = Diary(backend, agent="rules")
+    diary.user("alice").add_turn("I like tea.", "Noted.", session_id="s")
+    written_by_0_9(backend, "alice", content=content)
+    fresh = Diary(backend, agent="rules").user("alice")
+    assert len(fresh.preferences("likes")) == 1  # the last good state
+    assert "alice/preferences.toml:1:5: expected" in str(fresh.problems()[0])
+    assert len(fresh.conversations()) == 1
+
+
 def test_the_arguments_of_0_9_are_taken():
     pytest.importorskip("google.cloud.firestore")
     with pytest.raises(ValueError, match="Cannot specify both"):

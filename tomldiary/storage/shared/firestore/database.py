@@ -4,15 +4,15 @@ The documents are those of TOMLDiary 0.9, and one with the state of the user:
 
     app/memory/alice/preferences.toml      content, updated_at, version
     app/memory/alice/_tomldiary            revision, erasures, generation, first, seq, record, trash
-    app/memory/alice/_tomldiary/history-0/000000000007     seq, record
+    app/memory/alice/_tomldiary/history-7/000000000004     seq, record
     app/memory/_tomldiary/bob              is_hidden: has no documents; holds: hidden documents
 
 A text that is too large for one document is written in parts before the batch:
 
     app/memory/alice/preferences.toml/parts/…
 
-A rewritten history gets a new generation. `trash` names replaced data that must be deleted. If a process
-dies before it deletes this data, the next write of the user does.
+Each history has a random number, and a rewritten one gets another number. `trash` names replaced data that must be
+deleted. If a process dies before it deletes this data, the next write of the user does.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
 
 _NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
-_MOST_DELETES = 400
-_LEFT_PARTS = "*"
-"""In `trash`: all parts of steps that killed processes did not commit."""
+_KINDS_OF_0_9 = "preferences", "conversations"
+_MOST_DELETES, _MOST_READS = 400, 1000
+_LEFT = "*"
+"""In `trash`: all earlier histories, and all parts of steps that killed processes did not commit."""
 
 
 @dataclass(slots=True)
@@ -143,7 +144,9 @@ class FirestoreDatabase:
         values = snapshot.to_dict()
         names: list[str] = values.get(PARTS) or []
         if not names:
-            return values.get(field) or ""
+            text = values.get(field, "")
+            # Another program may store anything; these words are no TOML, so an error names the document.
+            return text if isinstance(text, str) else f"the field {field} is not a text"
         parts = snapshot.reference.collection(PARTS)
         found = self._run(
             lambda: list(
@@ -179,18 +182,33 @@ class FirestoreDatabase:
 
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents, in pages of the client library."""
-        hidden = self._marked("is_hidden", "==", value=True)
-        left_out = {each.id for each in hidden} | {HEAD}
+        left_out = {*self._hidden(), HEAD}
         for each in self._run(lambda: list(self.connection.base.collections(**self._once))):
             if each.id not in left_out:
                 yield user_of(each.id)
 
     def erased(self) -> Iterator[str]:
         """Yield the ids of all users without documents and with erased data."""
-        for each in self._marked("is_hidden", "==", value=True):
-            user = user_of(each.id)
+        for user in map(user_of, self._hidden()):
             if self.head(user).epoch:
                 yield user
+
+    def _hidden(self) -> set[str]:
+        """Return the path segments of the users whose documents are all hidden."""
+        names = [each.id for each in self._marked("is_hidden", "==", value=True)]
+        # TOMLDiary 0.9, which does not know the marks, may have written since.
+        places = [
+            self.connection.document(user_of(name), kind)
+            for name in names
+            for kind in _KINDS_OF_0_9
+        ]
+        seen: set[str] = set()
+        for start in range(0, len(places), _MOST_READS):
+            page = places[start : start + _MOST_READS]
+            get_all = partial(self.connection.client.get_all, page, field_paths=[PARTS])
+            found = self._run(lambda read=get_all: list(read(**self._once)))
+            seen.update(each.reference.parent.id for each in found if each.exists)
+        return {*names} - seen
 
     def holders(self, kind: str) -> Iterator[str]:
         """Yield the ids of all users with a hidden document."""
@@ -214,6 +232,9 @@ class FirestoreDatabase:
         batch = Batch(self.connection)
         state, after = self.connection.head(user), head.after(step, dict.fromkeys(step.contents))
         after.generation, after.first = head.generation, head.first
+        if head.time is None:
+            # TOMLDiary 0.9 deletes the state document of a user, but not the history below it.
+            after.generation = step.growth
         if step.dropped == WHOLE_HISTORY:
             after.trash.append(f"{HISTORY}{head.generation}")
             # Random, because a killed process may have left parts in the next one.
@@ -238,7 +259,7 @@ class FirestoreDatabase:
         changed = [each.id for each in places.values()]
         after.trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
         if step.erasures:
-            after.trash.append(_LEFT_PARTS)
+            after.trash.append(_LEFT)
         marked = _marks(head.versions) if head.revision else _NO_MARKS
         marks = _marks(after.versions)
         if marks not in (marked, _NO_MARKS):
@@ -312,8 +333,8 @@ def _delete_replaced(connection: Connection, user: str, head: FirestoreHead, ent
             connection, left.end_before({"seq": int(below)}).order_by("seq") if below else left
         )
         return
-    if entry == _LEFT_PARTS:
-        _delete_left_parts(connection, user, head)
+    if entry == _LEFT:
+        _delete_left(connection, user, head)
         return
     name, _, part = entry.rpartition("/")
     if part not in head.parts.get(name, ()):
@@ -321,22 +342,25 @@ def _delete_replaced(connection: Connection, user: str, head: FirestoreHead, ent
         connection.run(partial(target.delete, **connection.once))
 
 
-def _delete_left_parts(connection: Connection, user: str, head: FirestoreHead) -> None:
-    """Delete the parts of documents and of earlier histories that no document names."""
+def _delete_left(connection: Connection, user: str, head: FirestoreHead) -> None:
+    """Delete earlier histories, and the parts of documents and of these histories that no document names."""
 
     def listed(found: Callable[..., Iterable[Any]]) -> list[Any]:
         return connection.run(lambda: list(found(**connection.once)))
 
     # The lists contain the documents that do not exist and have parts.
-    places = listed(connection.user(user).list_documents)
+    places, left = listed(connection.user(user).list_documents), list[Any]()
     for history in listed(connection.head(user).collections):
         if history.id != f"{HISTORY}{head.generation}":
             places += listed(history.list_documents)
+            left += listed(history.select([]).stream)
     for place in places:
-        for part in listed(place.collection(PARTS).select([]).stream):
-            # A part that is newer than the head belongs to a later step.
-            if part.create_time <= head.time and part.id not in head.parts.get(place.id, ()):
-                connection.run(partial(part.reference.delete, **connection.once))
+        parts = listed(place.collection(PARTS).select([]).stream)
+        left += [part for part in parts if part.id not in head.parts.get(place.id, ())]
+    for each in left:
+        # One that is newer than the head belongs to a later step.
+        if each.create_time <= head.time:
+            connection.run(partial(each.reference.delete, **connection.once))
 
 
 def _delete_all(connection: Connection, query: Any) -> None:
