@@ -42,6 +42,7 @@ IN_TIME = 20  # seconds: a busy machine takes part of them; without the limit a 
     "url",
     [
         "postgresql://ann:secret@127.0.0.1:{port}/x?timeout=0.2",
+        "postgresql://ann:sec#secret@127.0.0.1:{port}/x?timeout=0.2",
         "postgresql:///x?host=/missing&user=ann&password=secret&timeout=0.2",
         "redis://:secret@127.0.0.1:{port}/0?timeout=0.2",
         "unix:///missing.sock?username=ann&password=secret&timeout=0.2",
@@ -159,10 +160,11 @@ def test_unreadable_credentials_of_firestore_name_the_remedy(text, tmp_path):
 
 
 class Hanging:
-    """A server that closes each connection once it has received something."""
+    """A server that closes each connection once it has received something and sent an answer."""
 
-    def __init__(self):
+    def __init__(self, answer=b""):
         self.received = 0
+        self._answer = answer
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._run)
@@ -176,6 +178,7 @@ class Hanging:
                 if text == b"end":
                     return
                 self.received += 1
+                connection.sendall(self._answer)
 
     def close(self):
         with socket.create_connection(("127.0.0.1", self.port)) as connection:
@@ -193,6 +196,13 @@ def test_redis_is_sent_a_step_only_once():
             backend.database.apply("alice", Head(), Step({"blocks": "x = 1\n"}))
         assert server.received == 1
         backend.close()
+
+
+def test_a_web_server_in_place_of_redis_names_the_remedy():
+    pytest.importorskip("redis")
+    with contextlib.closing(Hanging(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as server:
+        said = refusal(f"redis://127.0.0.1:{server.port}/0?timeout=2")
+    assert said.endswith("Check the address: another kind of server answers there.")
 
 
 @pytest.mark.parametrize("password", ["secret", ""])

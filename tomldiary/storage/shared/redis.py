@@ -47,6 +47,7 @@ _REMEDIES = {
     "'maxmemory'": "Its memory is full: raise maxmemory.",
     "read only replica": "Use the address of the primary server.",
     "HELLO": "Write protocol=2 in the address.",
+    "Protocol Error": "Check the address: another kind of server answers there.",
     "unknown command": "Use the address of a server that runs scripts; a Sentinel does not.",
 }
 """Remedies, by a part of the server's message."""

@@ -47,7 +47,8 @@ def open_url(url: str) -> SharedBackend:
         MissingExtra: The client library is not installed.
     """
     try:
-        parts = urlsplit(url)
+        # A client library may read '#' as a part of a password.
+        parts = urlsplit(url, allow_fragments=False)
     except ValueError:  # its message may quote a part of the password
         raise BackendError(
             f"{without_secrets(url)}: is not an address. Percent-encode special characters."
@@ -89,5 +90,4 @@ def open_url(url: str) -> SharedBackend:
             raise InvalidValue(" ".join(str(error).split()), where=without_secrets(url)) from error
     # `urlunsplit` would drop the slashes of an address without a host.
     query = f"?{'&'.join(rest)}" if rest else ""
-    fragment = f"#{parts.fragment}" if parts.fragment else ""
-    return made(f"{parts.scheme}://{parts.netloc}{parts.path}{query}{fragment}", **options)
+    return made(f"{parts.scheme}://{parts.netloc}{parts.path}{query}", **options)
