@@ -1005,6 +1005,23 @@ def test_a_redis_that_hides_its_settings_is_warned_about():
     assert ["does not show its append-only settings" in each for each in warnings] == [True]
 
 
+@pytest.mark.parametrize("name", ["users", "documents", "history", "hidden"])
+def test_a_schema_with_tables_of_another_program_is_left_as_it_is(name):
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    engine = engines.space("postgres")
+    schema = engine.url.rpartition("=")[2]
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(f"CREATE TABLE {schema}.{name} (name text)")
+        said = refusal(f"{engine.url}&watch=1&timeout=2")
+        assert said.startswith(f'the schema has other tables (relation "{name}" already')
+        assert said.endswith("Name another one, such as ?schema=memories.")
+        connection.execute(f"INSERT INTO {schema}.{name} VALUES ('ann')")  # noqa: S608 - our own names
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+    assert asked(engine, tables, schema) == [(name,)]
+
+
 def test_tables_of_a_newer_version_are_not_touched():
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only

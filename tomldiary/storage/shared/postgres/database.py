@@ -61,6 +61,7 @@ _READ_ONLY = "25006"
 _REFUSALS = {
     "22P05": ("a character is missing in its encoding", "Use a database with the encoding UTF8."),
     _READ_ONLY: ("the server takes no writes", "Use the address of the primary server."),
+    "42P07": ("the schema has other tables", "Name another one, such as ?schema=memories."),
     "42501": ("a permission is missing", "Grant it, or let an owner create the schema {schema}."),
     "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
     "54000": ("a key is too long", "Nothing was changed. Use a shorter user id or namespace."),

@@ -6,16 +6,17 @@ from typing import LiteralString
 
 HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = %s"
 CREATE_SCHEMA: LiteralString = "CREATE SCHEMA IF NOT EXISTS {schema}"
+# Not "IF NOT EXISTS", which would take the table `users` of another program for ours.
 CREATE: LiteralString = """
-CREATE TABLE IF NOT EXISTS {schema}.users (
+CREATE TABLE {schema}.users (
     user_id text COLLATE "C" PRIMARY KEY, revision bigint NOT NULL, epoch bigint NOT NULL);
-CREATE TABLE IF NOT EXISTS {schema}.documents (
+CREATE TABLE {schema}.documents (
     user_id text COLLATE "C", kind text COLLATE "C", version bigint NOT NULL, content text NOT NULL,
     PRIMARY KEY (user_id, kind));
-CREATE INDEX IF NOT EXISTS hidden ON {schema}.documents (kind, user_id) WHERE starts_with(kind, '.');
-CREATE TABLE IF NOT EXISTS {schema}.history (
+CREATE INDEX hidden ON {schema}.documents (kind, user_id) WHERE starts_with(kind, '.');
+CREATE TABLE {schema}.history (
     user_id text COLLATE "C", seq bigint, record text NOT NULL, PRIMARY KEY (user_id, seq));
-CREATE TABLE IF NOT EXISTS {schema}.tomldiary (version int PRIMARY KEY)"""
+CREATE TABLE {schema}.tomldiary (version int PRIMARY KEY)"""
 # Settings that an administrator may switch off, so that commits do not wait for the disk.
 MAY_LOSE: LiteralString = """
 SELECT name FROM pg_settings
