@@ -262,6 +262,25 @@ def test_only_a_watched_database_of_postgres_sends_notices():
         assert triggers() == 1
 
 
+def test_a_schema_of_postgres_that_was_renamed_is_watched_anew():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    place = space("postgres")
+    backend = open_backend(f"{place.url}&watch=1", None)
+    opened(backend).upsert_preference("likes", "tea")
+    backend.close()
+    old = place.url.rpartition("=")[2]
+    with psycopg.connect(place.server, autocommit=True) as connection:
+        connection.execute(f"ALTER SCHEMA {old} RENAME TO {old}b")
+    watch = watching(place._replace(url=f"{place.url}b"))
+    alice = opened(watch.backend)
+    assert texts(alice) == ["tea"]
+    with Diary(f"{place.url}b", agent="rules") as other:
+        other.user("alice").upsert_preference("likes", "coffee")
+    until(lambda: texts(alice) == ["coffee", "tea"])
+    watch.backend.close()
+
+
 def test_a_notice_of_postgres_is_short_and_holds_no_user_id():
     watch = watching(space("postgres"))
     backend, received = watch.backend, []

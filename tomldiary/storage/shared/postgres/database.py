@@ -434,10 +434,10 @@ class PostgresDatabase:
                 raise DatabaseLost(
                     "a connection pooler loses notices; watch needs the server's own address"
                 )
-            table = [self._table("users")]
+            trigger = [self._table("users"), channel]
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
-                if connection.execute(statements.IS_WATCHED, table).fetchone() is None:
+                if connection.execute(statements.IS_WATCHED, trigger).fetchone() is None:
                     connection.execute(sql.SQL(statements.WATCH).format(**names))
 
         self._run(prepare)

@@ -32,14 +32,17 @@ ALTER TABLE {schema}.documents ALTER COLUMN content SET COMPRESSION lz4;
 ALTER TABLE {schema}.history ALTER COLUMN record SET COMPRESSION lz4"""
 SET_VERSION: LiteralString = """
 INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
+# The trigger of a schema that was renamed or restored under another name has another channel.
 IS_WATCHED: LiteralString = """
-SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch'"""
+SELECT FROM pg_trigger
+WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch' AND tgargs = convert_to(%s, 'UTF8') || '\\x00'::bytea"""
 # Created only when a watch begins, because PostgreSQL runs commits with a notice one at a time.
 WATCH: LiteralString = """
 CREATE OR REPLACE FUNCTION {schema}.notify_watchers() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     PERFORM pg_notify(TG_ARGV[0], encode(sha256(convert_to(NEW.user_id, 'UTF8')), 'hex') || ' ' || NEW.revision);
     RETURN NULL;
 END $$;
+DROP TRIGGER IF EXISTS tomldiary_watch ON {schema}.users;
 CREATE TRIGGER tomldiary_watch AFTER INSERT OR UPDATE ON {schema}.users
     FOR EACH ROW EXECUTE FUNCTION {schema}.notify_watchers({channel})"""
 LISTEN: LiteralString = "LISTEN {channel}"
