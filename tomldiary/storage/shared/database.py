@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from tomldiary.errors import BackendError
 from tomldiary.history.record import next_sequence
-from tomldiary.toml.values import checked_number, checked_text
+from tomldiary.toml.values import check_unicode, checked_number, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -120,10 +120,10 @@ class Step:
 
 
 def check_options(timeout: object, **texts: object) -> None:
-    """Raise InvalidValue unless `timeout` is a number of seconds from 0 to a day and the others are texts."""
+    """Raise InvalidValue unless `timeout` is a number of seconds from 0 to a day and the others are texts in UTF-8."""
     for name, text in texts.items():
-        checked_text(text, name)
-    expected = f"more than 0 seconds, and at most {LONGEST_TIMEOUT:,}"
+        check_unicode(checked_text(text, name), name)
+    expected = f"more than 0 and at most {LONGEST_TIMEOUT:,} seconds"
     checked_number(timeout, "timeout", expected, lambda each: 0 < each <= LONGEST_TIMEOUT)
 
 
