@@ -1066,6 +1066,7 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
         ("valkey://localhost/0", '"redis://" \\(also for Valkey\\)'),
         ("postgresql+psycopg://localhost/x", 'a URL that begins with "postgresql://"'),
         (" redis://u:p@localhost/0", "' redis://localhost/0': there is no backend for this kind"),
+        (Path("postgresql://u:p@localhost/x"), "'postgresql:/localhost/x': a Path drops a slash"),
     ],
 )
 def test_a_wrong_address_is_refused_at_once(url, message):
