@@ -40,6 +40,10 @@ class Endings(RunTree, BaseCallbackHandler):
         self._handed_off: dict[UUID, list[tuple[Any, Failed, ParentCommand]]] = {}
         """By the outermost graph."""
 
+    def config_here(self) -> RunnableConfig:
+        """See `RunTree.config_here`."""
+        return ensure_config()
+
     def watch(
         self,
         config: RunnableConfig,
@@ -95,10 +99,10 @@ class Endings(RunTree, BaseCallbackHandler):
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
         """Report the error of a run."""
         watched = self._watched.pop(run_id, {}).values()
-        if isinstance(error, ParentCommand) and run_id in self._parents:
-            outermost = run_id
-            while outermost in self._parents:
-                outermost = self._parents[outermost]
+        outermost, around = run_id, self._parents.get(run_id)
+        while around is not None:
+            outermost, around = around, self._parents.get(around)
+        if isinstance(error, ParentCommand) and outermost != run_id:
             kept = self._handed_off.setdefault(outermost, [])
             kept += [(run, failed, error) for run, failed in watched]
             watched = ()

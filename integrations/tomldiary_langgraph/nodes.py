@@ -241,6 +241,10 @@ def extract_node(
 class _Runs(RunTree, BaseCallbackHandler):
     """The tree of a process's runs."""
 
+    def config_here(self) -> RunnableConfig:
+        """See `RunTree.config_here`."""
+        return ensure_config()
+
 
 @cache
 def runs() -> RunTree:

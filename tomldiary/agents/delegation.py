@@ -37,7 +37,8 @@ class RunTree:
     ignore_llm = ignore_chat_model = ignore_retriever = True
 
     def __init__(self) -> None:
-        self._parents: dict[UUID, UUID] = {}
+        self._parents: dict[UUID, UUID | None] = {}
+        """The run around each running one; None if there is none."""
         self._children: dict[UUID, set[UUID]] = {}
         self._tools: set[UUID] = set()
         """The runs that are tool calls."""
@@ -52,17 +53,33 @@ class RunTree:
         **__: Any,
     ) -> None:
         """Record the parent run of a graph, a node or another chain."""
-        if parent_run_id is not None:
-            self._parents[run_id] = parent_run_id
-            self._children.setdefault(parent_run_id, set()).add(run_id)
+        around = self._around(parent_run_id)
+        self._parents[run_id] = around
+        if around is not None:
+            self._children.setdefault(around, set()).add(run_id)
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
     ) -> None:
         """Record a tool that runs within a chain. A tool that the application calls has no parent and is ignored."""
-        if parent_run_id is not None:
+        around = self._around(parent_run_id)
+        if around is not None:
             self._tools.add(run_id)
-            RunTree.on_chain_start(self, run_id=run_id, parent_run_id=parent_run_id)
+            RunTree.on_chain_start(self, run_id=run_id, parent_run_id=around)
+
+    def _around(self, named: UUID | None) -> UUID | None:
+        """Return the run around a new one, or None.
+
+        Args:
+            named: The parent of which LangChain tells. With LangSmith's tracing it may be a traced function of the host,
+                which sends no events.
+        """
+        around = named if named in self._parents else self.run_of(self.config_here())
+        return around if around in self._parents else None
+
+    def config_here(self) -> Any:
+        """Return the LangChain config of the calling code."""
+        raise NotImplementedError
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Remove an ended run and its children, because some cancelled children send no end event."""

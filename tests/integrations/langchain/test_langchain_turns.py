@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from itertools import count
 from typing import Any
 
@@ -35,6 +35,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
+from langsmith import traceable
 from pydantic import BaseModel
 from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
 
@@ -46,6 +47,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore
+from traced_runs import traced
 
 NOOP = calling(("noop", {}))
 
@@ -931,8 +933,9 @@ def test_two_agents_of_a_graph_submit_each_message_once(writer, chain, is_shared
 
 
 @both
+@pytest.mark.parametrize("is_traced", [False, True])
 @pytest.mark.parametrize("remembers", [True, False])
-def test_words_before_a_handoff_are_submitted_once(writer, mode, remembers):
+def test_words_before_a_handoff_are_submitted_once(writer, mode, remembers, is_traced):
     @tool
     def hand_off(runtime: ToolRuntime) -> Any:
         """Hand off."""
@@ -951,8 +954,9 @@ def test_words_before_a_handoff_are_submitted_once(writer, mode, remembers):
     builder.add_node("front", front, destinations=("expert",))
     builder.add_node("expert", agent("expert", AIMessage("Done.")))
     graph = builder.add_edge(START, "front").compile(checkpointer=InMemorySaver())
-    for text in ("I like rain.", "I like snow."):
-        talk(graph, text, THREAD, mode)
+    with traced() if is_traced else nullcontext():
+        for text in ("I like rain.", "I like snow."):
+            traceable(talk)(graph, text, THREAD, mode)
     answer = "Done." if remembers else ""
     assert ended(writer) == [
         ("completed", "I like rain.", answer),

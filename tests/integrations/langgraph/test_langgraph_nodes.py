@@ -28,6 +28,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
+from langsmith import traceable
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -44,6 +45,7 @@ from tomldiary.errors import (
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
 from tomldiary_langgraph.nodes import runs
+from traced_runs import traced
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 AT_ONCE = RetryPolicy(max_attempts=2, initial_interval=0.01, jitter=False)
@@ -394,6 +396,30 @@ def test_words_in_a_tool_that_the_host_calls_itself_are_a_turn():
 
     assert ask.invoke({"text": "I like rain."}) == "ok"
     assert extractor.turns == [("t1", "I like rain.", "ok")]
+
+
+@pytest.mark.parametrize("is_in_tool", [True, False])
+def test_a_traced_function_of_the_host_changes_no_turn(is_in_tool):
+    extractor = Noted()
+    diary = Diary("memory:", agent=extractor)
+    inner = graph_of([("chat", chat_node(answering("ok"))), ("extract", extract_node(diary))])
+
+    def asked(text):
+        return inner.invoke({"messages": [HumanMessage(text)]}, ALICE)["messages"][-1].text
+
+    @tool
+    def ask(text: str) -> str:
+        """Ask the graph."""
+        return traceable(asked)(text) if is_in_tool else asked(text)
+
+    with traced():
+        if is_in_tool:
+            call = {"name": "ask", "args": {"text": "Find flights."}, "id": "1"}
+            graph = graph_of([("work", ToolNode([ask]))])
+            graph.invoke({"messages": [AIMessage("", tool_calls=[call])]})
+        else:
+            traceable(lambda: ask.invoke({"text": "I like rain."}))()
+    assert extractor.turns == ([] if is_in_tool else [("t1", "I like rain.", "ok")])
 
 
 def test_a_left_stream_of_events_leaves_nothing_in_the_tree_of_runs():
