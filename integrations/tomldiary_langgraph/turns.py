@@ -176,19 +176,35 @@ def current_turn(
     start = turn_start(thread)
     if start is None:
         return None
-    words = last_words(thread)
-    ends = [digest(one.id, one.text, words) if one.id else "" for one in thread]
-    over = next((number for number, end in enumerate(ends) if end in ended), None)
+    asked = [number for number in range(start, len(thread)) if thread[number].by == "user"]
+    ends = _ends(thread)
+    known = [number for number in range(start, len(thread)) if ends[number] in ended]
+    over = next((number for number in known if number >= asked[-1]), None)
     turn = thread[start if over is None else over + 1 :]
     if not exchange_of(turn)[1] and not any(one.is_answer for one in turn):
         return None
-    asked = [number for number in range(start, len(thread)) if thread[number].by == "user"]
-    own = own_words(thread, asked, is_others)
+    left = asked
+    # The result of a tool may have ended a recorded turn, which has the words of one user.
+    for number in known if over is None else ():
+        [*_, last] = [each for each in asked if each <= number]
+        whose = is_others(thread[last])
+        left = [each for each in left if each > last or is_others(thread[each]) != whose]
+    own = own_words(thread, left, is_others)
     if over is not None:
         earlier = tuple(earlier_exchanges(thread, over + 1))
         return CurrentTurn(turn, earlier, over + 1, ends[-1], thread[over].id)
     turn = own_part(thread[own[0] :], {thread[number].id for number in set(asked) - set(own)})
     return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0], ends[-1])
+
+
+def _ends(thread: Sequence[Spoken]) -> list[str]:
+    """Return the `end` of a turn for each message that may be its last one."""
+    words = last_words(())
+    ends: list[str] = []
+    for one in thread:
+        words = last_words([one]) if one.by == "user" else words
+        ends.append(digest(one.id, one.text, words) if one.id else "")
+    return ends
 
 
 def unanswered(thread: Sequence[Spoken]) -> tuple[list[Spoken], tuple[str, ...]]:

@@ -13,7 +13,7 @@ from typing import Annotated
 from uuid import uuid4
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -506,6 +506,20 @@ def test_a_resumed_run_records_recorded_words_no_second_time_in_another_process(
         with _saver("sqlite", tmp_path) as saver:
             builder.compile(checkpointer=saver).invoke(given, ALICE)
     assert [one[1:] for one in noted.turns] == [("I am Ann.", "Noted."), ("", "Noted, sure.")]
+
+
+def test_words_of_a_turn_that_a_tool_ended_are_in_no_turn_of_another_process(tmp_path):
+    def pay(_state):
+        call = {"name": "pay", "args": {}, "id": "1"}
+        told = ToolMessage("Paid.", tool_call_id="1")
+        return {"messages": [AIMessage("", tool_calls=[call]), told]}
+
+    noted = Noted()
+    for user, given in (("ann", ANN), ("ann", {"messages": [("user", "Again.")]}), ("bob", BOB)):
+        in_room(given, user, "settings", "sync", tmp_path, noted, pay)
+    assert noted.turns == [
+        ("ann", "I am Ann.", "Paid."), ("ann", "Again.", "Paid."), ("bob", "I am Bob.", "Paid."),
+    ]  # fmt: skip
 
 
 def test_edited_words_are_recorded_by_another_process_though_their_answer_stays(tmp_path):
