@@ -209,6 +209,22 @@ def test_a_new_entry_goes_after_its_siblings_before_a_free_comment():
     assert edit.done().text == HAND.replace("# about coffee\n\n# ---- dislikes", added)
 
 
+@pytest.mark.parametrize(
+    ("written", "values", "expected"),
+    [
+        ('a = """\nb\n""" # one\n', {"c": 1}, "# two\nc = 1\n"),
+        ("a.b = { c = 1 } # one\n", {"a": {}}, "# two\na = {}\n"),
+    ],
+)
+def test_a_new_field_of_a_hand_written_table_stands_before_a_free_comment(
+    written, values, expected
+):
+    free = "\n# free\n"
+    edit = Edit(Document.parse(f"[x]\n{written}# two\n{free}"))
+    edit.put(("x",), values)
+    assert edit.done().text == f"[x]\n{expected}{free}"
+
+
 def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
     edit = Edit(Document.parse(HAND))
     assert edit.delete(("preferences", "likes", "pref001"))
