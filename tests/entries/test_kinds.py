@@ -28,10 +28,6 @@ class TaskKind(EntryKind):
     def current(self, document, rules, at):
         return lambda _, entry: str(entry.get("until", "9")) > at.date().isoformat()
 
-    def holding(self, group, entries):
-        known = dict(entries)
-        return lambda name, at: str(known[name].get("until", "9")) > at.date().isoformat()
-
 
 @pytest.fixture
 def tasks():

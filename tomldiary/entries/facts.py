@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.entries.fields import columns_of, entry_data, tables_at
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.views import ListView, Viewed, counted
 from tomldiary.text.incremental_index import Marked, ask
 from tomldiary.toml.values import decode_nulls, moment, render_path, same_value
@@ -185,6 +187,14 @@ class Facts:
             )
         return found
 
+    def keys(self, name: str, at: datetime) -> set[str]:
+        """Return the keys of the valid facts of a type; of a temporal one, of those that hold at a time."""
+        schema = self.schema(name)
+        found = [each for each in self._ask(name, lambda index: index.held(None)) if each]
+        if schema.constraint.temporal:
+            found = [each for each in chained(schema, found) if each.holds(at)]
+        return {each.key for each in found}
+
     def fact(self, schema: FactSchema, held: Held) -> Fact:
         """Return an entry as a typed fact."""
         entry = held.entry
@@ -325,6 +335,8 @@ def group_of(schema: FactSchema, key: str) -> str:
     return _head(key) if schema.constraint.temporal else key
 
 
+@cleared_on_forget
+@lru_cache(maxsize=16384)
 def _head(key: str) -> str:
     """Return a key without the start time at its end."""
     head, at, tail = key.rpartition("@")

@@ -361,14 +361,6 @@ class EntryKind:
         """Return the groups in which a prompt shows the entries."""
         return [Group("", 1.0, lambda: columns_of(tables.table((self.name,)) or {}))]
 
-    def holding(
-        self,
-        group: Group,
-        entries: Iterable[tuple[str, Mapping[str, Any]]],
-    ) -> Callable[[str, datetime], bool] | None:
-        """Return a function that returns whether an entry of a group holds at a time; None if all always do."""
-        return None
-
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         """Return statistics of documents as a JSON value without remembered text."""
         return sum(1 for each in documents.values() for _ in self.entries(each, rules))

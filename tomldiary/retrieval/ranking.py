@@ -16,7 +16,7 @@ from tomldiary.text.incremental_index import Following, ask
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from tomldiary.entries.kind import EntryKind, Group, Rank, Rules
@@ -67,7 +67,6 @@ class _Ranking(Following):
 
     def _clear(self) -> None:
         super()._clear()
-        self._times: tuple[Callable[[str, datetime], bool] | None] | None = None
         self._shown: list[ShownFact | None] = []
         self._ranked: list[ShownFact] | None = None
         self._moved: dict[int, ShownFact] = {}
@@ -85,14 +84,6 @@ class _Ranking(Following):
             self._ranked = _alternating(shown)
         return self._ranked
 
-    def holding(self, at: datetime) -> list[ShownFact]:
-        """Return the lines that are valid at a time, the most important first; not a copy."""
-        if self._times is None:
-            known = [(fact.name, fact.entry) for fact in self._shown if fact is not None]
-            self._times = (self._kind.holding(self._group, known),)
-        holds = self._times[0]
-        return self.ranked if holds is None else [f for f in self.ranked if holds(f.name, at)]
-
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._shown):
             self._shown.append(None)
@@ -102,13 +93,13 @@ class _Ranking(Following):
             name = f"{self.category}/{key}" if self.category else key
             fact = self._moved.get(id(fields)) or self._fact(name, fields)
         self._shown[number] = fact
-        self._ranked = self._times = None
+        self._ranked = None
 
     def _forget(self, known: int) -> None:
         # Entries that only moved within the file keep their lines.
         self._moved = {id(fact.entry): fact for fact in self._shown[known:] if fact is not None}
         del self._shown[known:]
-        self._ranked = self._times = None
+        self._ranked = None
 
     def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
         """Return an entry as a line, or None if it is not shown."""
@@ -125,11 +116,15 @@ def ranked(
 
     Entries that cannot be read or are not valid at the time are omitted.
     """
-    return [
-        (group.weight, ask(document, _place(kind, group), partial(_Ranking, kind, group), group.columns,
-                           lambda found: found.holding(at)))
-        for group in kind.groups(document, rules)
-    ]  # fmt: skip
+    holds = kind.current(document, rules, at)
+    found: list[tuple[float, list[ShownFact]]] = []
+    for group in kind.groups(document, rules):
+        make = partial(_Ranking, kind, group)
+        facts = ask(document, _place(kind, group), make, group.columns, lambda known: known.ranked)
+        if holds is not None:
+            facts = [fact for fact in facts if holds(fact.name, fact.entry)]
+        found.append((group.weight, facts))
+    return found
 
 
 def _place(kind: EntryKind, group: Group) -> tuple[object, ...]:

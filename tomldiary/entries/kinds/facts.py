@@ -24,7 +24,7 @@ from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tomldiary.toml.document import Document, Path
 
@@ -70,19 +70,6 @@ class FactKind(EntryKind):
             weight = 1.0 if schema is None else schema.weight
             found.append(Group(name, weight, partial(columns_of, table), schema))
         return found
-
-    def holding(
-        self, group: Group, entries: Iterable[tuple[str, Mapping[str, Any]]]
-    ) -> Callable[[str, datetime], bool] | None:
-        schema = group.schema
-        if schema is not None and not schema.constraint.temporal:
-            return None
-        keys = len(group.name) + 1  # a type in a file may have a slash
-        rows = [Held(name[keys:], entry, *interval(entry)) for name, entry in entries]
-        if schema is not None:  # without a schema, it is unknown which facts end each other
-            rows = chained(schema, rows)
-        held = {f"{group.name}/{each.key}": each for each in rows}
-        return lambda name, at: held[name].holds(at)
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         document = documents[self.name]
@@ -178,12 +165,10 @@ class _Current:
 
     def __call__(self, name: str, entry: Mapping[str, Any]) -> bool:
         type_, _, key = name.partition("/")
-        schema = self._book.registered(type_)
-        if schema is None:  # its constraint is unknown, but its interval may be stored
+        if (
+            self._book.registered(type_) is None
+        ):  # its interval may be stored, but not its constraint
             return Held(key, entry, *interval(entry)).holds(self._at)
-        if not schema.constraint.temporal:
-            return self._book.wrong(schema, key, entry) is None
         if type_ not in self._held:
-            held = self._book.held(type_)
-            self._held[type_] = {each.key for each in held if each.holds(self._at)}
+            self._held[type_] = self._book.keys(type_, self._at)
         return key in self._held[type_]

@@ -123,14 +123,6 @@ class ItemKind(EntryKind):
 
         return [Group(self.namespace, 1.0, columns)]
 
-    def holding(
-        self, group: Group, entries: Iterable[tuple[str, Mapping[str, Any]]]
-    ) -> Callable[[str, datetime], bool] | None:
-        known = {name: entry for name, entry in entries if "_expires" in entry}
-        if not known:
-            return None
-        return lambda name, at: name not in known or self.is_unexpired(name, known[name], at)
-
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         counts: dict[str, int] = {}
         for document, each in documents.items():
