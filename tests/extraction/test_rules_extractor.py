@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tomldiary.extraction.rules import rules
+from tomldiary.extraction.rules.phrases import Language
 from tomldiary.extraction.rules.rules import MAX_STATEMENTS, Statement, find_statements
 from tomldiary.extraction.rules.sentences import MAX_CHARACTERS, MAX_SENTENCE
 
@@ -271,13 +271,13 @@ def test_a_sentence_longer_than_the_cap_is_not_a_statement():
 )  # fmt: skip
 def test_a_hostile_megabyte_takes_no_longer_than_the_cap(unit, monkeypatch):
     looked_at: list[int] = []
-    plain_form = rules.plain_form
+    plain_form = Language.plain_form
 
-    def counting(sentence: str) -> str:
+    def counting(language: Language, sentence: str) -> str:
         looked_at.append(len(sentence))
-        return plain_form(sentence)
+        return plain_form(language, sentence)
 
-    monkeypatch.setattr(rules, "plain_form", counting)
+    monkeypatch.setattr(Language, "plain_form", counting)
     message = unit * (1_000_000 // len(unit))
     assert find_statements(message, TASTES) == find_statements(
         message[: MAX_CHARACTERS + 1], TASTES

@@ -78,6 +78,8 @@ def test_what_a_question_asks_to_remember_is_a_statement(asked):
         ("Soy vegana. ¿Qué puedo cocinar?", ["Soy vegana."]),
         ("Peux-tu m'aider, je suis végane, que puis-je cuisiner ?", []),
         ("Übersetze:\nIch liebe Hunde.", []),
+        ("Ich bin vegan. Übersetze:\nIch liebe Hunde.", ["Ich bin vegan."]),
+        ("Aber wenn ich Tee mag, mag ich Kaffee.", []),
         ("„Ich liebe Hunde“, sagte er.", []),
         ("Vergiss das. Ich mag Tee.", ["Ich mag Tee."]),
         ("Ich mag Tee. Kannst du mir helfen? Ich plane eine Reise.", ["Ich mag Tee."]),
@@ -126,13 +128,15 @@ def test_a_number_at_the_end_of_a_sentence_ends_it(first):
     assert "I live in Rome." in found(f"{first} I live in Rome. I love jazz and I love tea.")
 
 
-@pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.lasting])
+@pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.is_supported])
 def test_every_table_has_all_its_parts(code):
-    table = LANGUAGES[code]
-    assert {"allergy", "dislike", "like", "biography", "work", "family"} <= table.lasting.keys()
-    assert all([table.asks, table.opens, table.forgets, table.keeps, table.supposes])
-    assert table.hands_over
-    assert table.patterns.lasting.search(table.plain_form("")) is None
+    language = LANGUAGES[code]
+    kinds = {"allergy", "dislike", "like", "biography", "work", "family"}
+    assert kinds <= language.table["lasting"].keys()
+    parts = ("asks", "opens", "forgets", "keeps", "supposes", "says", "hands_over", "first_person")
+    assert all(language.table[part] for part in parts)
+    assert language.search("lasting", language.plain_form("")) is None
+    assert language.table.keys() <= LANGUAGES["en"].table.keys()
 
 
 @pytest.mark.parametrize(

@@ -27,27 +27,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LimitReached
-from tomldiary.extraction.rules.phrases import (
-    ALLERGY,
-    FIRST_PERSON,
-    HOMES,
-    LANGUAGES,
-    LASTING,
-    PASSING,
-    SO,
-    Language,
-    compile_phrases,
-)
+from tomldiary.extraction.rules.phrases import ENGLISH, FILE, LANGUAGES, Language
 from tomldiary.extraction.rules.sentences import (
-    ENGLISH,
     MAX_CHARACTERS,
-    asks_to_forget,
     hands_over,
     is_request,
     is_small_talk,
     language_of,
-    plain_form,
-    points_back,
     split_sentences,
 )
 from tomldiary.logging import get_logger
@@ -61,47 +47,12 @@ if TYPE_CHECKING:
 _logger = get_logger(__name__)
 MAX_STATEMENTS = 20  # of a turn
 _LONGEST_ANSWER = 12  # words
-_DECLINES = compile_phrases(
-    r"""(?:no|nope|nah|none|not|never|nothing|neither|no idea|i do not know|i would rather not|pass|skip)
-    i (?:do|am|have|did|would|can) not
-    (?:thanks|thank you|hi|hello|hey|bye|good (?:morning|evening|night))(?: (?!yes|yeah|yep)\w+)? $
-    (?:ok|okay|great|sure thing) $""",
-    start=SO,
-)
 _TELLING = 8
 """The minimum number of words of a statement."""
 _LONG_MESSAGE = 40
 """The minimum number of words of a message that has statements besides a request."""
-_YOU = compile_phrases("you|yours?|yourself")
 _OF_THE_ASSISTANT = re.compile(" (?:i|we|me|my|our|mine)(?= )")
 _OF_THE_USER = re.compile(" (?:(?:do|did|would|can|could|will) )?you ")
-_HYPOTHETICAL = compile_phrases(
-    """if|suppose|supposing|imagine|pretend|assume|assuming|what if|say|unless|whether|hypothetically
-    theoretically|in theory|for example|for instance|i wish (?:i|we)|as the ~(?:saying|song|proverb)
-    in (?:the|a|this|that|my) (?:\\w+ )?(?:novel|story|book|film|movie|song|poem|play|game|dream|show|episode)
-    (?:oh sure|oh great|oh yeah|yeah right|yeah sure|oh joy)""",
-    start=SO,
-)
-_DENIED = compile_phrases(  # or said by another one than the user
-    """(?:novel|story|book|film|movie|song|poem|play|game|dream) (?:where|in which|about how) i
-    it is not true|(?:am|was) not saying|never said|(?:nobody|no one) (?:said|says|thinks)
-    (?:which|that|it) (?:is|was) (?:wrong|false|not true|incorrect|a lie|a mistake)
-    (?:hero|character|protagonist|narrator|singer|author|lyrics|song|book|poem|ai|assistant|bot|you) ~(?:said|says|told|wrote|claims?|claimed) ~i"""
-)
-_AT_HAND = compile_phrases(  # makes a passing remark part of the assistant's task
-    """errors?|code|bugs?|scripts?|function|files?|command|api|install(?:ed|ing)?|regex|query|compile|prompt
-    output|dataframes?|docs|documentation|server|database|following|essay|assignment|homework|report|paper
-    question|problem|spreadsheet|pdf|email|as if|if i (?:were|was|had)"""
-)
-_SPEAKS = compile_phrases("said|says|say|told|wrote|writes|asked|replied|goes|shouted|called")
-_SPEAKS_ELSEWHERE = compile_phrases(  # in the other languages
-    "sagte|sagt|meinte|meint|schrieb|schreibt|fragte|dijo|dice|escribió|preguntó|dit|écrit|demandé|disse|diz|escreveu|detto|scritto|chiesto"
-)
-_EXAMPLE = compile_phrases("zum beispiel|por ejemplo|par exemple|por exemplo|per esempio", start="")
-_SPLICE = re.compile(
-    r"(?:[,;]\s|\s(?:--?|[\u2013\u2014])\s)(?:so\s|and\s|but\s)?(?=(?:can|could|would|will|what|which|how|where|do|does|is|are|should|any)\s)",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +86,9 @@ def find_statements(
     code = code or language_of(user_msg[:MAX_CHARACTERS])[0]
     if not categories or not code:
         return []
-    sentences = (
-        chain(_answers(user_msg, question), _lasting_sentences(user_msg))
-        if code == ENGLISH
-        else _sentences_in(LANGUAGES[code], user_msg)
-    )
-    for sentence, kind in sentences:
+    language = LANGUAGES[code]
+    answers = _answers(user_msg, question) if language is ENGLISH else ()
+    for sentence, kind in chain(answers, _lasting_sentences(language, user_msg)):
         if len(found) == MAX_STATEMENTS:
             break
         key = identity(sentence)
@@ -151,155 +99,90 @@ def find_statements(
 
 def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
     """Yield the last question of the assistant with the user's short answer to it, and its kind."""
-    questions = [text for text, mask in split_sentences(said) if "?" in mask[-4:]]
-    answer, mask = next(split_sentences(message), ("", ""))
-    plain = plain_form(mask)
+    questions = [text for text, mask in split_sentences(said, ENGLISH) if "?" in mask[-4:]]
+    answer, mask = next(split_sentences(message, ENGLISH), ("", ""))
+    plain = ENGLISH.plain_form(mask)
     if not questions or not answer or "?" in mask or len(plain.split()) > _LONGEST_ANSWER:
         return
-    if _DECLINES.match(plain) or is_request(plain) or asks_to_forget(plain):
+    if ENGLISH.match("declines", plain) or is_request(ENGLISH, plain):
         return
-    if LASTING.search(plain):
+    if ENGLISH.search("forgets", plain) or ENGLISH.search("lasting", plain):
         return  # a separate statement
     # In the first person: "do you have allergies" is matched as "i have allergies".
-    about = _OF_THE_ASSISTANT.sub(" _", plain_form(questions[-1]))
+    about = _OF_THE_ASSISTANT.sub(" _", ENGLISH.plain_form(questions[-1]))
     asked = _OF_THE_USER.sub(" i ", about).replace(" your ", " my ")
     asked = asked.replace(" are i ", " i am ").replace(" were i ", " i was ")
     asked = asked.replace(" have i ", " i have ").replace(" i any ", " i ")
-    match = ALLERGY.search(asked) or LASTING.search(asked)
-    if match is not None and match.lastgroup is not None:
-        yield f"{questions[-1]} {answer}", match.lastgroup
+    if kind := ENGLISH.kind("lasting", asked):
+        yield f"{questions[-1]} {answer}", kind
 
 
-def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
+def _lasting_sentences(language: Language, message: str) -> Iterator[tuple[str, str]]:
     """Yield each sentence of lasting interest with the name of its kind."""
-    sentences, asked = _own_sentences(message)
-    is_told = len(message.split()) >= _LONG_MESSAGE
-    is_personal = not any(_AT_HAND.search(plain) for _, plain, _ in sentences)
+    sentences, asked = _own_sentences(language, message)
+    knows_tasks = "tasks" in language.table
+    is_told = knows_tasks and len(message.split()) >= _LONG_MESSAGE
+    is_told = is_told and not any(language.search("tasks", plain) for _, plain, _ in sentences)
     for text, plain, alone in sentences:
-        if not FIRST_PERSON.search(plain) or _HYPOTHETICAL.match(plain) or _DENIED.search(plain):
+        if not language.search("first_person", plain) or language.match("supposes", plain):
             continue
-        match = ALLERGY.search(plain) or LASTING.search(plain)
-        if match is None and alone and not _AT_HAND.search(plain):
-            if not asked or (is_told and is_personal):
-                match = PASSING.search(plain)
+        if language.search("denies", plain):
+            continue
+        kind = language.kind("lasting", plain)
+        if not kind and alone and not language.search("tasks", plain):
+            if not asked or is_told:
+                kind = language.kind("passing", plain)
             # Long enough for a statement, and not about the assistant.
-            is_long = not asked and plain.count(" ") > _TELLING
-            if match is None and is_long and not _YOU.search(plain):
-                yield text, "biography"
-                continue
-        if match is not None and match.lastgroup is not None:
-            yield text, match.lastgroup
+            is_long = knows_tasks and not asked and plain.count(" ") > _TELLING
+            if not kind and is_long and not language.search("you", plain):
+                kind = "biography"
+        if kind:
+            yield text, kind
 
 
-def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]:
-    """Yield each sentence of lasting interest in a message of another language, with the name of its kind."""
-    said = language.patterns
-    kept: list[tuple[str, str, bool]] = []
-    asked = False
-    for text, mask in split_sentences(message, language):
-        plain = language.plain_form(mask)
-        if said.forgets.search(plain):
-            continue
-        is_request = not said.keeps.match(plain) and (
-            "?" in mask[-4:] or bool(said.asks.search(plain) or said.opens.match(plain))
-        )
-        if ":" in mask and said.hands_over.search(plain):
-            return  # a text to work on follows
-        if is_request:
-            asked = True
-            splice = said.splice.search(mask)
-            text = text[: splice.start()] if splice else ""  # noqa: PLW2901 - the part before the question
-            plain = language.plain_form(text)
-            if not text or said.asks.search(plain) or said.opens.match(plain):
-                continue
-        if _EXAMPLE.match(plain) or (
-            ("__" in mask or ":" in mask) and _SPEAKS_ELSEWHERE.search(plain)
-        ):
-            continue
-        if said.first_person.search(plain) and not said.supposes.match(plain):
-            kept.append((text, plain, not is_request))
-    for text, plain, alone in kept:
-        match = said.allergy.search(plain) or said.lasting.search(plain)
-        if match is None and alone and not asked:
-            match = said.passing.search(plain)
-        if match is not None and match.lastgroup is not None:
-            yield text, match.lastgroup
-
-
-def _own_sentences(message: str) -> tuple[list[tuple[str, str, bool]], bool]:
+def _own_sentences(language: Language, message: str) -> tuple[list[tuple[str, str, bool]], bool]:
     """Return the sentences that are no request, and whether the message contains a request.
 
     Each sentence has its plain form, and whether it is complete or was cut from a question.
     """
     sentences: list[tuple[str, str, bool]] = []
     asked = False
-    for text, mask in split_sentences(message):
-        plain = plain_form(mask)
-        if asks_to_forget(plain):
-            if points_back(plain):
+    for text, mask in split_sentences(message, language):
+        plain = language.plain_form(mask)
+        if language.search("forgets", plain):
+            if language.search("points_back", plain):
                 sentences.clear()
             continue
-        request = is_request(plain, question="?" in mask[-4:])
-        if hands_over(plain, mask, request=request):
+        question = "?" in mask[-4:]
+        request = is_request(language, plain, question=question)
+        if hands_over(language, plain, mask, request=request):
             return sentences, True
         if request:
-            asked = asked or not is_small_talk(plain)
-            splice = _SPLICE.search(mask)
-            plain = plain_form(mask[: splice.start()]) if splice else ""
-            if splice and not is_request(plain):
+            asked = asked or not is_small_talk(language, plain, question=question)
+            splice = language.search("splices", mask)
+            plain = language.plain_form(mask[: splice.start()]) if splice else ""
+            if splice and not is_request(language, plain):
                 sentences.append((text[: splice.start()], plain, False))
-        elif not (("__" in mask or ":" in mask) and _SPEAKS.search(plain)):
+        elif not (("__" in mask or ":" in mask) and language.search("says", plain)):
             sentences.append((text, plain, True))
     return sentences, asked
 
 
 # The category of a statement: a guess, by counting shared words
 
-# Words for the topic of a sentence: those before the colon occur in the names of
-# categories, those after it in sentences. All are compared without a plural "s".
-_TOPICS = """
-dietary diet food nutrition eating cuisine meal cooking drink: vegan vegetarian pescatarian kosher halal
-    gluten dairy lactose food eat eating drink meat fish seafood nut peanut cheese spicy coffee tea wine meal
-    breakfast lunch dinner restaurant dish recipe cook sugar bread vegetable fruit chocolate carb pizza diet
-medical health condition medication wellness allergy: allergic allergy asthma diabetes diabetic medication
-    migraine doctor diagnosed surgery injury pain pregnant celiac epilepsy insulin intolerant disability
-family relationship people relation: wife husband spouse partner mother mom mum father dad brother sister
-    son daughter kid child parent girlfriend boyfriend friend cousin aunt uncle married engaged divorced
-work job career profession occupation employment: work job office boss manager company client colleague
-    career nurse teacher engineer developer lawyer designer freelance business team promoted accountant
-travel trip destination transport vehicle: travel trip flight fly hotel airport vacation hostel cruise
-    train abroad car drive airline
-interest hobby entertainment leisure activity media: movie film book novel read music song game guitar piano
-    painting photography hiking chess concert museum play series tv dance garden camping knitting pottery
-fitness sport exercise training wellness: gym run running jog yoga workout exercise marathon swim cycling
-    bike football tennis hike
-finance money budget shopping: budget money save saving debt invest cheap price salary
-pet animal: dog cat puppy kitten pet horse rabbit parrot hamster
-education learning study skill school: study learn learning course school university college degree exam
-technology tech tool software device setup: python laptop linux windows mac editor computer phone software
-style fashion clothing beauty appearance: wear clothes shoes dress makeup skin hair fabric
-home location residence place: live house apartment flat city moved hometown born
-"""
-_GENERAL = """general biography bio about profile personal background identity fact info information other
-    misc miscellaneous note anything everything else memory preference user"""
-_UNPLEASANT = "dislike hate aversion avoid allergy peeve"
-_PLEASANT = "like love favorite favourite loved liked"
-_OPPOSITES = {
-    "like": frozenset(_UNPLEASANT.split()),
-    "dislike": frozenset(_PLEASANT.split()),
-    "allergy": frozenset(_PLEASANT.split()),
-}
-_EMPTY = """the and for with that this thing user person people they their them what which from about has
-    have are who does other any all like want use not general item my i me a an of in on to is or"""
-_EMPTY_WORDS = frozenset(_EMPTY.split())
+_TOPICS = [
+    (frozenset(names.split()), frozenset(words.split())) for names, words in FILE["topics"].items()
+]
+_OPPOSITES = {kind: frozenset(words.split()) for kind, words in FILE["opposites"].items()}
+_EMPTY_WORDS = frozenset(FILE["empty"].split())
 _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def choose_category(kind: str, sentence: str, categories: Mapping[str, str]) -> str:
     """Return the category whose name and description have most words in common with the kind and the sentence."""
     said = _stems(sentence)
-    homes = HOMES[kind]
-    topics = [names for names, words in _topics() if words & said]
+    homes = FILE["homes"][kind].split()
+    topics = [names for names, words in _TOPICS if words & said]
     best, best_score = "", 0
     for category, description in categories.items():
         name, about = _profile(category), _profile(description) - _EMPTY_WORDS
@@ -314,15 +197,9 @@ def choose_category(kind: str, sentence: str, categories: Mapping[str, str]) -> 
     if best:
         return best
     return next(
-        (c for word in _GENERAL.split() for c in categories if word in _profile(c)),
+        (c for word in FILE["general"].split() for c in categories if word in _profile(c)),
         next(iter(categories)),
     )
-
-
-@lru_cache(maxsize=1)
-def _topics() -> list[tuple[frozenset[str], frozenset[str]]]:
-    rows = (row.split(":") for row in re.split(r"\n(?! )", _TOPICS.strip()))
-    return [(frozenset(names.split()), frozenset(words.split())) for names, words in rows]
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Identifies the language of a message, splits it into sentences, makes their plain form, and detects requests.
+"""Identifies the language of a message, splits it into sentences, and detects requests.
 
 Code, quotations and addresses are blanked out, since they are not the user's own words.
 """
@@ -8,52 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tomldiary.extraction.rules.phrases import (
-    FIRST_PERSON,
-    LANGUAGES,
-    LAST_FORMS,
-    LASTING,
-    SHORT_FORMS,
-    SO,
-    WORD,
-    Language,
-    compile_phrases,
-)
+from tomldiary.extraction.rules.phrases import ENGLISH, FILE, LANGUAGES, WORD, Language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENGLISH = "en"
 MAX_CHARACTERS = 20_000  # of a message; the rest is ignored
 MAX_SENTENCE = 600  # characters; anything longer is a pasted text, not a statement
-_INTENSIFIERS = """really absolutely truly strongly totally deeply particularly especially actually honestly
-    personally generally definitely simply just also still kinda very quite so pretty greatly intensely
-    extremely currently now completely genuinely firmly thoroughly utterly fully both big huge strong deep
-    intense severe serious real mild slight major lifelong certain profound great acute chronic extreme total
-    much please even already recently finally"""
-_FILLERS = frozenset(_INTENSIFIERS.split())
-_CONTRACTIONS = {
-    "an": "a",
-    "im": "i am",
-    "ive": "i have",
-    "dont": "do not",
-    "doesnt": "does not",
-    "cant": "can not",
-    "can't": "can not",
-    "cannot": "can not",
-    "won't": "will not",
-    "gonna": "going to",
-    "wanna": "want to",
-}
-_ENDINGS = {
-    "n't": "not",
-    "'m": "am",
-    "'ve": "have",
-    "'ll": "will",
-    "'d": "would",
-    "'re": "are",
-    "'s": "is",
-}
 _LOOK = 20  # characters around a full stop
 _INITIALS = "abcdefghjklmnopqrstuvwxyz"  # without "i", which ends sentences
 _QUOTE_MARKS = str.maketrans("\u2018\u2019\u02bc\u201c\u201d\u201e\u00ab\u00bb", "'" * 3 + '"' * 5)
@@ -65,26 +26,21 @@ _LOG_LINE = re.compile(
     rf"\s*\[?(?:\d{{4}}-\d\d-\d\d[ T](?:\d\d:|\W?{_LEVEL})|\d\d:\d\d:\d\d|{_LEVEL})\b"
 )
 _LABEL = re.compile(r"\s*(?:[-*]\s+)?([^\W\d_][\w.]*(?: \w+)?)\s?:\s")
-_ROLES = frozenset(
-    """user customer client human assistant ai bot chatgpt agent student teacher patient doctor interviewer
-    candidate speaker mom mum mother dad father wife husband friend boss kunde kundin nutzer assistent cliente
-    usuario usuário utente asistente assistente""".split()  # noqa: SIM905 - one word a line would be a page
-)
-_OWN_LABELS = frozenset(["me", "i", "ich", "yo", "moi", "eu", "io"])
+_ROLES, _OWN_LABELS = (frozenset(FILE[key].split()) for key in ("roles", "own_labels"))
+_SHORT_FORMS, _LAST_FORMS = (frozenset(FILE[key].split()) for key in ("short_forms", "last_forms"))
 _SOFT_WRAP = re.compile(r"(?<![.!?:;\n])\n(?=[a-z])(?!(?:i|i'm|im|i've|my|we|our)\b)")
 _BOUNDARY = re.compile(r"\n|(?<![.!?\u2026])[.!?\u2026]++[^\w\s]{0,8}+(?=\s|\Z)|\Z")
 _BULLETS = re.compile(
     r"(?:[-\u2022\u2013\s]|\*(?=\s|[^*]*\Z))*"
 )  # an asterisk may also begin emphasis
-_PLAIN_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 
 
-def split_sentences(message: str, language: Language | None = None) -> Iterator[tuple[str, str]]:
+def split_sentences(message: str, language: Language) -> Iterator[tuple[str, str]]:
     """Yield each sentence as typed, and with code, quotations and addresses blanked out.
 
     Args:
         message: The text.
-        language: The language of the text; None is English.
+        language: The language of the text.
     """
     cut, message = len(message) > MAX_CHARACTERS, message[:MAX_CHARACTERS]
     mask = _mask(message)
@@ -132,162 +88,56 @@ def _label(line: str) -> str:
     return found.group(1).lower() if found is not None else ""
 
 
-def _is_within_sentence(mask: str, start: int, end: int, language: Language | None) -> bool:
+def _is_within_sentence(mask: str, start: int, end: int, language: Language) -> bool:
     """Return whether the full stop before `end` belongs to a short form, an initial or an ordinal number."""
     before = mask[max(start, end - _LOOK) : end - 1]
     last = "".join(before.lower().split()[-1:])
-    if last in SHORT_FORMS:
+    if last in _SHORT_FORMS:
         return True
-    ordinal = language.patterns.ordinal if language else None
     is_initial = len(last) == 1 and last in _INITIALS
-    if not (last in LAST_FORMS or is_initial or (ordinal and ordinal.search(before))):
+    if not (last in _LAST_FORMS or is_initial or language.search("ordinals", before)):
         return False
     # A common word with a capital begins a sentence: "at 6 a.m. I run", but "at 6 a.m. Eastern Time".
     following = WORD.search(mask[end : end + _LOOK])
     word = following.group() if following else ""
-    common = language.words if language else _ENGLISH_WORDS
-    return not (word.istitle() and word.lower() in common)
-
-
-def plain_form(sentence: str) -> str:
-    """Return the form for matching phrases: one space around each word; see `phrases`."""
-    words: list[str] = [""]
-    for match in _PLAIN_WORD.finditer(sentence.lower()):
-        token = match.group()
-        word = "#" if token.isdigit() else _CONTRACTIONS.get(token, token)
-        if "'" in word:
-            ending = next((ending for ending in _ENDINGS if word.endswith(ending)), "")
-            word = f"{word.removesuffix(ending)} {_ENDINGS[ending]}" if ending else word
-        if word not in _FILLERS:
-            words.append(word)
-    plain = " ".join([*words, ""])
-    return plain.replace(" do not have a ", " have no ").replace(" do not have any ", " have no ")
+    return not (word.istitle() and word.lower() in language.words)
 
 
 # Requests
 
-_TOLD = "(?:that|what|about|it|this|these|those|everything|all|any|anything|i|my|we|our|me|the|how|where|when)"
-_KEEP = "(?:remember|store|save|keep|note|record|memori[sz]e|retain)"
-_FORGETS = compile_phrases(
-    f"""(?:forget|unlearn|erase|delete|scrap|disregard|never mind) (?:about )?{_TOLD}
-    (?:remove|drop|wipe|clear) {_TOLD} ~(?:memory|diary|notes|profile|records?)
-    (?:do not|never) (?:you )?{_KEEP} (?!to )
-    stop (?:remembering|storing|saving|keeping|noting|recording)""",
-    start=(
-        f"{SO}(?:(?:please|kindly|now|sorry|no|wait|can|could|would|will|should|may|you|go|ahead"
-        "|let us|to|and|i (?:want|need|ask|would like)) ){0,6}"
-    ),
-)
-_FORGETS_TOO = compile_phrases(
-    f"""(?:please|can you|could you|would you|will you|you can|you may|you should|and) forget {_TOLD}
-    (?<! i )forget (?:about )?(?:that|it|this) $
-    not (?:want|like) (?:you|this|that|it) (?:to be )?to {_KEEP}
-    (?:you should|should|must|can) not (?:be )?(?:{_KEEP}|remembered|stored|saved|kept|noted|recorded)
-    rather you (?:did |would |do )?not {_KEEP}"""
-)
-_POINTS_BACK = compile_phrases(
-    r"""forget (?:about )?(?:all (?:of )?)?(?:that|it|this)(?: please| again| now)? $
-    (?:forget|disregard|never mind|erase|delete|do not remember) ~i (?:have )?(?:said|told|wrote|mentioned)"""
-)
 _TAG = 6  # spaces in the plain form of a tag question ("isn't it great?")
-_CHAT = compile_phrases("you|yours?|yourself")
-_REMINDER = compile_phrases(
-    "(?:remember|note|keep in mind|bear in mind|do not forget|fyi) (?:that )?(?=(?:i|my|we|our) )",
-    start=SO,
-)
-_ASKS_TO_KEEP = compile_phrases(  # "Could you remember that I am vegan?"
-    f"(?:can|could|will|would) you (?:{_KEEP}|keep in mind|bear in mind) that (?=(?:i|my|we|our) )",
-    start=SO,
-)
-_OPENS_QUESTION = compile_phrases(
-    """(?:what|how|why|where|when|which|who|whose)(?! (?:i|my|we|our|a) )
-    (?:can|could|would|will|should|shall|do|does|did|is|are|was|were|am|have|has|may|might) <asked>
-    any (?:ideas?|tips|advice|suggestions?|recommendations?)""".replace(
-        "<asked>",
-        "(?:i|you|we|it|there|this|that|these|those|the|my|he|she|they|any|anyone|someone)",
-    ),
-    start=SO,
-)
-_ASKS = compile_phrases(
-    r"""you (?:would |might |could |can )?(?:recommend|suggest|advise)
-    (?:any|some|your|few|for|need|have|want|appreciate) (?:\w+ )?(?:ideas?|tips|advice|suggestions?)
-    (?:any|some|your|few|for|need|have|want|appreciate) (?:\w+ )?recommendations?
-    help (?:me|with)|(?:tell|give|show|send|teach|guide|walk|remind) me|(?:can|could|would|will) you
-    i (?:am|was) (?:looking (?:for|to)|wondering|curious|searching|asking|in (?:need|the market))
-    i would like (?:you|a|some|to know)|i would love (?:a|some|it)
-    i (?:want|need|would need|expect|ask|prefer|would prefer) (?:you|your)
-    i (?:want|need|would like|would love) (?:a|some|help|the|more|new|it|this|that|#)
-    i (?:want|need|would like|would love) to (?:know|see|get|have|find|make|create|write|use|buy|hear)
-    i (?:want|need|would like|would love) to (?:understand|ask|build|order|book|reserve|schedule)
-    your (?:answers?|responses?|repl(?:y|ies)|code|output|explanations?)|as a (?:ai|language model)"""
-)
-_ORDERS = compile_phrases(
-    """translate|rewrite|reword|rephrase|paraphrase|proofread|correct|edit|fix|improve|shorten|summari[sz]e
-    classify|analy[sz]e|extract|continue|complete|review|reply|respond|answer|write|convert|explain|identify
-    list|make|create|generate|describe|draft|compose|provide|compare|find|help|plan|design|add|remove|change
-    act|always|give|tell|show|calculate|solve|implement|build|recommend|suggest|advise""",
-    start=SO,
-)
-_NUDGES = compile_phrases(  # also addressed to the assistant, but no task
-    r"""use|never|do not|stop|let (?:us|is|me)|check|look|say|speak|talk|think|consider|run|try|keep|remember
-    note|call (?!me )\w+|wait|go|come|take|have a""",
-    start=SO,
-)
-_ROLE_PLAY = compile_phrases(  # the text that follows is not the user's own
-    """act as|you are (?:a|the|now)|pretend|role ?play|imagine|i want you to act|ignore all|assume the role
-    from now on|answer as|behave as|play the role""",
-    start="(?:(?:can|could|would|will) you )?",
-)
-_HANDLES_TEXT = compile_phrases(
-    """translate|rewrite|reword|rephrase|paraphrase|proofread|correct|edit|fix|improve|shorten|summari[sz]e
-    classify|analy[sz]e|extract|continue|complete|review|reply|respond|answer|write|convert|grade|explain
-    identify|following|below|text|sentence|paragraph|email|message|said|says|wrote|lyrics|quote|story|poem"""
-)
-_POINTS_BELOW = compile_phrases(
-    "following|below|this (?:text|sentence|paragraph|email|message|story|letter)"
-)
 
 
-def is_request(plain: str, *, question: bool = False) -> bool:
+def is_request(language: Language, plain: str, *, question: bool = False) -> bool:
     """Return whether a sentence is a question or an order; "remember that I ..." is neither.
 
     Args:
+        language: The language of the sentence.
         plain: The plain form of the sentence.
         question: Whether it ends with a question mark.
     """
-    if _ASKS_TO_KEEP.match(plain):
+    if language.match("keeps", plain):
         return False
-    if question or _REMINDER.match(plain):
+    if question or language.match("reminds", plain):
         return question
-    searched = _ASKS.search(plain)
-    return bool(searched or any(p.match(plain) for p in (_OPENS_QUESTION, _ORDERS, _NUDGES)))
+    return bool(language.search("asks", plain) or language.match("opens", plain))
 
 
-def asks_to_forget(plain: str) -> bool:
-    """Return whether a sentence asks to forget something, or not to remember it."""
-    return bool(_FORGETS.match(plain) or _FORGETS_TOO.search(plain))
-
-
-def points_back(plain: str) -> bool:
-    """Return whether a request to forget refers to an earlier sentence."""
-    return bool(_POINTS_BACK.search(plain))
-
-
-def is_small_talk(plain: str) -> bool:
+def is_small_talk(language: Language, plain: str, *, question: bool) -> bool:
     """Return whether a question is about the assistant ("and you?"), and no request for help."""
-    if _ASKS.search(plain) or _ORDERS.match(plain):
+    if language.search("asks", plain) or language.match("orders", plain):
         return False
-    if _CHAT.search(plain) or _NUDGES.match(plain):
+    if language.search("you", plain) or language.match("nudges", plain):
         return True
-    return plain.count(" ") <= _TAG and not FIRST_PERSON.search(plain)
+    return question and plain.count(" ") <= _TAG and not language.search("first_person", plain)
 
 
-def hands_over(plain: str, mask: str, *, request: bool) -> bool:
+def hands_over(language: Language, plain: str, mask: str, *, request: bool) -> bool:
     """Return whether a sentence is followed by a text to work on or a role to play, which is not about the user."""
-    if _ROLE_PLAY.match(plain) or (request and _POINTS_BELOW.search(plain)):
+    if language.match("role_play", plain) or (request and language.search("points_below", plain)):
         return True
     colon = mask.endswith(":") or (request and ":" in mask)
-    return colon and bool(_HANDLES_TEXT.search(plain))
+    return colon and language.search("hands_over", plain) is not None
 
 
 # Languages
@@ -311,11 +161,6 @@ _SCRIPTS = (
     ("Thai", re.compile("[\u0e00-\u0e7f]")),
     ("Hindi or another Indic language", re.compile("[\u0900-\u0dff]")),
 )
-_ENGLISH_WORDS = frozenset(
-    """the and i is am are my to of it that you for with not have this but on we our be at can what how your
-    would like if from they she he been just or a me do in was as an so will she don live love like hate
-    am has had by his her when there than who which more no its were them many much never always every""".split()  # noqa: SIM905 - a table
-)
 
 
 def language_of(text: str) -> tuple[str, str]:
@@ -331,18 +176,13 @@ def language_of(text: str) -> tuple[str, str]:
         if 2 * sum(len(script.findall(text)) for _, script in _SCRIPTS) > letters:
             return "", _SCRIPTS[0][0]
     words = WORD.findall(text.lower())[:_MOST]
-    best, most = ENGLISH, sum(word in _ENGLISH_WORDS for word in words)
-    is_unclear = len(words) <= _FEW and most < _SURE
-    if is_unclear:
-        most += _PHRASE_WORDS * (LASTING.search(plain_form(text)) is not None)
-    for code, language in LANGUAGES.items():
+    best, most = ENGLISH, 0
+    is_unclear = 0 < len(words) <= _FEW and sum(word in ENGLISH.words for word in words) < _SURE
+    for language in LANGUAGES.values():
         count = sum(word in language.words for word in words)
-        if is_unclear and language.lasting:
-            count += _PHRASE_WORDS * (
-                language.patterns.lasting.search(language.plain_form(text)) is not None
-            )
-        if count > most and (language.lasting or count >= _SURE):
-            best, most = code, count
-    if best == ENGLISH or LANGUAGES[best].lasting:
-        return best, ""
-    return "", LANGUAGES[best].name
+        if is_unclear and language.is_supported:
+            about_oneself = language.search("lasting", language.plain_form(text))
+            count += _PHRASE_WORDS * (about_oneself is not None)
+        if count > most and (language.is_supported or count >= _SURE):
+            best, most = language, count
+    return (best.code, "") if best.is_supported else ("", best.name)
