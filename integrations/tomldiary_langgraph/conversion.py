@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Op, Result
 
-    from tomldiary.store.store import Result as Answer
-    from tomldiary.store.writes import PreparedBatch
+    from tomldiary.store.batch import PreparedBatch
+    from tomldiary.store.operations import Result as Answer
 
 _OPERATIONS = (GetOp, PutOp, SearchOp, ListNamespacesOp)
 

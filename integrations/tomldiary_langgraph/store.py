@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
-    from tomldiary.store.writes import PreparedBatch
+    from tomldiary.store.batch import PreparedBatch
 
 _TTL_KEYS = (
     "default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes", "sweep_limit",
@@ -162,12 +162,11 @@ class DiaryStore(BaseStore):
         gets = [op for op in ops if isinstance(op, GetOp)]
         puts = [op for op in ops if isinstance(op, PutOp)] if self._embedder is None else []
         user = self._items.one_owner(op.namespace for op in gets or puts)
-        if user is not None and len(gets) == len(ops):
-            found = await self._items.aget(user, lambda: self._prepared(ops, user_here))
+        if user is not None and len(ops) == len(gets or puts):
+            found = await self._items.arun(
+                user, lambda: self._prepared(ops, user_here), session, puts=not gets
+            )
             return [result(each) for each in found]
-        if user is not None and len(puts) == len(ops):
-            await self._items.aput(user, lambda: self._prepared(ops, user_here), session)
-            return [None] * len(ops)
         if self._embedder is None:
             # Not `self.batch`: a subclass may override both methods, to count or to change operations once.
             return await in_thread(DiaryStore.batch, self, ops)

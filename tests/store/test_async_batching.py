@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -16,7 +17,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
 from tomldiary.history import verify as verification
 from tomldiary.history.record import parse_record
-from tomldiary.store.batch import Batches
+from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary_langgraph import DiaryStore
@@ -142,7 +143,7 @@ def test_puts_of_several_sessions_are_forgotten_separately(disk):
         puts = [Put(NS, f"k{n}", {"text": f"walnut {n}"}) for n in range(4)]
         await asyncio.gather(
             *(
-                items.aput("alice", functools.partial(items.prepare, [put]), f"s{n}")
+                items.arun("alice", functools.partial(items.prepare, [put]), f"s{n}", puts=True)
                 for n, put in enumerate(puts)
             )
         )
@@ -212,17 +213,19 @@ def test_cancelled_put_leaves_the_other_puts_stored(disk):
 def test_end_of_the_loop_cancels_waiting_puts():
     begun, free = threading.Event(), threading.Event()
 
-    def run(_user, calls):
+    def finish(_work, *, session):
+        assert session == "s"
         begun.set()
         free.wait(10)
-        return [None for _ in calls]
+        return [None]
 
-    batches = Batches(run)
+    batches = Batches(finish)
+    call = "s", lambda: PreparedBatch([Get(NS, "k")])
 
     async def main():
-        task = asyncio.create_task(batches.done("u", 1))
+        task = asyncio.create_task(batches.done("u", call))
         await asyncio.to_thread(begun.wait, 10)
-        later = asyncio.create_task(batches.done("u", 2))
+        later = asyncio.create_task(batches.done("u", call))
         await asyncio.sleep(0)
         (worker,) = {each for each in asyncio.all_tasks() if "_work" in repr(each)}
         worker.cancel()
@@ -235,29 +238,30 @@ def test_end_of_the_loop_cancels_waiting_puts():
     free.set()
 
     async def again():
-        return await batches.done("u", 3)
+        return await batches.done("u", call)
 
-    assert asyncio.run(again()) is None  # another loop
+    assert asyncio.run(again()) == [None]  # another loop
 
 
-def test_error_of_a_run_is_raised_to_each_of_its_calls():
-    def run(_user, calls):
-        if "bad" in calls:
-            raise LockTimeout("held")
-        return [None for _ in calls]
+def test_a_thread_that_cannot_start_is_an_error_of_each_call(disk):
+    class Full(ThreadPoolExecutor):
+        def submit(self, *_, **__):
+            raise RuntimeError("can't start new thread")
 
-    batches = Batches(run)
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
 
-    async def main():
-        first = await asyncio.gather(
-            batches.done("u", "bad"), batches.done("u", "x"), return_exceptions=True
-        )
-        return [*first, await batches.done("u", "y")]
+    async def run():
+        asyncio.get_running_loop().set_default_executor(Full())
+        calls = [store.aput(NS, "a", {}), store.aput(NS, "b", {})]
+        return await asyncio.gather(*calls, return_exceptions=True)
 
-    one, other, none = asyncio.run(main())
-    assert type(one) is type(other) is LockTimeout
+    with asyncio.Runner() as runner:
+        one, other = runner.run(run())
+        runner.get_loop().set_default_executor(ThreadPoolExecutor())
+        runner.run(store.aput(NS, "a", {}))
+    assert type(one) is type(other) is RuntimeError
     assert one is not other
-    assert none is None
+    assert store.get(NS, "a").value == {}
 
 
 def test_put_that_fails_when_applied_fails_alone(disk):
@@ -315,7 +319,7 @@ class Watched(ItemStore):
         return super().finish(work, *vectors, **named)
 
     def asked(self, *ops):
-        return self.aget("alice", lambda: self.prepare(ops))
+        return self.arun("alice", lambda: self.prepare(ops), puts=False)
 
 
 def test_gets_of_one_tick_are_one_read_and_an_invalid_one_fails_alone(disk):

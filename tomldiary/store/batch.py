@@ -1,91 +1,140 @@
-"""Batches of async calls: those that wait for one user run together in a worker thread."""
+"""Batches of operations, and the async ones that run together."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
+from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.fork_safety import renew_after_fork
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from tomldiary.store.operations import Operation, Result
 
-T = TypeVar("T")
-R = TypeVar("R")
 _MOST = 1024  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
 
 
 @dataclass(slots=True)
-class _Lane(Generic[T, R]):
-    """The waiting calls for one user in one event loop."""
+class PreparedBatch:
+    """A validated batch, and the texts and queries to embed before it runs."""
 
-    waiting: list[tuple[T, asyncio.Future[R]]] = field(
-        default_factory=list["tuple[T, asyncio.Future[R]]"]
+    ops: list[Operation]
+    texts: list[tuple[str, str]] = field(default_factory=list["tuple[str, str]"])
+    """Pairs of a user and a text."""
+    queries: list[str] = field(default_factory=list[str])
+    epochs: dict[str, int] = field(default_factory=dict[str, int])
+    signed_in: str | None = None
+    """The user whose namespaces the batch may use in addition to the shared ones; None allows all."""
+
+
+Call = tuple[str, Callable[[], PreparedBatch]]
+"""A session, and the function that prepares a batch."""
+
+
+class _Finish(Protocol):
+    def __call__(self, work: PreparedBatch, /, *, session: str) -> list[Result]: ...
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The waiting calls of one lane in one event loop."""
+
+    waiting: list[tuple[Call, asyncio.Future[list[Result]]]] = field(
+        default_factory=list["tuple[Call, asyncio.Future[list[Result]]]"]
     )
     worker: asyncio.Task[None] | None = None
 
 
-class Batches(Generic[T, R]):
-    """Runs calls in order in a worker thread, with at most one run at a time for a user in an event loop.
+class Batches:
+    """Runs batches in order in a worker thread, with at most one run at a time for a lane of an event loop.
 
-    Args:
-        run: The function that executes calls for a user, and returns the result or the error of each.
+    Waiting ones of the same session run as one batch. If one of them cannot be applied, each runs separately, so that
+    only the invalid one fails.
     """
 
-    def __init__(self, run: Callable[[str, Sequence[T]], Sequence[R | Exception]]) -> None:
-        self._run = run
+    def __init__(self, finish: _Finish) -> None:
+        self._finish = finish
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Make a new lock, and drop event loops, which a forked child does not run."""
         self._guard = threading.Lock()
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Lane[T, R]]] = (
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, _Lane]] = (
             WeakKeyDictionary()
         )
 
-    async def done(self, user: str, call: T) -> R:
-        """Wait until a call is done, and return its result or raise its error."""
+    async def done(self, lane: object, call: Call) -> list[Result]:
+        """Wait until a batch is done, and return its results or raise its error."""
         loop = running_loop()
         with self._guard:
             lanes = self._loops.setdefault(loop, {})
-        lane = lanes.get(user)
-        if lane is None:
-            lane = lanes[user] = _Lane()
-            lane.worker = loop.create_task(self._work(lanes, user, lane))
-        future: asyncio.Future[R] = loop.create_future()
-        lane.waiting.append((call, future))
+        mine = lanes.get(lane)
+        if mine is None:
+            mine = lanes[lane] = _Lane()
+            mine.worker = loop.create_task(self._work(lanes, lane, mine))
+        future: asyncio.Future[list[Result]] = loop.create_future()
+        mine.waiting.append((call, future))
         return await future
 
-    async def _work(self, lanes: dict[str, _Lane[T, R]], user: str, lane: _Lane[T, R]) -> None:
-        mine: list[tuple[T, asyncio.Future[R]]] = []
+    async def _work(self, lanes: dict[object, _Lane], name: object, lane: _Lane) -> None:
+        mine: list[tuple[Call, asyncio.Future[list[Result]]]] = []
         try:
             while lane.waiting:
                 mine = [each for each in lane.waiting[:_MOST] if not each[1].cancelled()]
                 del lane.waiting[:_MOST]
                 try:
-                    results = await in_thread(self._run, user, [call for call, _ in mine])
+                    results = await in_thread(self._run, [call for call, _ in mine])
                 except Exception as error:  # noqa: BLE001 - raised in the callers
                     results = [copy(error) for _ in mine]
                 for (_, future), result in zip(mine, results, strict=True):
-                    _finish(future, result)
+                    if future.done():
+                        continue  # its caller was cancelled
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
+                        future.set_result(result)
         finally:
             # The task may be cancelled at the end of the loop; callers must not wait forever.
-            lanes.pop(user, None)
+            lanes.pop(name, None)
             for _, future in [*mine, *lane.waiting]:
                 future.cancel()
 
+    def _run(self, calls: Sequence[Call]) -> list[list[Result] | Exception]:
+        """Return the results or the error of each batch."""
+        results: list[list[Result] | Exception] = []
+        for session, same in groupby(calls, key=itemgetter(0)):
+            works: list[PreparedBatch | Exception] = []
+            for _, prepare in same:
+                try:
+                    works.append(prepare())
+                except Exception as error:  # noqa: BLE001 - raised to the caller of this batch
+                    works.append(error)
+            ready = [work for work in works if isinstance(work, PreparedBatch)]
+            found = iter(self._finish_all(ready, session))
+            results += [work if isinstance(work, Exception) else next(found) for work in works]
+        return results
 
-def _finish(future: asyncio.Future[R], result: R | Exception) -> None:
-    if future.done():
-        return  # its caller was cancelled
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+    def _finish_all(
+        self, works: Sequence[PreparedBatch], session: str
+    ) -> list[list[Result] | Exception]:
+        try:
+            every = PreparedBatch([op for work in works for op in work.ops])
+            found = iter(self._finish(every, session=session))
+            return [list(islice(found, len(work.ops))) for work in works]
+        except (BackendError, Conflict, LockTimeout) as error:
+            return [copy(error) for _ in works]  # each would fail again
+        except Exception as error:  # noqa: BLE001 - raised to the callers
+            if len(works) == 1:
+                return [error]
+            return [met for work in works for met in self._finish_all([work], session)]

@@ -108,6 +108,7 @@ class List:
 
 
 Operation = Get | Put | Search | List
+Result = Item | list[Item] | list[tuple[str, ...]] | None
 
 
 def checked(op: Operation) -> Operation:

@@ -7,9 +7,7 @@ fail separately. Safe for threads and for any number of processes.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import open_here
@@ -26,7 +24,7 @@ from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
-from tomldiary.store.batch import Batches
+from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import (
     Get,
@@ -35,6 +33,7 @@ from tomldiary.store.operations import (
     Operation,
     Owners,
     Put,
+    Result,
     Search,
     UserLabel,
     checked,
@@ -43,7 +42,7 @@ from tomldiary.store.operations import (
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
 from tomldiary.store.ttl import Expiry, Sweeper, sweep
-from tomldiary.store.writes import STORAGE_ERRORS, ItemPuts, PreparedBatch
+from tomldiary.store.writes import ItemPuts
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
@@ -57,8 +56,6 @@ _logger = get_logger(__name__)
 R = TypeVar("R")
 Owned = dict[str, None]
 """A set of users in order."""
-
-Result = Item | list[Item] | list[tuple[str, ...]] | None
 
 
 class ItemStore(ItemPuts):
@@ -87,7 +84,7 @@ class ItemStore(ItemPuts):
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
-        self._gets = Batches(self._get_each)
+        self._batches = Batches(self.finish)
         backend = diary.engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
 
@@ -119,33 +116,22 @@ class ItemStore(ItemPuts):
             texts, queries = found[: len(work.texts)], found[len(work.texts) :]
         return self.finish(work, texts, queries, session=session)
 
-    async def aget(self, user: str, prepare: Callable[[], PreparedBatch]) -> list[Result]:
-        """Run a batch of gets without blocking the event loop, together with the others that wait for the user.
+    async def arun(
+        self, user: str, prepare: Callable[[], PreparedBatch], session: str = "", *, puts: bool
+    ) -> list[Result]:
+        """Run a batch without blocking the event loop, together with the others that wait for the user.
 
         Args:
             user: The result of `one_owner`.
-            prepare: The function that makes the batch; called in a worker thread.
+            prepare: The function that makes the batch; called in a worker thread. It needs no vectors.
+            session: As in `run`.
+            puts: Whether it has only puts; otherwise it has only gets.
 
         Raises:
-            InvalidValue: An operation is invalid.
-            BackendError: The storage failed.
+            InvalidValue: An operation is invalid. Nothing of this batch was written.
+            BackendError: The storage failed. Nothing of this batch was written.
         """
-        return await self._gets.done(user, prepare)
-
-    def _get_each(
-        self, user: str, batches: Sequence[Callable[[], PreparedBatch]]
-    ) -> list[list[Result] | Exception]:
-        """Run batches of gets for one user, and return the results or the error of each."""
-        try:
-            works = [prepare() for prepare in batches]
-            found = iter(self.finish(PreparedBatch([op for work in works for op in work.ops])))
-            return [list(islice(found, len(work.ops))) for work in works]
-        except Exception as error:  # noqa: BLE001 - raised to the callers of the batches
-            if len(batches) == 1:
-                return [error]
-            if isinstance(error, STORAGE_ERRORS):
-                return [copy(error) for _ in batches]
-            return [met for each in batches for met in self._get_each(user, [each])]
+        return await self._batches.done((user, puts), (session, prepare))
 
     def cached_item(
         self, namespace: Namespace, key: str, signed_in: str | None = None

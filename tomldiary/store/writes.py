@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from copy import copy
-from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction, open_here
 from tomldiary.entries.collections import TypedEntries
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.hand_edits.detect import Known
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import Namespace, document_of
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
-from tomldiary.store.batch import Batches
 from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import IncreasingClock, table_of
-from tomldiary.store.operations import Operation, Owners, Put, is_typed
+from tomldiary.store.operations import Owners, Put, is_typed
 from tomldiary.store.typed_namespaces import TypedNamespaces
 from tomldiary.toml.values import timestamp
 from tomldiary.user.pending.held import held_back, stamped
@@ -46,21 +41,6 @@ _TABLE = "items"
 
 
 _CACHED_USERS = 1024
-STORAGE_ERRORS = (BackendError, Conflict, LockTimeout)
-"""Errors for which the batches are not retried separately, because each would fail again."""
-
-
-@dataclass(slots=True)
-class PreparedBatch:
-    """A validated batch, and the texts and queries to embed before it runs."""
-
-    ops: list[Operation]
-    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Pairs of a user and a text."""
-    queries: list[str] = field(default_factory=list[str])
-    epochs: dict[str, int] = field(default_factory=dict[str, int])
-    signed_in: str | None = None
-    """The user whose namespaces the batch may use in addition to the shared ones; None allows all."""
 
 
 class ItemPuts:
@@ -72,7 +52,6 @@ class ItemPuts:
         self._typed = TypedNamespaces(diary)
         self._clock = IncreasingClock()
         self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
-        self._batches = Batches(self._put_each)
         self._guard = fork_safe(threading.Lock())
 
     def catalog(self, user: str) -> Catalog:
@@ -114,7 +93,7 @@ class ItemPuts:
         return engine.write(user, held or change, source)
 
     def one_owner(self, namespaces: Iterable[Namespace]) -> str | None:
-        """Return the one owner of all items if `aput` and `aget` can run the operations, or None.
+        """Return the one owner of all items if `arun` can run the operations, or None.
 
         Args:
             namespaces: The namespaces of the operations, not validated yet.
@@ -127,57 +106,6 @@ class ItemPuts:
             owner = self._owners.known_owner(labels)
             owners.add(owner if owner is not None and not is_typed(labels) else None)
         return owners.pop() if len(owners) == 1 else None
-
-    async def aput(self, user: str, prepare: Callable[[], PreparedBatch], session: str) -> None:
-        """Run a batch of puts that need no vectors, without blocking the event loop.
-
-        Waiting batches for the same user and session are one transaction. If one of them cannot be applied,
-        each becomes a separate transaction, so that only the invalid batch fails.
-
-        Args:
-            user: The result of `one_owner`.
-            prepare: The function that makes the batch; called in a worker thread.
-            session: As in `run`.
-
-        Raises:
-            InvalidValue: An operation is invalid. Nothing of this batch was written.
-            BackendError: The storage failed. Nothing of this batch was written.
-        """
-        await self._batches.done(user, (prepare, session))
-
-    def _put_each(
-        self, user: str, batches: Sequence[tuple[Callable[[], PreparedBatch], str]]
-    ) -> list[Exception | None]:
-        """Run batches of puts for one user, and return the error or None for each."""
-        errors: list[Exception | None] = [None] * len(batches)
-        parts: list[tuple[int, list[Put], str]] = []
-        for number, (prepare, session) in enumerate(batches):
-            try:
-                puts = [op for op in prepare().ops if isinstance(op, Put)]
-            except Exception as error:  # noqa: BLE001 - raised to the caller of this batch
-                errors[number] = error
-            else:
-                parts.append((number, puts, session))
-        for session, run in groupby(parts, key=lambda part: part[2]):
-            for number, error in self._put_run(user, list(run), session):
-                errors[number] = error
-        return errors
-
-    def _put_run(
-        self, user: str, parts: Sequence[tuple[int, list[Put], str]], session: str
-    ) -> list[tuple[int, Exception]]:
-        """Store batches of one session as one transaction, and return errors with the numbers of their batches."""
-        try:
-            self._write_of(
-                user, _last_of_each(put for _, puts, _ in parts for put in puts), session
-            )
-        except STORAGE_ERRORS as error:
-            return [(number, copy(error)) for number, _, _ in parts]
-        except Exception as error:  # noqa: BLE001 - raised to the caller of the batch
-            if len(parts) == 1:
-                return [(parts[0][0], error)]
-            return [met for part in parts for met in self._put_run(user, [part], session)]
-        return []
 
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
         if tx.is_open:
