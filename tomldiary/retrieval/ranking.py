@@ -7,12 +7,10 @@ and their order are kept between versions of a document, so that only changes ar
 
 from __future__ import annotations
 
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.retrieval.render import rendered
-from tomldiary.text.incremental_index import Following, ask
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
@@ -57,56 +55,16 @@ class ShownFact:
         return self.rank[0]
 
 
-class _Ranking(Following):
-    """The entries of one table as lines, in display order."""
+class _Ranking(NamedTuple):
+    """The entries of one table as lines, at one version of the document."""
 
-    def __init__(self, kind: EntryKind, group: Group) -> None:
-        super().__init__(group.name)
-        self._kind = kind
-        self._group = group
-
-    def _clear(self) -> None:
-        super()._clear()
-        self._shown: list[ShownFact | None] = []
-        self._ranked: list[ShownFact] | None = None
-        self._moved: dict[int, ShownFact] = {}
-
-    @property
-    def ranked(self) -> list[ShownFact]:
-        """The lines by importance, equal ones in the order of the file; not a copy.
-
-        The most confirmed and the newest entries alternate, so that neither displaces the other from a budget.
-        """
-        if self._ranked is None:
-            self._moved = {}
-            shown = [fact for fact in self._shown if fact is not None]
-            shown.sort(key=attrgetter("rank"), reverse=True)
-            self._ranked = _alternating(shown)
-        return self._ranked
-
-    def _put(self, number: int, key: str, entry: Any) -> None:
-        if number == len(self._shown):
-            self._shown.append(None)
-        fact = None
-        if type(entry) is dict:
-            fields = cast("dict[str, Any]", entry)
-            name = f"{self.category}/{key}" if self.category else key
-            fact = self._moved.get(id(fields)) or self._fact(name, fields)
-        self._shown[number] = fact
-        self._ranked = None
-
-    def _forget(self, known: int) -> None:
-        # Entries that only moved within the file keep their lines.
-        self._moved = {id(fact.entry): fact for fact in self._shown[known:] if fact is not None}
-        del self._shown[known:]
-        self._ranked = None
-
-    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
-        """Return an entry as a line, or None if it is not shown."""
-        line = self._kind.line(name, entry, self._group)
-        if line is None or not (line.is_long or escape_for_model(line.text)):
-            return None  # an entry without text is not shown
-        return ShownFact((self._kind.name, name), entry, rendered(line), self._kind.rank(entry))
+    stamp: object
+    facts: dict[str, ShownFact]
+    """By key; entries that are not shown are left out."""
+    ranked: list[ShownFact]
+    """By importance, equal ones in the order of the file."""
+    schema: Any
+    """Kept alive, because its id is a part of the name of the ranking."""
 
 
 def ranked(
@@ -119,17 +77,40 @@ def ranked(
     holds = kind.current(document, rules, at)
     found: list[tuple[float, list[ShownFact]]] = []
     for group in kind.groups(document, rules):
-        make = partial(_Ranking, kind, group)
-        facts = ask(document, _place(kind, group), make, group.columns, lambda known: known.ranked)
+        facts = _ranking(kind, document, group).ranked
         if holds is not None:
             facts = [fact for fact in facts if holds(fact.name, fact.entry)]
         found.append((group.weight, facts))
     return found
 
 
-def _place(kind: EntryKind, group: Group) -> tuple[object, ...]:
-    """Return the name of a ranking in a document's memo."""
-    return (_Ranking, kind.name, group.name, id(group.schema))  # the ranking keeps the schema alive
+def _ranking(kind: EntryKind, document: Document, group: Group) -> _Ranking:
+    """Return the current ranking of a group; unchanged entries keep their lines."""
+    place = (_Ranking, kind.name, group.name, id(group.schema))
+    known: _Ranking | None = document.memo.get(place)
+    if known is not None and known.stamp == document.stamp:
+        return known
+    before = {} if known is None else known.facts
+    facts: dict[str, ShownFact] = {}
+    for key, entry in zip(*group.columns(), strict=True):
+        fact = before.get(key)
+        if fact is None or fact.entry is not entry:
+            is_entry = type(entry) is dict
+            fact = _fact(kind, group, key, cast("dict[str, Any]", entry)) if is_entry else None
+        if fact is not None:
+            facts[key] = fact
+    order = _alternating(sorted(facts.values(), key=attrgetter("rank"), reverse=True))
+    document.memo[place] = known = _Ranking(document.stamp, facts, order, group.schema)
+    return known
+
+
+def _fact(kind: EntryKind, group: Group, key: str, entry: Mapping[str, Any]) -> ShownFact | None:
+    """Return an entry as a line, or None if it is not shown."""
+    name = f"{group.name}/{key}" if group.name else key
+    line = kind.line(name, entry, group)
+    if line is None or not (line.is_long or escape_for_model(line.text)):
+        return None  # an entry without text is not shown
+    return ShownFact((kind.name, name), entry, rendered(line), kind.rank(entry))
 
 
 def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFact]:

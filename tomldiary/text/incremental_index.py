@@ -159,6 +159,8 @@ def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any
     if after == before:
         return
     for found in list(edit.memo.values()):
+        if not isinstance(found, Following):
+            continue
         with found.lock:
             if found.category != path[-2]:
                 found.note(before, after)
