@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tomldiary.extraction.rules.phrases import Language
 from tomldiary.extraction.rules.rules import MAX_STATEMENTS, Statement, find_statements
-from tomldiary.extraction.rules.sentences import MAX_CHARACTERS, MAX_SENTENCE
+from tomldiary.extraction.rules.sentences import MAX_CHARACTERS, MAX_SENTENCE, Language
 
 TASTES = {"likes": "", "dislikes": "", "allergies": "", "routines": "", "biography": ""}
 CARE = {"dietary": "", "medical": "", "interests": "", "goals": "", "family": "", "work": ""}

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
-from tomldiary.extraction.rules.phrases import LANGUAGES
 from tomldiary.extraction.rules.rules import find_statements
-from tomldiary.extraction.rules.sentences import language_of
+from tomldiary.extraction.rules.sentences import LANGUAGES, language_of
 
 CATEGORIES = dict.fromkeys(("likes", "dislikes", "allergies", "routines", "biography"), "")
 ROWS = [

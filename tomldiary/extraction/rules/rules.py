@@ -27,9 +27,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LimitReached
-from tomldiary.extraction.rules.phrases import ENGLISH, FILE, LANGUAGES, Language
 from tomldiary.extraction.rules.sentences import (
+    ENGLISH,
+    FILE,
+    LANGUAGES,
     MAX_CHARACTERS,
+    Language,
     hands_over,
     is_request,
     is_small_talk,
