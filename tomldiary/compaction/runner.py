@@ -20,7 +20,6 @@ from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.values import moment, timestamp
-from tomldiary.user.pending.held import stamped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,8 +178,7 @@ class CompactionRunner:
         def change(tx: Transaction) -> None:
             # All operations are checked before the first is applied, because several may change one entry.
             fitting = [each for each in operations if deps.fits(each, stored(tx, each))]
-            stamped(
-                tx,
+            tx.stamped(
                 lambda tx: apply_turn(
                     tx, fitting, self._diary.turn_rules, session_id=session_id, now=moment, turns=0
                 ),

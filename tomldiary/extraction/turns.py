@@ -33,7 +33,7 @@ from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, in_utc, timestamp
-from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
+from tomldiary.user.pending.held import QUARANTINE, Why, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +103,7 @@ class Turns:
         origin = self.origin
         if self._diary.trust.waits(origin):
             return hold(tx, change, Why(QUARANTINE, session_id, origin, reason, is_turn=True))
-        return stamped(tx, change, "extractor")
+        return tx.stamped(change, "extractor")
 
     async def current_epoch(self, user_id: str) -> int:
         """Return the fencing token of a user, without blocking the event loop."""

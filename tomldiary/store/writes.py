@@ -19,7 +19,7 @@ from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Owners, Put, is_typed
 from tomldiary.store.typed_namespaces import TypedNamespaces
 from tomldiary.toml.values import timestamp
-from tomldiary.user.pending.held import held_back, stamped
+from tomldiary.user.pending.held import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -118,8 +118,7 @@ class ItemPuts:
             (typed if is_typed(put.namespace) else items).append(put)
         if typed:
             changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
-            stamped(
-                tx,
+            tx.stamped(
                 lambda tx: TypedEntries.within(self.diary, tx, session).apply(changes, timestamp()),
                 "store",
             )

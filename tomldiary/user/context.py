@@ -20,7 +20,6 @@ from tomldiary.user.pending.held import (
     drafts_of,
     held_back,
     hold,
-    stamped,
 )
 from tomldiary.user.recall import recall_indexes
 
@@ -211,7 +210,7 @@ class UserContext:
     ) -> R:
         """Commit a change by a trusted actor."""
         return self.engine.write(
-            self.user_id, lambda tx: stamped(tx, change, origin), source, on_repeat=on_repeat
+            self.user_id, lambda tx: tx.stamped(change, origin), source, on_repeat=on_repeat
         )
 
     def change_made(self, seq: int) -> Made:

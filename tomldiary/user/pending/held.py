@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
@@ -35,10 +34,10 @@ from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_names, checked_text, decode_nulls, same_value, timestamp
+from tomldiary.toml.values import checked_text, decode_nulls, same_value, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kind import Rules, Tables
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-ORIGINS = frozenset({"assistant", "import", "model", "rule", "tool", "user", "web"})
-"""The actors that are stored in the field `_origin` of entries."""
 DRAFTS, QUARANTINE = "drafts", "quarantine"
 _SET_BY_UPSERT = {"_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
 _Place = tuple[str, "Path"]
@@ -152,7 +149,7 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
     )
     copy = Transaction(tx.engine, tx.user, before=overlay)
     copy.session = tx.session
-    result = stamped(copy, change, why.origin)
+    result = copy.stamped(change, why.origin)
     for document, (base, edit) in copy.changed().items():
         if why.is_turn and entry_kind(document) is CONVERSATIONS:
             tx.replace(document, edit.done())
@@ -240,33 +237,6 @@ def _drop_expired(tx: Transaction) -> None:
     kept = waiting(edit, DRAFTS, timestamp())
     for name in [name for name in edit.table((DRAFTS,)) or {} if name not in kept]:
         edit.delete((DRAFTS, name))
-
-
-def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) -> R:
-    """Run a write, and store its origin in the entries whose content it changed.
-
-    Origins outside `ORIGINS` are stored only in history; the previous origin is then removed from the entry.
-    """
-    is_noted = origin.partition(":")[0] in ORIGINS
-    earlier = {name: tx.edit(name).touched for name in tx.kinds()}
-    for name in earlier:
-        tx.edit(name).touched = {}
-    result = change(tx)
-    for name in tx.kinds():
-        edit = tx.edit(name)
-        for path, was in [*edit.touched.items()]:
-            entry = edit.table(path) if entry_path(name, path) == path else None
-            if entry is None or same_data(was, entry):
-                continue
-            if is_noted:
-                edit.put(path, {**entry, "_origin": origin})
-            elif was is not None and "_origin" in was and was["_origin"] == entry.get("_origin"):
-                edit.put(path, {key: each for key, each in entry.items() if key != "_origin"})
-        before = earlier.get(name, {})  # not copied, because it may be large in a long transaction
-        for path, was in edit.touched.items():
-            before.setdefault(path, was)
-        edit.touched = before
-    return result
 
 
 def claim(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -407,32 +377,3 @@ def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Rules) -
             new = join(kind, [tx.document(part) for part in parts])
             kind.check_import(old, new, rules)
     rules.entry_rules.check(tx, before)
-
-
-class Trust:
-    """The trust in actors; an actor is a word such as "web", optionally with a detail after a colon.
-
-    Args:
-        quarantine: The actors whose changes are held for review, or a function that returns whether an actor's are.
-    """
-
-    def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
-        if isinstance(quarantine, str):
-            raise InvalidValue(
-                f"expected a set of actors, found {quarantine!r}.", where="quarantine"
-            )
-        if iscoroutinefunction(quarantine):
-            raise InvalidValue(
-                "an async function cannot be used. Pass a plain function.", where="quarantine"
-            )
-        self._quarantine = (
-            quarantine
-            if callable(quarantine)
-            else frozenset(checked_names(quarantine, "quarantine"))
-        )
-
-    def waits(self, origin: str) -> bool:
-        """Return whether changes by an actor are held for review."""
-        if callable(self._quarantine):
-            return self._quarantine(origin)
-        return bool({origin, origin.partition(":")[0]} & self._quarantine)
