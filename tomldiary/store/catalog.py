@@ -74,8 +74,8 @@ class Catalog:
         """Whether documents were added or removed since."""
         self._version = 0
         """Increased when a namespace is added, changed or removed."""
-        self._pages: dict[tuple[Namespace, bool], _Page] = {}
-        """By prefix, and whether for names only, for which the first document can suffice."""
+        self._pages: dict[Namespace, _Page] = {}
+        """By prefix."""
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
         self._replaces = self._lists is not None and self._lists.replaces_files
         self._guard = fork_safe(threading.RLock())
@@ -104,14 +104,14 @@ class Catalog:
         """
         self._open()
         with self._guard:
-            return self._page(prefix, names_only=True).names
+            return self._page(prefix, is_trusted=True).names
 
-    def _page(self, prefix: Namespace, *, names_only: bool = False) -> _Page:
+    def _page(self, prefix: Namespace, *, is_trusted: bool = False) -> _Page:
         self._list()
-        page = self._pages.get((prefix, names_only))
+        page = self._pages.get(prefix)
         started, listing = time.monotonic(), self._listed
         if page is not None and page.version == self._version:
-            is_recent = names_only and started - page.checked_at < _TRUSTED
+            is_recent = is_trusted and started - page.checked_at < _TRUSTED
             if is_recent and listing is page.listing and self._replaces:
                 return page
             if (
@@ -120,28 +120,19 @@ class Catalog:
             ):
                 page.listing, page.checked_at = listing, started
                 return page
-        return self._made_page(prefix, started, names_only=names_only)
+        return self._made_page(prefix, started)
 
-    def _made_page(self, prefix: Namespace, started: float, *, names_only: bool) -> _Page:
+    def _made_page(self, prefix: Namespace, started: float) -> _Page:
         """Return a page of the current documents, reading only those that changed."""
         size, joined, listing = len(prefix), self._engine.transaction_of(self.user), self._listed
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
-        numbers = self._numbers
-        read_parts = slice(1 if names_only else None)
-        kinds = [
-            part_name(base, each) for base, _ in below for each in numbers.get(base, ())[read_parts]
-        ]
-        tokens = self._tokens(kinds) if joined is None else None
+        kinds = [part_name(base, each) for base, _ in below for each in self._numbers.get(base, ())]
+        tokens = self._tokens(kinds) if joined is None else {}
         found = [
-            self._unchanged(base, tokens, names_only=names_only)
-            or self._snapshot(base, labels, is_listed=True)
+            self._unchanged(base, tokens) or self._snapshot(base, labels, is_listed=True)
             for base, labels in below
         ]
-        parts = [
-            part
-            for each in found
-            for part in (each.parts[:1] if names_only and each.is_shown_by_first else each.parts)
-        ]
+        parts = [part for each in found for part in each.parts]
         found = [each for each in found if not each.is_empty]
         made = _Page(
             self._version,
@@ -155,20 +146,15 @@ class Catalog:
         if joined is None and all(part.shows_changes for part in parts):
             if len(self._pages) >= _PAGES:
                 self._pages.clear()
-            self._pages[prefix, names_only] = made
+            self._pages[prefix] = made
         return made
 
-    def _unchanged(
-        self, base: str, tokens: Mapping[str, Any] | None, *, names_only: bool
-    ) -> Snapshot | None:
+    def _unchanged(self, base: str, tokens: Mapping[str, Any]) -> Snapshot | None:
         """Return the last snapshot of a namespace if its documents are unchanged, or None."""
         before = self._snapshots.get(base)
-        if before is None or tokens is None:
+        if before is None or len(before.parts) != len(self._numbers.get(base, ())):
             return None
-        parts = before.parts[:1] if names_only else before.parts
-        is_whole = len(before.parts) == len(self._numbers.get(base, ()))
-        suffices = before.is_shown_by_first if names_only else is_whole
-        is_same = suffices and all(part.is_at(tokens.get(part.kind)) for part in parts)
+        is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
         return before if is_same else None
 
     def _tokens(self, kinds: Collection[str]) -> dict[str, Any]:

@@ -96,11 +96,6 @@ class Snapshot:
         return not self._entries and all(part.is_empty for part in self.parts)
 
     @property
-    def is_shown_by_first(self) -> bool:
-        """Whether its first document has an item, so that the others need not be read."""
-        return bool(self.parts) and not self.parts[0].is_empty
-
-    @property
     def entries(self) -> Mapping[str, Entry]:
         """The items by key; of a key that a hand edit duplicated, the newest item."""
         if self._entries is None:
