@@ -201,12 +201,10 @@ class MemoryDeps:
         entry = self._edits[kind].table(path)
         if entry is None:
             target.pop(path[-1], None)
-        elif path[-1] in target:
-            kept = target[path[-1]]
-            kept.clear()
-            kept.update(copy.deepcopy(dict(entry)))
-        else:
-            target[path[-1]] = copy.deepcopy(dict(entry))
+            return
+        kept = target.setdefault(path[-1], {})
+        kept.clear()
+        kept.update(copy.deepcopy(dict(entry)))
 
     @property
     def operations(self) -> list[Operation]:
@@ -293,8 +291,8 @@ class MemoryDeps:
                 before if outcome.action == "updated" else None,
             )
         )
-        if "preferences" in self._stores:
-            self._mirror("preferences", found[0] if found is not None else ())
+        if found is not None:
+            self._mirror("preferences", found[0])
         return outcome
 
     def _same(self, category: str, text: str | None) -> str:
