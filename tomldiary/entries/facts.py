@@ -147,11 +147,6 @@ class Facts:
         last = max(begun, key=lambda held: held.start or ALWAYS, default=None)
         return last if last and last.holds(at) else None
 
-    def holding_at_most(self, name: str) -> int:
-        """Return the maximum number of facts of a type that hold at once: one for each singleton key, if it has one."""
-        is_keyed = bool(self.schema(name).constraint.keys)
-        return self._ask(name, lambda index: index.groups if is_keyed else index.count)
-
     def _ask(self, name: str, question: Callable[[FactIndex], T]) -> T:
         def columns() -> tuple[list[str], list[Any]]:
             return columns_of(self._tables.table((_ROOT, name)) or {})
@@ -186,14 +181,6 @@ class Facts:
                 "%s of type %s left out; problems() says why", counted(left_out, "fact"), name
             )
         return found
-
-    def keys(self, name: str, at: datetime) -> set[str]:
-        """Return the keys of the valid facts of a type; of a temporal one, of those that hold at a time."""
-        schema = self.schema(name)
-        found = [each for each in self._ask(name, lambda index: index.held(None)) if each]
-        if schema.constraint.temporal:
-            found = [each for each in chained(schema, found) if each.holds(at)]
-        return {each.key for each in found}
 
     def fact(self, schema: FactSchema, held: Held) -> Fact:
         """Return an entry as a typed fact."""
@@ -271,11 +258,6 @@ class FactIndex(Marked):
     def _clear(self) -> None:
         super()._clear()
         self._held: dict[int, Held | None] = {}
-
-    @property
-    def groups(self) -> int:
-        """The number of different singleton keys."""
-        return sum(isinstance(mark, str) for mark in self._marked)
 
     def held(self, head: str | None) -> list[Held | None]:
         """Return the entries of a singleton key, or all entries, in the order of the file; None for an invalid entry."""

@@ -165,10 +165,11 @@ class _Current:
 
     def __call__(self, name: str, entry: Mapping[str, Any]) -> bool:
         type_, _, key = name.partition("/")
-        if (
-            self._book.registered(type_) is None
-        ):  # its interval may be stored, but not its constraint
+        schema = self._book.registered(type_)
+        if schema is None:  # its interval may be stored, but not its constraint
             return Held(key, entry, *interval(entry)).holds(self._at)
         if type_ not in self._held:
-            self._held[type_] = self._book.keys(type_, self._at)
+            always = not schema.constraint.temporal
+            found = self._book.held(type_)
+            self._held[type_] = {each.key for each in found if always or each.holds(self._at)}
         return key in self._held[type_]
