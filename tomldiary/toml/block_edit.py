@@ -114,6 +114,8 @@ def _edit_tree(
         return ""
     if newline != "\n" and _BARE.search(text) is None:
         edited = _BARE.sub(newline, edited)  # tomlkit ends the lines that it adds with "\n"
+    if not plain.endswith("\n"):  # the last line of the file stays without a line break
+        edited = edited.removesuffix(newline)
     return text[: len(text) - len(plain)] + edited + tail
 
 
