@@ -14,7 +14,6 @@ from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.enforcement import Enforcement
 from tomldiary.engine.engine import Engine
-from tomldiary.engine.transaction import Trust
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
 from tomldiary.entries.kinds import EPISODES, FACTS
@@ -50,6 +49,7 @@ from tomldiary.toml.values import (
     checked_seconds,
     checked_text,
 )
+from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
 

@@ -11,7 +11,6 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from inspect import iscoroutinefunction
 from itertools import islice, takewhile
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +20,7 @@ from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind, entry_path
 from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
-from tomldiary.errors import InvalidValue, NestedTransaction
+from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.three_way_merge import NOTHING, merge
 from tomldiary.history.record import (
     Change,
@@ -33,10 +32,9 @@ from tomldiary.history.record import (
 from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
 from tomldiary.storage.protocol import Commit, Token
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from tomldiary.engine.cache import DocumentCache
     from tomldiary.engine.engine import Engine
@@ -63,35 +61,6 @@ class Prepared:
     """Documents whose files do not parse; these files are not overwritten."""
     last: str | None
     """The newest history record before it."""
-
-
-class Trust:
-    """The trust in actors; an actor is a word such as "web", optionally with a detail after a colon.
-
-    Args:
-        quarantine: The actors whose changes are held for review, or a function that returns whether an actor's are.
-    """
-
-    def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
-        if isinstance(quarantine, str):
-            raise InvalidValue(
-                f"expected a set of actors, found {quarantine!r}.", where="quarantine"
-            )
-        if iscoroutinefunction(quarantine):
-            raise InvalidValue(
-                "an async function cannot be used. Pass a plain function.", where="quarantine"
-            )
-        self._quarantine = (
-            quarantine
-            if callable(quarantine)
-            else frozenset(checked_names(quarantine, "quarantine"))
-        )
-
-    def waits(self, origin: str) -> bool:
-        """Return whether changes by an actor are held for review."""
-        if callable(self._quarantine):
-            return self._quarantine(origin)
-        return bool({origin, origin.partition(":")[0]} & self._quarantine)
 
 
 class NotStored(Exception):
@@ -193,9 +162,8 @@ class Transaction:
                     was is not None and "_origin" in was and was["_origin"] == entry.get("_origin")
                 ):
                     edit.put(path, {key: each for key, each in entry.items() if key != "_origin"})
-            before = earlier.get(
-                name, {}
-            )  # not copied, because it may be large in a long transaction
+            # Not copied, because it may be large in a long transaction.
+            before = earlier.get(name, {})
             for path, was in edit.touched.items():
                 before.setdefault(path, was)
             edit.touched = before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
@@ -34,10 +35,10 @@ from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_text, decode_nulls, same_value, timestamp
+from tomldiary.toml.values import checked_names, checked_text, decode_nulls, same_value, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kind import Rules, Tables
@@ -377,3 +378,32 @@ def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Rules) -
             new = join(kind, [tx.document(part) for part in parts])
             kind.check_import(old, new, rules)
     rules.entry_rules.check(tx, before)
+
+
+class Trust:
+    """The trust in actors; an actor is a word such as "web", optionally with a detail after a colon.
+
+    Args:
+        quarantine: The actors whose changes are held for review, or a function that returns whether an actor's are.
+    """
+
+    def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
+        if isinstance(quarantine, str):
+            raise InvalidValue(
+                f"expected a set of actors, found {quarantine!r}.", where="quarantine"
+            )
+        if iscoroutinefunction(quarantine):
+            raise InvalidValue(
+                "an async function cannot be used. Pass a plain function.", where="quarantine"
+            )
+        self._quarantine = (
+            quarantine
+            if callable(quarantine)
+            else frozenset(checked_names(quarantine, "quarantine"))
+        )
+
+    def waits(self, origin: str) -> bool:
+        """Return whether changes by an actor are held for review."""
+        if callable(self._quarantine):
+            return self._quarantine(origin)
+        return bool({origin, origin.partition(":")[0]} & self._quarantine)
