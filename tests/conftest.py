@@ -31,7 +31,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A shell starts jobs in the background without interrupts, and the processes of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("repo", database=None, print_blob=True)
+# No deadline for an example: a loaded machine would fail it.
+settings.register_profile("repo", database=None, deadline=None, print_blob=True)
 settings.load_profile("repo")
 
 

@@ -59,7 +59,7 @@ KINDS = st.dictionaries(st.sampled_from(["preferences", "items/a", "é b", 'q"']
         conflicts=st.lists(TEXT, max_size=2),
     )
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_rendered_record_is_read_as_a_parser_reads_it(record):
     text = render_record(record)
     assert parse_record(text) == record

@@ -454,7 +454,7 @@ LABELS = st.text(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(LABELS, min_size=1, max_size=5).map(tuple), st.integers(0, 4))
 def test_a_namespace_maps_to_its_own_document_name_and_back(namespace, number):
     for user in (namespace[0], namespace[-1], "somebody", SHARED):
@@ -467,7 +467,7 @@ def test_a_namespace_maps_to_its_own_document_name_and_back(namespace, number):
         assert part_of(part_name(kind, number + 1)) == (kind, number + 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.lists(LABELS, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6, unique=True
@@ -565,7 +565,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), JSON, max_size=4)
 )
