@@ -104,19 +104,17 @@ def _edit_tree(
 
     plain = text.removeprefix("\ufeff")
     body, tail = split_tail(plain)  # a new key belongs before the tail
-    if body and not body.endswith("\n"):
-        body += newline
+    end = newline if body and not body.endswith("\n") else ""
     try:
-        document = tomlkit.parse(body)
+        document = tomlkit.parse(body + end)
         _change_tree(document, path, old, new)
         edited = tomlkit.dumps(cast("Any", document))
     except (TOMLKitError, KeyError, TypeError, AttributeError, IndexError):
         return ""
     if newline != "\n" and _BARE.search(text) is None:
         edited = _BARE.sub(newline, edited)  # tomlkit ends the lines that it adds with "\n"
-    if not plain.endswith("\n"):  # the last line of the file stays without a line break
-        edited = edited.removesuffix(newline)
-    return text[: len(text) - len(plain)] + edited + tail
+    # The last line of a file stays without a line break.
+    return text[: len(text) - len(plain)] + edited.removesuffix(end) + tail
 
 
 def _change_tree(
