@@ -186,6 +186,7 @@ def test_a_restored_table_is_read_in_the_order_of_the_text():
     ("text", "changed"),
     [
         ("[a]\nx = 1", "[a]\nx = 2"),  # no final line break
+        ("[a]\nx = 1 # one\n\n# end", "[a]\nx = 2 # one\n\n# end"),
         ("[a]\nx = 1\n\n# of b\n[a.b]\ny = 1 # one\n", "[a]\nx = 2\n\n# of b\n[a.b]\ny = 3 # one\n"),
         ('[a]\nx = """\n1"""\nb = 0x10\n', '[a]\nx = "2"\nb = 0x10\n'),
     ],
@@ -194,6 +195,46 @@ def test_a_change_keeps_the_notation_of_the_rest(text, changed):
     edit = Edit(Document.parse(text))
     edit.put(("a",), parse_toml(changed)["a"])
     assert edit.done().text == changed
+
+
+@pytest.mark.parametrize(
+    ("head", "changed", "kept"),
+    [
+        ("a.b.x = 1\na.b.y = 2\n", "a.b.x = 3\n", ""),
+        ("[a]\nb.x = 1\nb.y = 2\n", "[a]\nb.x = 3\n", "[a]\n"),
+        ("[a.b]\nx = 1\ny = 2\n", "[a.b]\nx = 3\n", ""),
+    ],
+)
+@pytest.mark.parametrize("other", ["[a.c]\nz = 1\n", "[a.c]\nz = 1\n\n[[d]]\nz = 1\n"])
+def test_a_table_in_dotted_keys_may_have_neighbours_with_headers(head, changed, kept, other):
+    text = f"{head}\n{other}"
+    edit = Edit(Document.parse(text))
+    edit.put(("a", "b"), {"x": 3})
+    assert edit.done().text == f"{changed}\n{other}"
+    edit = Edit(Document.parse(text))
+    assert edit.delete(("a", "b"))
+    assert edit.done().text.lstrip("\n") == f"{kept}\n{other}".lstrip("\n")
+
+
+@pytest.mark.parametrize("head", ["a.b.x = 1\n", "[a]\nb.x = 1\n"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"x": 2, "c": {"z": 1}},
+        {"x": 1, "c": {"z": 2}, "w": 3},
+        {"c": {"z": 1}},
+        {"c": {}},
+        {"x": 1},
+        {"x": {"y": 1}, "c": [1]},
+        {"x": 1, "c": "text"},
+        {},
+    ],
+)
+def test_a_table_in_dotted_keys_may_go_on_below_a_header(head, values):
+    edit = Edit(Document.parse(f"{head}\n[a.b.c]\nz = 1 # one\n"))
+    edit.put(("a", "b"), values)
+    found = edit.done()
+    assert parse_toml(found.text) == found.data == {"a": {"b": values}}
 
 
 def test_a_text_that_ends_like_a_comment_is_deleted_with_its_table():

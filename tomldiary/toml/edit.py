@@ -119,7 +119,8 @@ class Edit(ValueEdit):
             self._remove(block)
         rest = path[len(holder.path) :]
         if find_table(inner, rest) is not None:
-            self._rewrite(self._holder(path[:-1]), inner, _without(inner, rest))
+            holder = self._holder(path[:-1])
+            self._rewrite(holder, inner, self._without(inner, holder.path, rest))
         self.is_changed = True
         self._set_data(path, None)
         if own:
@@ -268,21 +269,20 @@ class Edit(ValueEdit):
         return self._blocks[0 if path[0] == META else -1]
 
     def _change(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        block = self._index.get(path)
-        if block is None:
-            holder = self._holder(path)
-            inner = self._own_values(holder)
-            rest = path[len(holder.path) :]
-            if find_table(inner, rest) is not None:
-                self._rewrite(holder, inner, _with(inner, rest, dict(new)))
-            elif path in self._parents:
+        holder = self._holder(path)
+        rest = path[len(holder.path) :]
+        inner = self._own_values(holder)
+        written = find_table(inner, rest)
+        if path in self._parents:
+            if written is None:
                 self._give_header(path, old, new)
-            else:
-                self._insert(path, new)  # the tables that implied it were removed
-        elif path in self._parents:
-            self._change_with_subtables(block, old, new)
+            self._change_with_subtables(path, old, new)
+        elif holder.path == path:
+            self._rewrite(holder, old, new)
+        elif written is not None:
+            self._rewrite_at(path, inner, new)
         else:
-            self._rewrite(block, old, new)
+            self._insert(path, new)  # the tables that implied it were removed
 
     def _give_header(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Write a header for a table that exists only because of the tables below it."""
@@ -293,27 +293,43 @@ class Edit(ValueEdit):
         self._blocks.insert(self._position(first), block)
         self._index[path] = block
         self._count(block, 1)
-        self._change_with_subtables(block, old, new)
 
     def _change_with_subtables(
-        self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]
+        self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> None:
-        inner = self._own_values(block)
-        want: Table = {}
-        for key, value in new.items():
-            if key in old and key not in inner:  # an inner table with a header
-                if same_value(value, old[key]):
-                    continue
-                if isinstance(value, dict) and isinstance(old[key], dict):
-                    self.put((*block.path, key), cast("Table", value))
-                    continue
-                self._drop((*block.path, key))
-            want[key] = value
-        for key in old:
-            if key not in new and key not in inner:
-                self._drop((*block.path, key))
-        if not same_value(inner, want):
-            self._rewrite(self._index[block.path], inner, want)
+        changed = [
+            key
+            for key in old
+            if self._has_header((*path, key))
+            and not (key in new and same_value(old[key], new[key]))
+        ]
+        left = [
+            key for key in changed if isinstance(old[key], dict) and isinstance(new.get(key), dict)
+        ]
+        for key in left:
+            self.put((*path, key), new[key])
+        inner = self._own_values(self._holder(path))
+        for key in changed:
+            if key not in left:
+                self._drop((*path, key))
+        self._rewrite_at(path, inner, new)
+
+    def _rewrite_at(self, path: Path, inner: Table, new: Mapping[str, Any]) -> None:
+        """Replace the values of a table among those of its block, `inner`, except those of tables with headers."""
+        holder = self._holder(path)
+        rest = path[len(holder.path) :]
+        written = find_table(inner, rest) or {}
+        # A table may be written in dotted keys here and go on below a header elsewhere.
+        parts = {
+            key: written.get(key) if self._has_header((*path, key)) else new[key] for key in new
+        }
+        want = {key: value for key, value in parts.items() if value is not None}
+        if same_value(written, want):
+            return
+        if not want and rest and self._has_header(path):
+            self._rewrite(holder, inner, self._without(inner, holder.path, rest))
+        else:
+            self._rewrite(holder, inner, _with(inner, rest, want) if rest else want)
 
     def _rewrite(self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Replace the values that are written in a block."""
@@ -385,9 +401,23 @@ class Edit(ValueEdit):
         return path in self._index or path in self._parents
 
     def _own_values(self, block: Block) -> Table:
-        """Return the values that are written in `block`, without inner tables that have headers."""
-        table = self.table(block.path) or {}
-        return {key: table[key] for key in table if not self._has_header((*block.path, key))}
+        """Return the values that are written in `block`, without those of inner tables that have headers."""
+        table = dict(self.table(block.path) or {})
+        below = [key for key in table if self._has_header((*block.path, key))]
+        if below and block.ours is None:  # dotted keys may add to inner tables with headers
+            return find_table(parse_toml(block.text), block.path) or {}
+        return {key: table[key] for key in table if key not in below}
+
+    def _without(self, table: Table, base: Path, path: Path) -> Table:
+        """Return the table at `base` without the one at `path` in it, and without empty ones that have headers."""
+        changed = dict(table)
+        inner = changed.pop(path[0])
+        if path[1:]:
+            where = (*base, path[0])
+            left = self._without(inner, where, path[1:])
+            if left or not self._has_header(where):
+                changed[path[0]] = left
+        return changed
 
 
 def _with(table: Table, path: Path, value: Table) -> Table:
@@ -395,14 +425,4 @@ def _with(table: Table, path: Path, value: Table) -> Table:
     inner = changed.get(path[0])
     known = cast("Table", inner) if isinstance(inner, dict) else {}
     changed[path[0]] = value if len(path) == 1 else _with(known, path[1:], value)
-    return changed
-
-
-def _without(table: Table, path: Path) -> Table:
-    changed = dict(table)
-    inner = changed.get(path[0])
-    if len(path) == 1:
-        changed.pop(path[0], None)
-    elif isinstance(inner, dict):
-        changed[path[0]] = _without(cast("Table", inner), path[1:])
     return changed
