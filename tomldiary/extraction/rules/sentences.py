@@ -213,7 +213,8 @@ def hands_over(language: Language, plain: str, mask: str, *, request: bool) -> b
     """Return whether a sentence is followed by a text to work on or a role to play, which is not about the user."""
     if language.match("role_play", plain) or (request and language.search("points_below", plain)):
         return True
-    colon = mask.endswith(":") or (request and ":" in mask)
+    is_announced = request or "points_below" not in language.table
+    colon = mask.endswith(":") or (is_announced and ":" in mask)
     return colon and language.search("hands_over", plain) is not None
 
 
