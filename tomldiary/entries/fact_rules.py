@@ -293,7 +293,9 @@ class FactRules(Facts):
         over = stop or (None if old is None else interval(old)[1])
         at = max(begin, now)
         is_another = (over is None or at < over) and holding(at) is None
-        if schema.constraint.limit is not None and is_another:
+        limit = schema.constraint.limit
+        # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
+        if limit is not None and is_another and self.count(schema.name) >= limit:
             self._check_limit(schema, self.count(schema.name, at))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by)
