@@ -216,6 +216,15 @@ def test_a_table_in_dotted_keys_may_have_neighbours_with_headers(head, changed, 
     assert edit.done().text.lstrip("\n") == f"{kept}\n{other}".lstrip("\n")
 
 
+def test_an_undone_table_is_no_longer_above_its_inner_tables():
+    edit = Edit(Document.parse("[a]\nx = 1\n"))
+    undo = edit.savepoint()
+    edit.put(("a", "b"), {"y": 1})
+    undo()
+    edit.put(("a",), {"b": {"y": 2}})
+    assert edit.done().text == "[a]\nb = { y = 2 }\n"
+
+
 @pytest.mark.parametrize("head", ["a.b.x = 1\n", "[a]\nb.x = 1\n"])
 @pytest.mark.parametrize(
     "values",
