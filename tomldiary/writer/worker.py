@@ -297,6 +297,8 @@ class Workers:
         """Requeue turns that were read together, so that they are read one by one."""
         with self._state:
             jobs, job.group = [job, *job.group], []
+            for each in jobs:
+                each.attempts = 1  # so `UserQueues` groups none of them again
             self._end(job, again=jobs)
 
     def _resume(self, user: str) -> None:
