@@ -73,7 +73,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 calls = []
 
 async def leave():
-    sys.exit("no key")
+    exec(sys.argv[2])
 
 async def extractor(message, *, deps):
     calls.append(message)
@@ -95,9 +95,16 @@ print(alice.preferences("likes")["pref001"].count)
 """
 
 
-def test_an_extractor_that_exits_ends_its_own_turn_only(tmp_path):
-    done = run(EXITING, str(tmp_path / "m"))
-    assert done.stdout == "no key\nSystemExit Applied\n2\n", done.stderr
+@pytest.mark.parametrize(
+    ("step", "printed"),
+    [
+        ('sys.exit("no key")', "no key\nSystemExit Applied\n2\n"),
+        ("asyncio.get_running_loop().stop()", "Applied Applied\n4\n"),
+    ],
+)
+def test_an_extractor_that_ends_its_loop_ends_its_own_turn_only(tmp_path, step, printed):
+    done = run(EXITING, str(tmp_path / "m"), step)
+    assert done.stdout == printed, done.stderr
 
 
 def run(program, *arguments):

@@ -288,6 +288,7 @@ class LoopThread:
         import asyncio  # noqa: PLC0415 - see running_loop
 
         needs_threads()
+        self._is_stopped = False
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._pool = _started_pool(name, threads) if threads else None
         if self._pool is not None:
@@ -305,11 +306,10 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         note_private_loop()
         try:
-            while True:
-                # A task that raises one of these ends the loop. Who awaits the task gets the error too.
+            while not self._is_stopped:
+                # A task ends the loop by raising one of these, which its caller gets too, or by `loop.stop`.
                 with contextlib.suppress(SystemExit, KeyboardInterrupt):
                     self.loop.run_forever()
-                    break
         finally:
             self.loop.run_until_complete(close_private_loop())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -323,7 +323,11 @@ class LoopThread:
     def stop(self) -> None:
         """Schedule the loop to stop; callable from any thread."""
         with contextlib.suppress(RuntimeError):  # closed already
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        self.loop.stop()
 
     def join(self, timeout: float) -> None:
         """Wait for the thread to end."""
