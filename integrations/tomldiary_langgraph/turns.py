@@ -180,7 +180,8 @@ def current_turn(
     ends = _ends(thread)
     known = [number for number in range(start, len(thread)) if ends[number] in ended]
     over = next((number for number in known if number >= asked[-1]), None)
-    turn = thread[start if over is None else over + 1 :]
+    recorded = over if over is not None else max(known, default=start - 1)
+    turn = thread[recorded + 1 :]
     if not exchange_of(turn)[1] and not any(one.is_answer for one in turn):
         return None
     left = asked

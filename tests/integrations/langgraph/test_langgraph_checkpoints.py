@@ -522,6 +522,26 @@ def test_words_of_a_turn_that_a_tool_ended_are_in_no_turn_of_another_process(tmp
     ]  # fmt: skip
 
 
+def test_words_after_a_turn_that_a_tool_ended_wait_for_their_answer(diary):
+    def pay(_state):
+        call = {"name": "pay", "args": {}, "id": "1"}
+        told = ToolMessage("Paid.", tool_call_id="1")
+        return {"messages": [AIMessage("Now:", tool_calls=[call]), told]}
+
+    noted = Noted()
+    builder = StateGraph(Dictionary).add_node("extract", extract_node(diary, noted))
+    builder.add_node("answer", pay).add_edge("answer", "extract").add_edge(START, "extract")
+    builder.add_conditional_edges(
+        "extract", lambda state: "answer" if state["messages"][-1].type == "human" else "__end__"
+    )
+    graph = builder.compile(checkpointer=InMemorySaver())
+    for given in (ANN, {"messages": [("user", "Again.")]}):
+        graph.invoke(given, ALICE)
+    assert [one[1:] for one in noted.turns] == [
+        ("I am Ann.", "Now:\n\nPaid."), ("Again.", "Now:\n\nPaid."),
+    ]  # fmt: skip
+
+
 def test_edited_words_are_recorded_by_another_process_though_their_answer_stays(tmp_path):
     noted = Noted()
     for text in ("I am Ann.", "I am Anna."):
