@@ -210,6 +210,9 @@ class Workers:
                 "another writer could not apply the turn, or the turn was forgotten. See `tomldiary writer list`."
             )
         with self._state:
+            if isinstance(self.journal_queue, SharedQueue):
+                # Only now, because `flush` waits for the turns that the queue watches.
+                self.journal_queue.resolved(job)
             self._metrics.completed += result is not None
             self._metrics.failed += result is None
             self._settle([job], result, error)

@@ -85,6 +85,33 @@ def test_a_receipt_waits_until_the_result_of_another_writer_can_be_read(opened):
     assert (stats["submitted"], stats["completed"], stats["failed"]) == (2, 2, 0)
 
 
+def test_flush_waits_for_the_results_of_turns_that_another_writer_applied(opened, monkeypatch):
+    gate, asked, answer = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(message, deps):
+        gate.wait(20)
+
+    here = Diary(opened(), agent="rules")
+    find = here.turns.find
+
+    def find_late(*args, **kwargs):
+        asked.set()
+        answer.wait(20)
+        return find(*args, **kwargs)
+
+    monkeypatch.setattr(here.turns, "find", find_late)
+    with MemoryWriter(Diary(opened(), agent=slow)) as other, MemoryWriter(here) as writer:
+        assert other.submit_nowait(Turn("alice", "s", "I love tea.", "Noted.")).wait_stored(20)
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+        assert receipt.wait_stored(20)
+        gate.set()
+        assert asked.wait(20)
+        assert (writer.flush(0), writer.stats()["pending"]) == (False, 1)
+        answer.set()
+        assert writer.flush(20)
+        assert (receipt.is_done, writer.stats()["completed"]) == (True, 1)
+
+
 def test_a_writer_that_is_created_waits_for_no_server():
     pytest.importorskip("redis")
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -87,6 +87,10 @@ class SharedQueue(StoringQueue):
             self._held.pop(job.turn.user_id, None)
             self._remote.setdefault(job.turn.user_id, {})[job.operation] = job
 
+    def resolved(self, job: Job) -> None:
+        """Stop watching a turn that another writer has finished."""
+        del self._remote[job.turn.user_id][job.operation]
+
     def drain(self) -> list[Job]:
         """Remove and return the turns that were submitted here and that another writer will apply."""
         left = [job for jobs in self._remote.values() for job in jobs.values()]
@@ -202,7 +206,7 @@ class SharedQueue(StoringQueue):
     def _resolve_finished(self, user: str, waiting: Iterable[str]) -> None:
         with self._state:
             jobs = self._remote.get(user, {})
-            done = [jobs.pop(each) for each in set(jobs).difference(waiting)]
+            done = [jobs[each] for each in set(jobs).difference(waiting)]
             if not jobs:
                 self._remote.pop(user, None)
         for job in done:
@@ -210,8 +214,6 @@ class SharedQueue(StoringQueue):
                 self._resolve(job)
             except (BackendError, LockTimeout) as error:  # the next search tries again
                 _logger.debug("%s: the result of a turn cannot be read (%s)", self.root, error)
-                with self._state:
-                    self._remote.setdefault(user, {})[job.operation] = job
 
     # Called by the workers, like the methods of `claims`
 
