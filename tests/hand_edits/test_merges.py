@@ -32,6 +32,7 @@ from tomldiary.history.verify import verify
 from tomldiary.storage.files import offers
 from tomldiary.storage.local.publish import staged_path
 from tomldiary.toml.document import Document
+from tomldiary.toml.parse import parse_toml
 from tomldiary_langgraph import DiaryStore
 
 
@@ -309,6 +310,18 @@ def test_a_value_in_place_of_a_table_written_by_hand_is_merged(tmp_path, table, 
     store.put(("alice", "m"), "third", {"x": 3})
     found = {item.key: item.value for item in DiaryStore(tmp_path).search(("alice", "m"))}
     assert found == {"k": value, "other": {"x": 7}, "third": {"x": 3}}
+
+
+@pytest.mark.parametrize(
+    "text", ["[[p.a.list]]\nn = 1\n\n[p.a]\nx = 1\n", "[p.a]\nx = 1\n\n[[p.a.list]]\nn = 1\n"]
+)
+@pytest.mark.parametrize(
+    "change", [("x = 1", "x = 2"), ("n = 1", "n = 2"), ("x = 1", "x = 1 # one")]
+)
+def test_a_change_of_an_entry_with_a_list_of_tables_is_merged(text, change):
+    theirs = f"{text}\n[p.b]\ny = 1\n"
+    result = merge("p", *map(Document.parse, (text, text.replace(*change), theirs))).document
+    assert parse_toml(result.text) == result.data == parse_toml(theirs.replace(*change))
 
 
 def test_equal_changes_of_both_sides_are_no_conflict():
