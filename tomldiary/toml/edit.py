@@ -404,7 +404,8 @@ class Edit(ValueEdit):
         """Return the values that are written in `block`, without those of inner tables that have headers."""
         table = dict(self.table(block.path) or {})
         below = [key for key in table if self._has_header((*block.path, key))]
-        if below and block.ours is None:  # dotted keys may add to inner tables with headers
+        # Dotted keys may add to inner tables with headers.
+        if below and block.ours is None and block.text.strip():
             return find_table(parse_toml(block.text), block.path) or {}
         return {key: table[key] for key in table if key not in below}
 
