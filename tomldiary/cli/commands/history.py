@@ -157,8 +157,11 @@ def _drop(
     alice: UserDiary, keep: int | None, before: str | None, *, is_done: bool, as_json: bool
 ) -> None:
     """Drop old transactions, or print which ones would be dropped."""
+    moment = point(before, alice) if before is not None else None
+    if isinstance(moment, int):
+        raise InvalidValue("expected a time such as 2026-11-20", where=str(before))
     first = alice.kept_history().first
-    kept = alice.prune_history(before=before, keep=keep, dry_run=not is_done)
+    kept = alice.prune_history(before=moment, keep=keep, dry_run=not is_done)
     if as_json:
         print_json({**asdict(kept), "is_done": is_done})
         return
