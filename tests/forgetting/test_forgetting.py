@@ -949,6 +949,20 @@ def test_a_restored_text_of_another_session_is_current_again(tmp_path):
     assert [item.text for item in alice.preferences("likes").values()] == ["coffee"]
 
 
+def test_a_forgotten_text_that_was_restored_elsewhere_has_its_earlier_text(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", id="a", session_id="kept")
+    alice.upsert_preference("likes", "coffee", id="a", session_id="gone")
+    place = tmp_path / "alice/preferences.toml"
+    place.write_text(place.read_text().partition("[preferences")[0])  # it ends with a blank line
+    age(place)
+    assert alice.preferences("likes") == {}
+    alice.rollback(to=2)
+    assert place.read_text().endswith("\n\n")
+    alice.forget(session_id="gone")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
 def test_an_erased_entry_that_history_had_otherwise_keeps_its_id(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea", session_id="gone")

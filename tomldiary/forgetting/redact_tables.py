@@ -174,6 +174,8 @@ class Versions:
         return self._blocks.setdefault(block.text, block)
 
     def _state(self, path: Path, whole: str) -> State:
+        # Without the tail, because a rollback may restore an entry at another place of the document.
+        whole = split_tail(whole)[0].rstrip("\r\n")
         known = self._states.get((path, whole))
         if known is None:
             values = values_at(whole, path)
