@@ -98,7 +98,7 @@ def test_an_expired_item_is_neither_found_nor_shown(diary, store):
     assert "for an hour" not in alice.render(valid_at=later)
 
 
-def test_a_hand_written_item_expires_although_nobody_put_it(tmp_path):
+def test_a_hand_written_item_expires_although_no_put_stored_it(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     ItemStore(diary).run([Put(WORK, "put", {"text": "a bicycle"})])
     (file,) = tmp_path.glob("alice/items/**/*.toml")

@@ -175,12 +175,12 @@ def test_a_frame_of_a_diary_has_a_row_for_each_user(diary):
 
 
 def test_frames_of_nothing_have_the_same_columns(diary):
-    nobody, alice = diary.user("nobody"), diary.user("alice")
+    bob, alice = diary.user("bob"), diary.user("alice")
     for of in ("preferences", "history", "conversations", "diff"):
         if of == "diff":
-            empty, full = nobody.diff(0), alice.diff(0)
+            empty, full = bob.diff(0), alice.diff(0)
         else:
-            empty, full = getattr(nobody, of)(), getattr(alice, of)()
+            empty, full = getattr(bob, of)(), getattr(alice, of)()
         assert list(empty.to_pandas().columns) == list(full.to_pandas().columns)
         assert len(empty.to_pandas()) == 0
     alice.episodes.add("hello", "hi", session_id="s1")
@@ -273,9 +273,9 @@ def test_the_queue_of_a_writer_is_drawn_over_time(pyplot):
 
 def test_plots_of_nothing_are_empty(pyplot):
     diary = Diary("memory:")
-    nobody = diary.user("nobody")
+    bob = diary.user("bob")
     figure, ax = pyplot.subplots()
-    for plot in (diary.plot_growth, nobody.plot_history, nobody.plot_merges):
+    for plot in (diary.plot_growth, bob.plot_history, bob.plot_merges):
         assert plot(ax=ax) is ax
         assert drawn(ax)
     assert figure.axes == [ax]

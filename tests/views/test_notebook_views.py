@@ -193,11 +193,11 @@ def test_a_list_of_users_prints_as_a_list(alice):
 
 
 def test_empty_collections_say_so():
-    nobody = Diary("memory:").user("nobody")
-    for shown in (nobody.recall("tea"), nobody.history(), nobody.preferences(), nobody.blocks()):
+    bob = Diary("memory:").user("bob")
+    for shown in (bob.recall("tea"), bob.history(), bob.preferences(), bob.blocks()):
         assert len(repr(shown).splitlines()) == 2
         assert "<table" not in shown._repr_html_()
-    assert "No transactions." in nobody.kept_history()._repr_html_()
+    assert "No transactions." in bob.kept_history()._repr_html_()
 
 
 def collections(user):

@@ -177,7 +177,7 @@ def test_the_memory_stands_between_the_cached_prefix_and_the_turn(diary, writer)
 @pytest.mark.parametrize("inject", ["user", "instructions"])
 def test_an_empty_memory_adds_nothing_to_a_request(diary, writer, inject):
     model = Scripted(answers=[OK])
-    middleware = DiaryMiddleware(diary, user_id="nobody", writer=writer, inject=inject)
+    middleware = DiaryMiddleware(diary, user_id="bob", writer=writer, inject=inject)
     talk(create_agent(model, middleware=[middleware]), "Hello")
     assert [one.text for one in model.asked[0]] == ["Hello"]
 

@@ -24,10 +24,10 @@ def files(tmp_path):
 
 def test_the_first_part_of_a_path_names_the_owner_of_the_file(files):
     files.write(PATH, "of alice", expected=None)
-    files.write("main/MEMORY.md", "of nobody", expected=None)
+    files.write("main/MEMORY.md", "shared notes", expected=None)
     diary = files.diary
     assert diary.user("alice").blocks["main/MEMORY.md"].text == "of alice"
-    assert diary.user(SHARED).blocks["main/MEMORY.md"].text == "of nobody"
+    assert diary.user(SHARED).blocks["main/MEMORY.md"].text == "shared notes"
     diary.user("alice").blocks.set("persona", "no file")
     assert list(files.paths()) == [PATH, "main/MEMORY.md"]
     diary.user("alice").forget(everything=True)

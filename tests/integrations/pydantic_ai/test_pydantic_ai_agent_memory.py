@@ -110,9 +110,9 @@ def test_each_agent_and_each_user_has_separate_notes(tmp_path: Path):
     diary = Diary(tmp_path)
     assert diary.user("alice").blocks["main"].text == "of alice"
     assert set(diary.user(SHARED).blocks()) == {"main", "reviewer", "team:reviewer"}
-    for nobody in ("", None, SHARED):
+    for owner in ("", None, SHARED):
         with pytest.raises(IdentifierError):
-            by_user.read(deps=nobody)
+            by_user.read(deps=owner)
 
 
 def test_the_owner_of_the_notes_is_resolved_once(tmp_path: Path):
