@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# The most files that each may pass through; lowered as paths get shorter, and raised only for a new ability:
-# items in recall, stems of every language, recall's ranking for what an extractor is shown, and a look for what was forgotten,
-# constraints of every kind in a put, what a run began with in a turn, and user ids that are refused when they are given.
+# The most files that each may pass through; lowered as paths get shorter, and raised only for a new ability.
 LIMITS = {"put": 20, "turn": 39, "recall": 11}
 
 
