@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
@@ -480,8 +480,17 @@ def _local_vectors(texts: list[str]) -> list[list[float]]:
 TOMLDiary = Diary
 
 
-def diary_of(given: Diary | str | os.PathLike[str]) -> Diary:
-    """Return a given diary, or a new diary for a folder.
+_of_folders: WeakValueDictionary[str, Diary] = WeakValueDictionary()
+
+
+def diary_of(given: Diary | str | os.PathLike[str], *, is_own: bool = False) -> Diary:
+    """Return a given diary, or the diary of a folder or an address.
+
+    A folder has one diary in a process, so its agents share a writer, which applies their turns in order.
+
+    Args:
+        given: The diary, the folder or the address.
+        is_own: Whether to open another diary for a folder, because the caller closes it.
 
     Raises:
         InvalidValue: `given` is an object with a `diary` attribute, such as a writer or a store.
@@ -490,4 +499,9 @@ def diary_of(given: Diary | str | os.PathLike[str]) -> Diary:
     held = getattr(given, "diary", None)
     if isinstance(held, Diary):
         raise wrong_type(given, "a Diary or a folder", "diary", "Give its `.diary`.")
-    return given if isinstance(given, Diary) else Diary(given)
+    if isinstance(given, Diary):
+        return given
+    made = Diary(given)
+    if is_own or not isinstance(made.backend, LocalBackend):
+        return made
+    return _of_folders.setdefault(os.path.realpath(made.backend.base_path), made)

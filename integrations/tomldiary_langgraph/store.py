@@ -74,7 +74,7 @@ class DiaryStore(BaseStore):
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
     ) -> None:
-        self.diary = diary_of(diary)
+        self.diary = diary_of(diary, is_own=True)
         self._has_opened = self.diary is not diary
         self.ttl_config = _checked_ttl(ttl)
         self._embedder = embedder = None if index is None else Embedder(index)

@@ -19,6 +19,7 @@ from pydantic_ai.models.test import TestModel
 
 from tomldiary import Diary, MemoryWriter
 from tomldiary_langchain import DiaryMiddleware
+from tomldiary_langgraph import DiaryStore
 from tomldiary_pydantic_ai import DiaryCapability
 
 
@@ -128,6 +129,7 @@ from langchain.agents import create_agent
 from langchain_core.language_models import FakeListChatModel
 from tomldiary import Diary
 from tomldiary_langchain import DiaryMiddleware
+from tomldiary_langgraph import DiaryStore
 
 memory = DiaryMiddleware(Diary(sys.argv[1], agent="rules"), user_id="alice")
 agent = create_agent(FakeListChatModel(responses=["ok"]), middleware=[memory])
@@ -158,6 +160,28 @@ def test_equal_capabilities_of_a_folder_count_as_one(tmp_path):
     assert asyncio.run(agent.run("I like tea.")).output
     for memory in memories:
         memory.writer.close_sync()
+
+
+@pairs
+def test_agents_of_a_folder_share_a_writer(tmp_path, monkeypatch, first, second):
+    monkeypatch.chdir(tmp_path)
+    one, other = first("memories"), second(tmp_path / "memories")
+    assert one.memory.writer is other.memory.writer
+    one.memory.writer.close_sync()
+
+
+def test_agents_of_other_folders_have_other_writers(tmp_path):
+    writers = [WithMiddleware(tmp_path / name).memory.writer for name in "ab"]
+    assert writers[0] is not writers[1]
+    for writer in writers:
+        writer.close_sync()
+
+
+def test_a_store_of_a_folder_closes_a_diary_of_its_own(tmp_path):
+    agent = WithMiddleware(tmp_path)
+    with DiaryStore(tmp_path) as store:
+        assert store.diary is not agent.memory.diary
+    agent.memory.writer.close_sync()
 
 
 def test_agents_of_other_diaries_have_other_writers(tmp_path):

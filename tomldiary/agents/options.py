@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,7 +72,7 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
 def place_of(backend: Backend) -> object:
     """Return a key that identifies the storage of a backend while the backend exists."""
     if isinstance(backend, LocalFolder):
-        return backend.base_path.resolve()
+        return os.path.realpath(backend.base_path)
     return id(backend.wrapped if isinstance(backend, WrapsBackend) else backend)
 
 
