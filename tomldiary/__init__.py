@@ -66,13 +66,13 @@ if TYPE_CHECKING:
     from tomldiary.extraction.operations import Applied as Applied
     from tomldiary.extraction.prompt import extractor_prompt_check as extractor_prompt_check
     from tomldiary.forgetting.selection import ForgetReceipt as ForgetReceipt
-    from tomldiary.history.queries import Difference as Difference
-    from tomldiary.history.queries import HistoryEntry as HistoryEntry
-    from tomldiary.history.queries import Origin as Origin
-    from tomldiary.history.retention import KeptHistory as KeptHistory
-    from tomldiary.history.rollback import Rollback as Rollback
     from tomldiary.hooks.change import Change as Change
     from tomldiary.ingest.runner import IngestReport as IngestReport
+    from tomldiary.past.queries import Difference as Difference
+    from tomldiary.past.queries import HistoryEntry as HistoryEntry
+    from tomldiary.past.queries import Origin as Origin
+    from tomldiary.past.retention import KeptHistory as KeptHistory
+    from tomldiary.past.rollback import Rollback as Rollback
     from tomldiary.text.similarity import Match as Match
     from tomldiary.user.recall import Hit as Hit
     from tomldiary.user.user import UserDiary as UserDiary
@@ -118,11 +118,11 @@ __getattr__, __dir__ = lazy_names(
         "extraction.operations": "Applied",
         "extraction.prompt": "extractor_prompt_check",
         "forgetting.selection": "ForgetReceipt",
-        "history.queries": "Difference HistoryEntry Origin",
-        "history.retention": "KeptHistory",
-        "history.rollback": "Rollback",
         "hooks.change": "Change",
         "ingest.runner": "IngestReport",
+        "past.queries": "Difference HistoryEntry Origin",
+        "past.retention": "KeptHistory",
+        "past.rollback": "Rollback",
         "text.similarity": "Match",
         "user.recall": "Hit",
         "user.user": "UserDiary",

@@ -25,8 +25,7 @@ from tomldiary.text.visible import visible
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.toml.document import Document
-    from tomldiary.toml.edit import Edit
+    from tomldiary.entries.kind import EditedTables, Tables
 
 _KIND, _RECEIPTS = "blocks", "receipts"
 _METADATA, _OPERATION = "_metadata", "_operation"
@@ -347,7 +346,7 @@ def _file(entry: Mapping[str, Any]) -> StoredFile:
     )
 
 
-def _receipt(receipts: Document | Edit, operation: str, fingerprint: str) -> FileMutation | None:
+def _receipt(receipts: Tables, operation: str, fingerprint: str) -> FileMutation | None:
     found = receipts.table((_RECEIPTS, operation)) if operation else None
     if found is None:
         return None
@@ -363,7 +362,7 @@ def _receipt(receipts: Document | Edit, operation: str, fingerprint: str) -> Fil
     )
 
 
-def _keep_receipt(edit: Edit, operation: str, fingerprint: str, done: FileMutation) -> None:
+def _keep_receipt(edit: EditedTables, operation: str, fingerprint: str, done: FileMutation) -> None:
     version = {} if done.version is None else {"version": done.version}
     edit.put(
         (_RECEIPTS, operation), {"fingerprint": fingerprint, **version, "existed": done.existed}

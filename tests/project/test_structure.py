@@ -58,19 +58,6 @@ def test_an_import_in_a_function_of_the_core_has_a_reason(core):
     ] == []
 
 
-def test_storage_names_nothing_above_it_even_for_type_checkers(core):
-    below = {"errors", "history", "identifiers", "logging", "runtime", "storage", "text", "toml"}
-    named = {
-        (module.name, node.module)
-        for module in core.values()
-        if module.package.startswith("tomldiary.storage")
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tomldiary.")
-    }
-    assert len(named) > 50
-    assert {each for each in named if each[1].split(".")[1] not in below} == set()
-
-
 def test_no_package_has_more_modules_than_the_limit(everything):
     counted = Counter(module.package for module in everything.values() if module.is_counted)
     limits = dict.fromkeys(counted, MOST_MODULES) | {CORE: MOST_FLAT}

@@ -21,9 +21,9 @@ from tomldiary.entries.facts import Fact
 from tomldiary.evaluation.measure import Answer, Run
 from tomldiary.evaluation.report import Report
 from tomldiary.extraction.consolidation import Consolidated
-from tomldiary.history.queries import HistoryEntry
 from tomldiary.importers.importer import Import
 from tomldiary.ingest.runner import IngestReport
+from tomldiary.past.queries import HistoryEntry
 from tomldiary.runtime.views import DictView, ListView, Viewed
 from tomldiary.storage import RedisBackend
 from tomldiary.store.operations import Put

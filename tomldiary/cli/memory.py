@@ -16,7 +16,7 @@ from tomldiary.entries.kinds import FACTS, KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.entries.preferences import by_category
 from tomldiary.errors import EntryConflict, IdentifierError, InvalidValue
-from tomldiary.history.as_of import point_of
+from tomldiary.past.as_of import point_of
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Engine
+    from tomldiary.engine.rules import EntryRules
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.entries.kinds.rules import EntryRules
     from tomldiary.extraction.draft import MemoryDeps
     from tomldiary.extraction.turns import Turns
 

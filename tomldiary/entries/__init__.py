@@ -3,5 +3,6 @@
 May import `text`, `toml` and the layers below, but not `engine`, `storage` or `history`.
 `kinds` is the registry: documents, keys, text, line in a prompt, rules and checks of each kind.
 `preferences`, `conversations`, `facts`, `blocks` and `episodes` read and change their documents.
+`incremental_index` updates indexes of a table from version to version.
 Begin with `kind`, which defines a kind, then `kinds`.
 """

@@ -16,6 +16,7 @@ from tomldiary.entries.facts import (
     short,
 )
 from tomldiary.entries.fields import author, check_key, entry_data, said_by
+from tomldiary.entries.incremental_index import put_noted
 from tomldiary.errors import (
     ImmutableEntry,
     InvalidValue,
@@ -24,7 +25,6 @@ from tomldiary.errors import (
     WeakClaim,
     printed,
 )
-from tomldiary.text.incremental_index import put_noted
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, in_utc, same_value, timestamp
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.entries.fields import columns_of, entry_data, tables_at
+from tomldiary.entries.incremental_index import Marked, ask
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.views import ListView, Viewed, counted
-from tomldiary.text.incremental_index import Marked, ask
 from tomldiary.toml.values import decode_nulls, moment, render_path, same_value
 
 if TYPE_CHECKING:

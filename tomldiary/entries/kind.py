@@ -29,7 +29,6 @@ from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.entries.kinds.rules import EntryRules
     from tomldiary.entries.preferences import PreferenceRules
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
@@ -89,7 +88,6 @@ class Rules(Protocol):
     schema_name: str
     preference_rules: PreferenceRules
     fact_schemas: dict[str, FactSchema]
-    entry_rules: EntryRules
     max_conversations: int
 
 

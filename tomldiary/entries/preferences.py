@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic import ValidationError
 
 from tomldiary.entries.fields import check_key, check_length, entry_text, number_of
+from tomldiary.entries.incremental_index import Following, Marked, ask, put_noted
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
-from tomldiary.text.incremental_index import Following, Marked, ask, put_noted
 from tomldiary.text.similarity import identity, normalise
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.values import checked_names, checked_text

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from tomldiary.entries.fields import entry_text
 from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.errors import InvalidValue
-from tomldiary.history.queries import HistoryEntry, entry_changes
 from tomldiary.history.record import SNAPSHOT, parse_record
+from tomldiary.past.queries import HistoryEntry, entry_changes
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.text.contradiction import covers

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from tomldiary.entries.incremental_index import Following
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
-from tomldiary.text.incremental_index import Following
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import InvalidTOML
-from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, Record, envelope_of
 from tomldiary.history.timeline import Timeline
 from tomldiary.hooks.change import Change, Position
+from tomldiary.past.queries import table_changes
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.collections import TypedEntries, checked_value
+from tomldiary.entries.collections import checked_value
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
@@ -42,6 +42,7 @@ from tomldiary.store.operations import (
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
 from tomldiary.store.ttl import Expiry, Sweeper, sweep
+from tomldiary.store.typed_entries import TypedEntries
 from tomldiary.store.writes import ItemPuts
 from tomldiary.toml.values import copied
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.collections import TypedEntries, collections
+from tomldiary.entries.collections import collections
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.lru import PerUser
@@ -17,6 +17,7 @@ from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import MARK
 from tomldiary.store.snapshot import Snapshot
+from tomldiary.store.typed_entries import TypedEntries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

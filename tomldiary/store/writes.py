@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction, open_here
-from tomldiary.entries.collections import TypedEntries
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.hand_edits.detect import Known
 from tomldiary.history.record import Source
@@ -17,6 +16,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Owners, Put, is_typed
+from tomldiary.store.typed_entries import TypedEntries
 from tomldiary.store.typed_namespaces import TypedNamespaces
 from tomldiary.toml.values import timestamp
 from tomldiary.user.pending.held import held_back

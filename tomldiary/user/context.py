@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from tomldiary.entries.kinds import KINDS, entry_kind, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import InvalidValue
-from tomldiary.history.queries import Made, change_made
+from tomldiary.past.queries import Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import Viewed, pretty
 from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, timestamp
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Until
     from tomldiary.errors import DocumentError
-    from tomldiary.history.as_of import PastDocuments
     from tomldiary.history.record import Source
+    from tomldiary.past.as_of import PastDocuments
     from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document, Path
 

@@ -17,11 +17,11 @@ from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import check_version
 from tomldiary.hand_edits.three_way_merge import NOTHING
-from tomldiary.history.queries import Differences, differences
 from tomldiary.history.record import Source, next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import Namespace, document_of, is_hashed, namespace_of
+from tomldiary.past.queries import Differences, differences
 from tomldiary.storage.local.publish import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit

@@ -13,11 +13,11 @@ from tomldiary.entries.kinds import entry_kind, problems_in, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported
 from tomldiary.extraction.consolidation import Consolidated, consolidate
-from tomldiary.history.as_of import PastTexts, Point
-from tomldiary.history.queries import HistoryQueries
 from tomldiary.history.record import Source
-from tomldiary.history.retention import Retention
-from tomldiary.history.rollback import Undo
+from tomldiary.past.as_of import PastTexts, Point
+from tomldiary.past.queries import HistoryQueries
+from tomldiary.past.retention import Retention
+from tomldiary.past.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.toml.values import checked_flag, checked_text, render_path

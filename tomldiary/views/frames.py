@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kinds.pending import PendingChange
-    from tomldiary.history.queries import Difference, HistoryEntry
+    from tomldiary.past.queries import Difference, HistoryEntry
 
 _Row = dict[str, Any]
 _Table = tuple[tuple[str, ...], "Callable[[Any], Iterable[_Row]]"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import DiaryError
-from tomldiary.history.queries import MOST_CHANGES
+from tomldiary.past.queries import MOST_CHANGES
 from tomldiary.text.visible import one_line
 from tomldiary.toml.values import render_key, render_value, same_value
 from tomldiary.views.sheet import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.kind import EntryKind
     from tomldiary.entries.kinds.pending import PendingChange
-    from tomldiary.history.queries import Difference, HistoryEntry, Origin
+    from tomldiary.past.queries import Difference, HistoryEntry, Origin
 
 _BOOKKEEPING = "_"  # the prefix of fields that the engine manages
 _EMPTY: tuple[Any, ...] = (None, "", [])

@@ -19,7 +19,7 @@ from tomldiary.errors import DiaryError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.history.queries import Changes
+    from tomldiary.past.queries import Changes
     from tomldiary.user.recall import Hits
     from tomldiary.user.user import UserDiary
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.history.queries import HistoryEntry
+    from tomldiary.past.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
 _ALL = 2**31

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tomldiary.extraction.consolidation import Consolidated
     from tomldiary.extraction.operations import Applied
     from tomldiary.forgetting.selection import ForgetReceipt
-    from tomldiary.history.retention import KeptHistory
-    from tomldiary.history.rollback import Rollback
     from tomldiary.importers.importer import Import
     from tomldiary.ingest.runner import IngestReport
+    from tomldiary.past.retention import KeptHistory
+    from tomldiary.past.rollback import Rollback
     from tomldiary.writer.metrics import Health
     from tomldiary.writer.receipts import Receipt
     from tomldiary.writer.writer import MemoryWriter

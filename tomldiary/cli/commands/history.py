@@ -37,7 +37,7 @@ from tomldiary.views.history import text_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from tomldiary.history.queries import HistoryEntry
+    from tomldiary.past.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
 _ALL = 1_000_000_000

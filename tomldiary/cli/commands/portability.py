@@ -39,8 +39,8 @@ from tomldiary.text.visible import one_line
 from tomldiary.writer.journals import waiting_users
 
 if TYPE_CHECKING:
-    from tomldiary.history.queries import Difference
     from tomldiary.importers import Import
+    from tomldiary.past.queries import Difference
     from tomldiary.user.user import UserDiary
 
 _LIMIT = 1_000_000  # preferences in a category, so that no entry of an import is refused

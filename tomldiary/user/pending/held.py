@@ -31,9 +31,9 @@ from tomldiary.entries.preferences import Preferences, reserve_ids
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import Known
 from tomldiary.hand_edits.three_way_merge import NOTHING
-from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
+from tomldiary.past.queries import table_changes
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_names, checked_text, decode_nulls, same_value, timestamp
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.engine.rules import EnforcedRules
     from tomldiary.entries.kind import Rules, Tables
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.record import Source
@@ -249,7 +250,12 @@ def claim(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def make(
-    tx: Transaction, changes: Sequence[PendingChange], rules: Rules, into: str, *, force: bool
+    tx: Transaction,
+    changes: Sequence[PendingChange],
+    rules: EnforcedRules,
+    into: str,
+    *,
+    force: bool,
 ) -> None:
     """Apply pending changes, and remove them from the pending document.
 
@@ -368,7 +374,7 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
     return sorted(found)
 
 
-def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Rules) -> None:
+def check_rules(tx: Transaction, before: Mapping[str, Document], rules: EnforcedRules) -> None:
     """Raise an error if the changes of a transaction break a rule for one entry or for several."""
     for kind in typed_kinds():
         names = {name for name in {*before, *tx.changed()} if entry_kind(name) is kind}

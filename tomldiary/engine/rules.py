@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tomldiary.entries.constraints import checked_constraint
 from tomldiary.entries.fields import entry_data, inner_value, last_used, same_data
+from tomldiary.entries.kind import Rules
 from tomldiary.entries.kinds import (
     DRAFTS,
     FACTS,
@@ -37,13 +38,18 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import Constraint, FactSchema
-    from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Path
 
 _logger = get_logger(__name__)
 _EMPTY = Document.parse("")
 
 _Entries = dict[str, Mapping[str, Any]]
+
+
+class EnforcedRules(Rules, Protocol):
+    """The options of a diary with the rules of its collections; `Diary` has them."""
+
+    entry_rules: EntryRules
 
 
 class EntryRules:

@@ -16,8 +16,8 @@ from tomldiary.toml.values import checked_count, checked_flag, in_utc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tomldiary.history.as_of import PastTexts
     from tomldiary.history.timeline import Timeline
+    from tomldiary.past.as_of import PastTexts
     from tomldiary.toml.values import When
 
 

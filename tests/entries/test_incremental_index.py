@@ -8,8 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Diary
-from tomldiary.entries import facts, preferences
-from tomldiary.text import incremental_index
+from tomldiary.entries import facts, incremental_index, preferences
 
 UPDATES = {incremental_index.__file__, facts.__file__, preferences.__file__}
 

@@ -12,10 +12,10 @@ from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
-from tomldiary.history.as_of import PastDocuments, PastTexts, Point, point_of, reread
 from tomldiary.history.record import SNAPSHOT, Record
-from tomldiary.history.retention import Retention
 from tomldiary.history.timeline import Timeline
+from tomldiary.past.as_of import PastDocuments, PastTexts, Point, point_of, reread
+from tomldiary.past.retention import Retention
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.edit import Edit

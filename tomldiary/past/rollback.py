@@ -19,9 +19,9 @@ from tomldiary.toml.values import checked_count, checked_flag, checked_text, sam
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tomldiary.engine.rules import EnforcedRules
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.entries.kind import Rules
-    from tomldiary.history.as_of import PastTexts, Point
+    from tomldiary.past.as_of import PastTexts, Point
 
 _State = tuple["Block | None", dict[str, Any]]
 """A table: its block, if the block holds nothing else, and its values; see `own_values`."""
@@ -56,7 +56,7 @@ class Undo:
         past: The user's history.
     """
 
-    def __init__(self, rules: Rules, past: PastTexts) -> None:
+    def __init__(self, rules: EnforcedRules, past: PastTexts) -> None:
         self._rules = rules
         self._past = past
 
