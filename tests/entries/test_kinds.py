@@ -9,9 +9,9 @@ import pytest
 from tomldiary import Diary
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
-from tomldiary.entries.collections import checked_value, collections
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_key, entry_path, path_of, register
+from tomldiary.entries.kinds.collections import checked_value, collections
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.engine.engine import Source
-from tomldiary.entries.collections import checked_value, collections
 from tomldiary.entries.fields import entry_data
+from tomldiary.entries.kinds.collections import checked_value, collections
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
 from tomldiary.store.typed_entries import TypedEntries
 from tomldiary.toml.values import decode_nulls

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.collections import checked_value
+from tomldiary.entries.kinds.collections import checked_value
 from tomldiary.errors import (
     DiaryError,
     DocumentError,

@@ -1,4 +1,4 @@
-"""Reads and writes typed entries as plain values by collection and key, which `entries.collections` describes."""
+"""Reads and writes typed entries as plain values by collection and key, which `entries.kinds.collections` describes."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.collections import collections
 from tomldiary.entries.kinds import KINDS, typed_kinds
+from tomldiary.entries.kinds.collections import collections
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import ListsFolders

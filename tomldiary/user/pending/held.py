@@ -9,7 +9,6 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
-from tomldiary.entries.collections import checked_value
 from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
@@ -25,6 +24,7 @@ from tomldiary.entries.kinds import (
     entry_path,
     typed_kinds,
 )
+from tomldiary.entries.kinds.collections import checked_value
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
 from tomldiary.entries.preferences import Preferences, reserve_ids
