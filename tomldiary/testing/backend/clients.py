@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from tomldiary.user.user import UserDiary
+
+    Pair = tuple[UserDiary, UserDiary]
 
 _CLIENT = """
 import sys
@@ -55,6 +58,11 @@ class Clients(BackendFixtures):
     def again(self, backend: Any, closing: Callable[[Any], Any]) -> Callable[[], Any]:
         """Opens further backends on the same storage."""
         return lambda: closing(self.open_again(backend))
+
+    @pytest.fixture
+    def pair(self, backend: Any, again: Callable[[], Any]) -> Pair:
+        """One user in two clients of the storage."""
+        return self.diary(backend).user("alice"), self.diary(again()).user("alice")
 
     @contextmanager
     def _clients(self, backend: Any, *names: str) -> Generator[list[subprocess.Popen[str]]]:
@@ -104,10 +112,8 @@ class Clients(BackendFixtures):
             found.upsert_preference("likes", "coffee", operation_id="op-1")
         assert found.last_transaction() == alice.last_transaction()
 
-    def test_each_client_reads_what_another_one_has_just_written(
-        self, backend: Any, again: Callable[[], Any]
-    ) -> None:
-        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+    def test_each_client_reads_what_another_one_has_just_written(self, pair: Pair) -> None:
+        one, two = pair
         for number in range(4):
             key, _ = one.upsert_preference("likes", f"drink zebra{number}")
             assert two.preferences("likes")[key].text == f"drink zebra{number}"
@@ -116,30 +122,23 @@ class Clients(BackendFixtures):
         one.forget(everything=True)
         assert two.preferences("likes") == {}
 
-    def test_clients_append_to_one_text_without_a_loss(
-        self, backend: Any, again: Callable[[], Any]
-    ) -> None:
-        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+    def test_clients_append_to_one_text_without_a_loss(self, pair: Pair) -> None:
+        one, two = pair
         one.blocks.set("log", "")
         barrier = threading.Barrier(2)
 
-        def append(user: Any, name: str) -> None:
+        def append(user: UserDiary, name: str) -> None:
             barrier.wait()
             for number in range(10):
                 user.blocks.append("log", f"{name}{number}\n")
 
-        threads = [threading.Thread(target=append, args=each) for each in ((one, "a"), (two, "b"))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        lines = _lines(one)
-        assert sorted(lines, key=lambda line: line[0]) == [f"{n}{i}" for n in "ab" for i in range(10)]  # fmt: skip
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(append, (one, two), "ab"))
+        expected = [f"{name}{number}" for name in "ab" for number in range(10)]
+        assert sorted(_lines(one), key=lambda line: line[0]) == expected
 
-    def test_a_block_of_one_client_overwrites_no_write_of_another(
-        self, backend: Any, again: Callable[[], Any]
-    ) -> None:
-        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+    def test_a_block_of_one_client_overwrites_no_write_of_another(self, pair: Pair) -> None:
+        one, two = pair
         one.blocks.set("log", "0")
         has_read, failed = threading.Event(), list[Exception]()
 
@@ -163,22 +162,17 @@ class Clients(BackendFixtures):
             transaction.blocks.append("log", "c")
         assert _lines(two)[-1] == "c"
 
-    def test_a_constraint_holds_for_all_clients(
-        self, backend: Any, again: Callable[[], Any]
-    ) -> None:
-        users: list[Any] = []
-        for each in (backend, again()):
-            diary = self.diary(each)
-            diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
-            users.append(diary.user("alice"))
-        for user, name in zip(users * 2, ("vegan", "none", "kosher", "halal"), strict=True):
+    def test_a_constraint_holds_for_all_clients(self, pair: Pair) -> None:
+        for each in pair:
+            each.diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+        for user, name in zip(pair * 2, ("vegan", "none", "kosher", "halal"), strict=True):
             user.facts.commit(Diet(role="main", name=name))
-        assert [each.data.name for each in users[0].facts.query("diet")] == ["halal"]
+        assert [each.data.name for each in pair[0].facts.query("diet")] == ["halal"]
 
     def test_what_one_client_forgets_no_other_one_brings_back(
-        self, backend: Any, again: Callable[[], Any]
+        self, backend: Any, pair: Pair
     ) -> None:
-        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+        one, two = pair
         one.upsert_preference("likes", "the zebra on the roof", session_id="gone")
         one.upsert_preference("likes", "tea", session_id="kept")
         expected = ["tea", "coffee", "milk"]

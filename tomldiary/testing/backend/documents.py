@@ -34,7 +34,9 @@ class Documents(BackendFixtures):
         assert self.run(backend.list_users()) == []
 
     @pytest.mark.parametrize(
-        "text", ["plain", "ünïcode 日本 😀", "two\\nlines", "trailing  ", "\\u202e\\u0000"]
+        "text",
+        ["plain", "ünïcode 日本 😀", "two\\nlines", "trailing  ", "\\u202e\\u0000", "x" * 500_000],
+        ids=["plain", "unicode", "lines", "spaces", "escapes", "half a megabyte"],
     )
     def test_a_saved_document_comes_back_byte_for_byte(self, backend: Any, text: str) -> None:
         content = _TOML.format(text=text)
@@ -42,8 +44,8 @@ class Documents(BackendFixtures):
         assert self.run(backend.load("alice", "preferences")) == content
         assert self.run(backend.exists("alice", "preferences")) is True
 
-    def test_saving_again_replaces(self, backend: Any) -> None:
-        for text in ("long " * 1000, "short"):
+    def test_saving_again_from_another_event_loop_replaces(self, backend: Any) -> None:
+        for text in ("long " * 1000, "medium", "short"):
             self.run(backend.save("alice", "preferences", _TOML.format(text=text)))
         assert self.run(backend.load("alice", "preferences")) == _TOML.format(text="short")
 
@@ -86,16 +88,6 @@ class Documents(BackendFixtures):
         self.run(save_all())
         assert self.run(backend.load("alice", "preferences")) in contents
 
-    def test_a_document_of_half_a_megabyte_is_kept(self, backend: Any) -> None:
-        content = _TOML.format(text="x" * 500_000)
-        self.run(backend.save("alice", "preferences", content))
-        assert self.run(backend.load("alice", "preferences")) == content
-
-    def test_it_works_from_several_event_loops(self, backend: Any) -> None:
-        for number in range(3):
-            self.run(backend.save("alice", "preferences", _TOML.format(text=number)))
-        assert self.run(backend.load("alice", "preferences")) == _TOML.format(text=2)
-
     def test_a_diary_on_it_remembers(self, backend: Any) -> None:
         diary = Diary(backend, agent="rules")
         said = "I'm allergic to walnuts."
@@ -117,12 +109,8 @@ class Documents(BackendFixtures):
         diary = Diary(backend, agent="rules")
 
         async def turns() -> None:
-            await asyncio.gather(
-                *(
-                    diary.update_memory("alice", "s", f"I love drink number {number}.", "ok")
-                    for number in range(10)
-                )
-            )
+            said = [f"I love drink number {number}." for number in range(10)]
+            await asyncio.gather(*(diary.update_memory("alice", "s", each, "ok") for each in said))
 
         self.run(turns())
         alice = diary.user("alice")

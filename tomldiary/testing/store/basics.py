@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tomldiary.testing.store.surface import Calls, StoreFixtures, keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NS = ("users", "ada")
 _VALUES: list[dict[str, Any]] = [
@@ -21,22 +18,8 @@ _VALUES: list[dict[str, Any]] = [
     {"text": "line\nline\ttab \"quoted\" '''three''' \\ \x00 \u2028 😀", "n": -0.0, "big": 10**18},
 ]
 _KEYS = [
-    "k",
-    "",
-    "a.b/c",
-    "a b",
-    "ключ",
-    "\x00",
-    "[x]",
-    '"',
-    "\\",
-    "#",
-    "=",
-    "../..",
-    "😀",
-    "A",
-    "a",
-]
+    "k", "", "a.b/c", "a b", "ключ", "\x00", "[x]", '"', "\\", "#", "=", "../..", "😀", "A", "a",
+]  # fmt: skip
 
 
 class Basics(StoreFixtures):
@@ -150,9 +133,7 @@ class Basics(StoreFixtures):
 
     def test_a_batch_of_puts_returns_nothing_for_each(self, store: Calls, base: Any) -> None:
         ops = [
-            base.PutOp(NS, "a", {}),
-            base.PutOp(NS, "b", {"n": 2}),
-            base.PutOp(NS, "missing", None),
+            base.PutOp(NS, key, value) for key, value in (("a", {}), ("b", {"n": 2}), ("c", None))
         ]
         assert store.batch(ops) == [None, None, None]
         assert store.batch([]) == []
@@ -160,13 +141,9 @@ class Basics(StoreFixtures):
 
     def test_a_value_that_cannot_be_stored_rejects_its_batch(self, store: Calls, base: Any) -> None:
         store.put(NS, "old", {"n": 1})
-        ops = [
-            base.PutOp(NS, "a", {}),
-            base.PutOp(NS, "old", None),
-            base.PutOp(NS, "bad", {"x": object()}),
-        ]
+        puts: dict[str, Any] = {"a": {}, "old": None, "bad": {"x": object()}}
         with pytest.raises((TypeError, ValueError)):
-            store.batch(ops)
+            store.batch([base.PutOp(NS, key, value) for key, value in puts.items()])
         assert keys(store.search(())) == ["old"]
 
     def test_an_unknown_operation_rejects_its_batch(self, store: Calls, base: Any) -> None:
@@ -206,16 +183,13 @@ class Basics(StoreFixtures):
         kind: Any = store.store.__class__
         for name in ("batch", "abatch"):
             monkeypatch.setattr(kind, name, spy)
-        calls: list[Callable[[], Any]] = [
-            lambda: store.get(namespace, "k"),
-            lambda: store.delete(namespace, "k"),
-            lambda: store.search(namespace),
-            lambda: store.list_namespaces(prefix=namespace),
-            lambda: store.list_namespaces(suffix=namespace),
-        ]
-        for call in calls:
+        calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+            ("get", (namespace, "k"), {}), ("delete", (namespace, "k"), {}), ("search", (namespace,), {}),
+            ("list_namespaces", (), {"prefix": namespace}), ("list_namespaces", (), {"suffix": namespace}),
+        ]  # fmt: skip
+        for verb, args, named in calls:
             with pytest.raises(ValueError, match=r"."):
-                call()
+                getattr(store, verb)(*args, **named)
         assert ran == []
 
     def test_a_batch_with_a_bad_label_writes_nothing(self, store: Calls, base: Any) -> None:
@@ -229,21 +203,8 @@ class Basics(StoreFixtures):
 
 
 _ODD = [
-    "a_b",
-    "a%b",
-    "a*b",
-    "a?b",
-    "a[b]",
-    "a+b",
-    "axb",
-    "a b",
-    "A_B",
-    "a_b\n",
-    "ä",
-    "a'b",
-    'a"b',
-    "a;b",
-]
+    "a_b", "a%b", "a*b", "a?b", "a[b]", "a+b", "axb", "a b", "A_B", "a_b\n", "ä", "a'b", 'a"b', "a;b",
+]  # fmt: skip
 _NUMBERS = {"low": -5, "zero": 0, "half": 0.5, "ten": 10, "huge": 10**100, "inf": math.inf}
 _COMPARED = [
     ({"$gt": 0}, {"half", "ten", "huge", "inf"}),
@@ -365,16 +326,8 @@ class Listing(StoreFixtures):
     @pytest.fixture
     def tree(self, store: Calls) -> Calls:
         """A store with namespaces of several depths."""
-        for path in [
-            "a/b/c",
-            "a/b/d/e",
-            "a/b/d/i",
-            "a/b/f",
-            "a/c/f",
-            "b/a/f",
-            "users/ada/malice",
-            "users/alice",
-        ]:
+        paths = "a/b/c a/b/d/e a/b/d/i a/b/f a/c/f b/a/f users/ada/malice users/alice"
+        for path in paths.split():
             store.put(tuple(path.split("/")), "k", {})
         return store
 
@@ -404,13 +357,8 @@ class Listing(StoreFixtures):
         assert tree.list_namespaces(**asked) == [tuple(path.split("/")) for path in expected]
 
     def test_conditions_in_a_batch_may_be_lists(self, tree: Calls, base: Any) -> None:
-        suffix: Any = ["*", "f"]
-        found = tree.batch(
-            [
-                base.ListNamespacesOp((base.MatchCondition("suffix", suffix),)),
-                base.SearchOp((), limit=3),
-            ]
-        )
+        suffix = base.MatchCondition("suffix", ["*", "f"])
+        found = tree.batch([base.ListNamespacesOp((suffix,)), base.SearchOp((), limit=3)])
         assert found[0] == [("a", "b", "f"), ("a", "c", "f"), ("b", "a", "f")]
         assert len(found[1]) == 3  # noqa: PLR2004 - the limit
 

@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import (
-    Calls,
-    StoreFixtures,
-    awaited,
-    keys,
-    sync_only,
-    until,
-)
+from tomldiary.testing.store.surface import Calls, StoreFixtures, awaited, keys, sync_only, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tomldiary.testing.store.surface import Opener
 
 
 NS = ("short",)
@@ -30,14 +23,11 @@ class Lifetime(StoreFixtures):
     """A store observes the time to live of its items, or raises an error if it does not support one."""
 
     @pytest.fixture
-    def mortal(self, opened: Callable[..., Calls]) -> Callable[..., Calls]:
+    def mortal(self, opened: Opener) -> Opener:
         """Opens stores whose items may expire: `mortal(default_ttl=…)`."""
 
         def make(**ttl: Any) -> Calls:
-            store = opened(ttl=ttl)
-            if not store.store.supports_ttl:
-                pytest.skip(f"{type(store.store).__name__} does not support a time to live")
-            return store
+            return _supporting_ttl(opened(ttl=ttl))
 
         return make
 
@@ -60,7 +50,7 @@ class Lifetime(StoreFixtures):
         store.put(NS, "k", {}, ttl=None)
         assert store.get(NS, "k") is not None
 
-    def test_what_expired_is_swept(self, mortal: Callable[..., Calls]) -> None:
+    def test_what_expired_is_swept(self, mortal: Opener) -> None:
         store = mortal(default_ttl=SHORT)
         store.put(NS, "default", {})
         store.put(NS, "own", {}, ttl=SHORT / 2)
@@ -77,7 +67,7 @@ class Lifetime(StoreFixtures):
         assert sorted(keys(store.search(NS))) == ["for ever", "long"]
         assert self.sweep(store) == 0
 
-    def test_a_put_starts_the_time_anew_or_ends_it(self, mortal: Callable[..., Calls]) -> None:
+    def test_a_put_starts_the_time_anew_or_ends_it(self, mortal: Opener) -> None:
         store = mortal()
         store.put(NS, "k", {"n": 1}, ttl=SHORT)
         store.put(NS, "k", {"n": 2}, ttl=None)
@@ -86,9 +76,7 @@ class Lifetime(StoreFixtures):
         assert keys(store.search(NS)) == ["k"]
 
     @pytest.mark.parametrize("verb", ["get", "search"])
-    def test_a_read_gives_the_time_back_if_asked(
-        self, mortal: Callable[..., Calls], verb: str
-    ) -> None:
+    def test_a_read_gives_the_time_back_if_asked(self, mortal: Opener, verb: str) -> None:
         store = mortal(omit_expired=False)
         store.put(NS, "read", {}, ttl=20 * SHORT)
         store.put(("left",), "left", {}, ttl=20 * SHORT)
@@ -117,7 +105,7 @@ class Lifetime(StoreFixtures):
         """Return when an item expires, as a value with an order; return None if this cannot be read."""
         return None
 
-    def test_reads_keep_an_item_alive(self, mortal: Callable[..., Calls]) -> None:
+    def test_reads_keep_an_item_alive(self, mortal: Opener) -> None:
         ttl = SHORT
         while True:
             ttl, longest = 4 * ttl, 0.0
@@ -139,7 +127,7 @@ class Lifetime(StoreFixtures):
         assert store.get(NS, "read") is not None
         assert store.get(("left",), "left") is None
 
-    def test_reads_that_do_not_refresh_let_it_die(self, mortal: Callable[..., Calls]) -> None:
+    def test_reads_that_do_not_refresh_let_it_die(self, mortal: Opener) -> None:
         store = mortal(default_ttl=SHORT, refresh_on_read=False)
         store.put(NS, "k", {})
 
@@ -149,9 +137,7 @@ class Lifetime(StoreFixtures):
 
         until(gone)
 
-    def test_expired_items_may_be_hidden_before_they_are_swept(
-        self, mortal: Callable[..., Calls]
-    ) -> None:
+    def test_expired_items_may_be_hidden_before_they_are_swept(self, mortal: Opener) -> None:
         store = mortal(default_ttl=SHORT, omit_expired=True, refresh_on_read=True)
         store.put(("old",), "k", {})
         until(lambda: store.get(("old",), "k", refresh_ttl=False) is None)
@@ -164,9 +150,7 @@ class Lifetime(StoreFixtures):
         assert len(store.search(("old",), limit=3)) == 3  # noqa: PLR2004 - the limit
         assert self.sweep(store) == 1
 
-    def test_expired_items_are_shown_until_they_are_swept(
-        self, mortal: Callable[..., Calls]
-    ) -> None:
+    def test_expired_items_are_shown_until_they_are_swept(self, mortal: Opener) -> None:
         store = mortal()
         store.put(NS, "k", {}, ttl=SHORT / 10)
         store.put(("mark",), "mark", {}, ttl=None)
@@ -180,9 +164,7 @@ class Lifetime(StoreFixtures):
         assert store.list_namespaces() == [("mark",)]
 
     @sync_only
-    def test_the_sweeper_works_by_itself_until_it_is_stopped(
-        self, mortal: Callable[..., Calls]
-    ) -> None:
+    def test_the_sweeper_works_by_itself_until_it_is_stopped(self, mortal: Opener) -> None:
         store = mortal(default_ttl=SHORT, refresh_on_read=False, sweep_interval_minutes=SHORT / 4)
         store.put(NS, "k", {})
         store.store.start_ttl_sweeper(SHORT / 4)
@@ -193,12 +175,17 @@ class Lifetime(StoreFixtures):
         until(lambda: self.sweep(store))
         assert store.store.stop_ttl_sweeper(10) is not False
 
-    def test_an_expired_item_leaves_no_vector(self, embedding: Callable[..., Calls]) -> None:
-        store = embedding("text", ttl={})
-        if not store.store.supports_ttl:
-            pytest.skip(f"{type(store.store).__name__} does not support a time to live")
+    def test_an_expired_item_leaves_no_vector(self, embedding: Opener) -> None:
+        store = _supporting_ttl(embedding("text", ttl={}))
         store.put(NS, "k", {"text": "secret"}, ttl=SHORT)
         assert store.search(NS, query="secret", refresh_ttl=False)[0].score == pytest.approx(1)
         until(lambda: self.sweep(store))
         store.put(NS, "k", {"text": "secret"}, index=False)
         assert store.search(NS, query="secret")[0].score is None
+
+
+def _supporting_ttl(calls: Calls) -> Calls:
+    """Return a store; skip the test if its items never expire."""
+    if not calls.store.supports_ttl:
+        pytest.skip(f"{type(calls.store).__name__} does not support a time to live")
+    return calls

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    Opener = Callable[..., "Calls"]
 
 _VERBS = ("put", "get", "search", "delete", "list_namespaces", "batch")
 _TIME_LIMIT = 20.0  # seconds
@@ -43,6 +45,17 @@ class Calls:
             return runner.run(method(*args, **kwargs))
 
         return call
+
+    def gather(
+        self, make: Callable[[Any], Iterable[Awaitable[Any]]], *, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Return the results of async calls that run at the same time; `make` gets the store and makes the calls."""
+
+        async def run() -> list[Any]:
+            return await asyncio.gather(*make(self.store), return_exceptions=return_exceptions)
+
+        assert self.runner is not None
+        return self.runner.run(run())
 
 
 class Embedder:
@@ -109,7 +122,7 @@ class StoreFixtures:
         return str(request.param)
 
     @pytest.fixture
-    def opened(self, surface: str, tmp_path: Path) -> Iterator[Callable[..., Calls]]:
+    def opened(self, surface: str, tmp_path: Path) -> Iterator[Opener]:
         """Opens stores: `opened(index=…, ttl=…)`."""
         with ExitStack() as stack:
             runner = stack.enter_context(asyncio.Runner())
@@ -129,7 +142,7 @@ class StoreFixtures:
             yield make
 
     @pytest.fixture
-    def store(self, opened: Callable[..., Calls]) -> Calls:
+    def store(self, opened: Opener) -> Calls:
         """A new, empty store without an index."""
         return opened()
 
@@ -144,14 +157,14 @@ class StoreFixtures:
         return Embedder()
 
     @pytest.fixture
-    def embedding(self, opened: Callable[..., Calls], embedder: Embedder) -> Callable[..., Calls]:
+    def embedding(self, opened: Opener, embedder: Embedder) -> Opener:
         """Opens stores that embed some fields: `embedding("a", "b", ttl=…)`."""
         self.needs_vectors()
         index = {"dims": embedder.dims, "embed": embedder}
         return lambda *fields, **more: opened(index={**index, "fields": [*fields]}, **more)
 
     @pytest.fixture
-    def indexed(self, embedding: Callable[..., Calls]) -> Calls:
+    def indexed(self, embedding: Opener) -> Calls:
         """A new, empty store that embeds the field `text`."""
         return embedding("text")
 

@@ -14,6 +14,7 @@ from tomldiary.testing.store.surface import Calls, Embedder, StoreFixtures, cosi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tomldiary.testing.store.surface import Opener
 
 NS = ("docs",)
 _SCRIPTS = {
@@ -104,7 +105,7 @@ class Vectors(StoreFixtures):
         indexed.put(NS, "back", {"text": "secret"}, index=False)
         assert scored() == set()
 
-    def test_a_list_that_shrinks_leaves_no_vector(self, embedding: Callable[..., Calls]) -> None:
+    def test_a_list_that_shrinks_leaves_no_vector(self, embedding: Opener) -> None:
         store = embedding("t[*]")
         store.put(NS, "k", {"t": ["apples", "volcano"]})
         before = store.search(NS, query="volcano")[0].score
@@ -146,7 +147,7 @@ class Vectors(StoreFixtures):
         indexed.put(NS, "k", {"text": "hello"})
         assert keys(indexed.search(NS, query=query)) == ["k"]
 
-    def test_the_best_of_several_fields_counts(self, embedding: Callable[..., Calls]) -> None:
+    def test_the_best_of_several_fields_counts(self, embedding: Opener) -> None:
         store = embedding("a", "b")
         store.put(NS, "both", {"a": "volcano", "b": "apples"})
         store.put(NS, "one", {"b": "apples"})
@@ -162,7 +163,7 @@ class Vectors(StoreFixtures):
         assert found["own"] == pytest.approx(1, abs=1e-3)
         assert found["usual"] < found["own"]
 
-    def test_one_item_of_many_texts_takes_one_place(self, embedding: Callable[..., Calls]) -> None:
+    def test_one_item_of_many_texts_takes_one_place(self, embedding: Opener) -> None:
         store = embedding("t[*]")
         store.put(NS, "many", {"t": [f"apples {number}" for number in range(20)]})
         store.put(NS, "one", {"t": ["pears"]})
@@ -199,9 +200,7 @@ class Vectors(StoreFixtures):
         assert indexed.get(NS, "k").value["text"] == "hello"
 
     @pytest.mark.parametrize("kind", ["function", "coroutine function", "Embeddings"])
-    def test_every_kind_of_embedder_is_taken(
-        self, opened: Callable[..., Calls], surface: str, kind: str
-    ) -> None:
+    def test_every_kind_of_embedder_is_taken(self, opened: Opener, surface: str, kind: str) -> None:
         self.needs_vectors()
         embedder = Embedder()
 
