@@ -11,16 +11,16 @@ Without lines of the first form, `gold` names entries of an existing diary by th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.ingest.source import as_path, parse, read_text
+from tomldiary.ingest.source import as_list, as_object, as_path, parse, read_text
 from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 StoredAs = Literal["preferences", "episodes"]
@@ -221,38 +221,25 @@ def _locomo(row: Mapping[str, Any]) -> Collection:
 
 
 def _beam(chat: Path) -> Collection:
-    messages = [each for each in _walk(_json(chat)) if "content" in each and "id" in each]
     entries = [
         Entry(str(each["id"]), f"{each.get('role', 'user')}: {each['content']}", chat.parent.name)
-        for each in messages
+        for each in map(as_object, _values(_json(chat)))
+        if "content" in each and "id" in each
     ]
     known = {entry.id for entry in entries}
     questions: list[Question] = []
     for file in sorted(chat.parent.rglob("probing_questions.json")):
         for kind, rows in _json(file).items():
             for row in rows:
-                gold = known & {str(number) for number in _leaves(row.get("source_chat_ids"))}
+                named = _values(row.get("source_chat_ids"))
+                gold = known & {str(each) for each in named if isinstance(each, int | str)}
                 if gold:
                     questions.append(Question(row["question"], frozenset(gold), kind))
     return Collection(chat.parent.name, questions, entries, "episodes")
 
 
-def _walk(value: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, Mapping):
-        table = cast("Mapping[str, Any]", value)
-        yield table
-        for each in table.values():
-            yield from _walk(each)
-    elif isinstance(value, list):
-        for each in cast("list[Any]", value):
-            yield from _walk(each)
-
-
-def _leaves(value: Any) -> Iterator[int | str]:
-    if isinstance(value, Mapping):
-        value = list(cast("Mapping[str, Any]", value).values())
-    if isinstance(value, list):
-        for each in cast("list[Any]", value):
-            yield from _leaves(each)
-    elif isinstance(value, int | str):
-        yield value
+def _values(value: object) -> Iterator[object]:
+    """Yield a JSON value and all values inside it."""
+    yield value
+    for each in (*as_object(value).values(), *as_list(value)):
+        yield from _values(each)
