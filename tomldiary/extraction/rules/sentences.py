@@ -228,17 +228,7 @@ _PHRASE_WORDS = 2
 """The number of common words that a first-person phrase counts as."""
 _MOST = 200
 """The number of words that are read to identify the language."""
-_SCRIPTS = (
-    ("Japanese", re.compile("[\u3041-\u30ff]")),
-    ("Chinese", re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")),
-    ("Korean", re.compile("[\u1100-\u11ff\uac00-\ud7a3]")),
-    ("Russian or another language in Cyrillic script", re.compile("[\u0400-\u04ff]")),
-    ("Greek", re.compile("[\u0370-\u03ff]")),
-    ("Arabic or another language in its script", re.compile("[\u0600-\u06ff]")),
-    ("Hebrew", re.compile("[\u0590-\u05ff]")),
-    ("Thai", re.compile("[\u0e00-\u0e7f]")),
-    ("Hindi or another Indic language", re.compile("[\u0900-\u0dff]")),
-)
+_SCRIPTS = [(name, re.compile(f"[{letters}]")) for name, letters in FILE["scripts"].items()]
 
 
 def language_of(text: str) -> tuple[str, str]:
