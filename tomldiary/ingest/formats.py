@@ -33,7 +33,7 @@ from tomldiary.ingest.turns import ChatLog, ChatTurn, Names, Omissions, Utteranc
 from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -42,20 +42,13 @@ KNOWN_FORMATS: Final = (*MESSAGE_FORMATS, "locomo")
 _KNOWN: Final = ", ".join(KNOWN_FORMATS)
 
 
-def _holds(records: Sequence[object], name: str) -> bool:
-    """Return whether any of the records belongs to the named format."""
-    if name == "locomo":
-        return any(locomo.recognises(as_object(record)) for record in records)
-    return any(map(MESSAGE_FORMATS[name].recognises, _all_messages(records)))
-
-
-def _detect(records: Sequence[object]) -> str | None:
-    """Return the name of the format: LoCoMo if a record is a sample, otherwise that of the first known message."""
-    if _holds(records, "locomo"):
+def _detect(records: Sequence[object], names: Collection[str] = KNOWN_FORMATS) -> str | None:
+    """Return one of `names`: LoCoMo if a record is a sample, otherwise the format of the first known message."""
+    if "locomo" in names and any(map(locomo.recognises, map(as_object, records))):
         return "locomo"
     for message in _all_messages(records):
         for name, known in reversed(MESSAGE_FORMATS.items()):
-            if known.recognises(message):
+            if name in names and known.recognises(message):
                 return name
     return None
 
@@ -103,20 +96,20 @@ def read_turns(
 
 def _format_of(records: Sequence[object], wanted: str, path: Path) -> str:
     """Return the format of the records; raise if it is unknown or not the requested one."""
-    if wanted != "auto" and _holds(records, wanted):
-        return wanted
-    found = _detect(records)
-    if found is None:
-        what = "a known format" if wanted == "auto" else f"the format {wanted}"
+    is_auto = wanted == "auto"
+    found = _detect(records, KNOWN_FORMATS if is_auto else (wanted,))
+    if found is not None:
+        return found
+    other = None if is_auto else _detect(records)
+    if other is not None:
         raise UnsupportedFormat(
-            f"{path}: the file has no chat message in {what}. Give a chat log in one of: {_KNOWN}."
-        )
-    if wanted != "auto":
-        raise UnsupportedFormat(
-            f'{path}: this is not {wanted} but looks like {found}. Use format="{found}" or "auto" '
+            f'{path}: this is not {wanted} but looks like {other}. Use format="{other}" or "auto" '
             f"(known formats: {_KNOWN})."
         )
-    return found
+    what = "a known format" if is_auto else f"the format {wanted}"
+    raise UnsupportedFormat(
+        f"{path}: the file has no chat message in {what}. Give a chat log in one of: {_KNOWN}."
+    )
 
 
 # Conversations
@@ -168,30 +161,18 @@ def _nested(record: object) -> list[object] | None:
 
 
 def _split(records: Sequence[object], omissions: Omissions) -> list[_Conversation]:
-    conversations: list[_Conversation] = []
-    loose: _Conversation | None = None
+    """Return the conversations; all messages outside of conversations are one, at the place of the first."""
+    found: dict[int | None, _Conversation] = {}
     for ordinal, record in enumerate(records):
         nested = _nested(record)
         if nested is None:
-            if loose is None:
-                loose = _Conversation(ordinal)
-                conversations.append(loose)
-            loose.messages.append((ordinal, record))
+            found.setdefault(None, _Conversation(ordinal)).messages.append((ordinal, record))
             continue
         envelope = as_object(record)
-        conversations.append(
-            _Conversation(
-                ordinal,
-                name=name_of(
-                    envelope,
-                    ("uuid",) if CLAUDE_MESSAGES in envelope else (*SESSION_KEYS, "id"),
-                    omissions,
-                ),
-                when=first_moment(envelope, MOMENT_KEYS),
-                messages=list(enumerate(nested)),
-            )
-        )
-    return conversations
+        keys = ("uuid",) if CLAUDE_MESSAGES in envelope else (*SESSION_KEYS, "id")
+        name, when = name_of(envelope, keys, omissions), first_moment(envelope, MOMENT_KEYS)
+        found[ordinal] = _Conversation(ordinal, name, when, list(enumerate(nested)))
+    return list(found.values())
 
 
 def _by_session(
