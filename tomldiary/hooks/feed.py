@@ -80,7 +80,7 @@ class Feed:
     def __iter__(self) -> Iterator[Change]:
         """Yield the changes; with `follow`, block the calling thread at the end."""
         changed = threading.Event()
-        with self._following(changed.set):
+        with self._following(lambda _: changed.set()):
             while True:
                 changed.clear()
                 while self._fill():
@@ -93,7 +93,7 @@ class Feed:
         """Yield the changes without blocking the event loop."""
         changed, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def notify() -> None:
+        def notify(_: str) -> None:
             with suppress(RuntimeError):  # the loop has just ended
                 loop.call_soon_threadsafe(changed.set)
 
@@ -110,17 +110,13 @@ class Feed:
                         await changed.wait()
 
     @contextmanager
-    def _following(self, notify: Callable[[], object]) -> Generator[None]:
-        """Call `notify` after each change of this process."""
-
-        def changed(_: str) -> None:
-            notify()
-
-        self._engine.after_change.append(changed)
+    def _following(self, notify: Callable[[str], None]) -> Generator[None]:
+        """Call `notify` with the user after each change of this process."""
+        self._engine.after_change.append(notify)
         try:
             yield
         finally:
-            self._engine.after_change.remove(changed)
+            self._engine.after_change.remove(notify)
 
     def _taken(self) -> Iterator[Change]:
         """Yield the changes that were read, and move the cursor."""

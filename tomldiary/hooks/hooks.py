@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
@@ -45,20 +45,14 @@ class _Waiting:
     attempts: int = 0
 
 
-@dataclass(slots=True)
-class _Figures:
-    delivered: int = 0
-    failures: int = 0
-    last_error: str = ""
-    failing: set[str] = field(default_factory=set[str])
-
-
 class _Worker:
     """The thread that delivers to one hook."""
 
     def __init__(self, delivery: Delivery, *, poll: float, longest_pause: float) -> None:
         self.delivery = delivery
-        self.figures = _Figures()
+        self._delivered = self._failures = 0
+        self._last_error = ""
+        self._failing: set[str] = set()
         self._poll = checked_number(poll, "poll", "more than 0 seconds", lambda each: each > 0)
         self._longest = checked_number(
             longest_pause, "longest_pause", "more than 0 seconds", lambda each: each > 0
@@ -118,6 +112,16 @@ class _Worker:
                 self._changed.wait(left)
             return True
 
+    def stats(self) -> dict[str, Any]:
+        """Return the figures of the hook; see `Hooks.stats`."""
+        return {
+            "delivered": self._delivered,
+            "failures": self._failures,
+            "failing": len(self._failing),
+            "waiting": len(self.waiting),
+            "last_error": self._last_error,
+        }
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -171,17 +175,17 @@ class _Worker:
             # A change during the delivery is scheduled again.
             waiting = self.waiting.pop(user, _Waiting())
         try:
-            self.figures.delivered += self.delivery.deliver(user)
+            self._delivered += self.delivery.deliver(user)
         except LockTimeout:
             self._again(user, waiting)  # another process is delivering
         except BaseException as error:  # noqa: BLE001 - hooks may raise any error, and are retried
             self._note_failure(error)
-            self.figures.failing.add(user)
+            self._failing.add(user)
             self._in_row += 1
             self._again(user, waiting)
         else:
             self._in_row = 0
-            self.figures.failing.discard(user)
+            self._failing.discard(user)
 
     def _again(self, user: str, waiting: _Waiting) -> None:
         with self._changed:
@@ -193,9 +197,9 @@ class _Worker:
                 self._resume_at = due
 
     def _note_failure(self, error: BaseException) -> None:
-        self.figures.failures += 1
-        self.figures.last_error = cause_of(error)
-        if self.figures.failures == 1 or self._in_row == 0:
+        self._failures += 1
+        self._last_error = cause_of(error)
+        if self._failures == 1 or self._in_row == 0:
             _logger.warning(
                 "the hook %s failed (%s) and will be retried", self.delivery.name, cause_of(error)
             )
@@ -363,13 +367,4 @@ class Hooks:
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return for each hook: `delivered` changes, `failures`, `failing` and `waiting` users, `last_error`."""
-        return {
-            name: {
-                "delivered": worker.figures.delivered,
-                "failures": worker.figures.failures,
-                "failing": len(worker.figures.failing),
-                "waiting": len(worker.waiting),
-                "last_error": worker.figures.last_error,
-            }
-            for name, worker in self._workers.items()
-        }
+        return {name: worker.stats() for name, worker in self._workers.items()}
