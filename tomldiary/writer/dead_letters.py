@@ -112,9 +112,18 @@ class DeadLetters:
             for each in self.list()
             if (ids is None or each.id in ids) and user in (None, each.turn.user_id)
         ]
-        if ids is not None:
-            _check_known(ids, found)
-            _check_owners(found)
+        for each in ids or ():
+            owners = {letter.turn.user_id: None for letter in found if letter.id == each}
+            if not owners:
+                raise InvalidValue(
+                    f"no turn in the dead letters has the id {each!r}. `tomldiary writer list` shows the ids."
+                )
+            if len(owners) > 1:  # callers choose the ids
+                one, other, *_ = owners
+                raise InvalidValue(
+                    f"several users have a turn with the id {each!r}, including {one!r} and {other!r}."
+                    " Name the user with --user NAME."
+                )
         return found
 
     def drop(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
@@ -202,27 +211,6 @@ def _by_user(letters: Iterable[DeadLetter]) -> dict[str, list[DeadLetter]]:
     for each in letters:
         found.setdefault(each.turn.user_id, []).append(each)
     return found
-
-
-def _check_known(ids: Collection[str], letters: list[DeadLetter]) -> None:
-    known = {letter.id for letter in letters}
-    for each in ids:
-        if each not in known:
-            raise InvalidValue(
-                f"no turn in the dead letters has the id {each!r}. `tomldiary writer list` shows the ids."
-            )
-
-
-def _check_owners(letters: list[DeadLetter]) -> None:
-    """Refuse an id that turns of several users have; this can happen because callers choose the ids."""
-    owners: dict[str, str] = {}
-    for letter in letters:
-        user = letter.turn.user_id
-        if owners.setdefault(letter.id, user) != user:
-            raise InvalidValue(
-                f"several users have a turn with the id {letter.id!r}, including {owners[letter.id]!r} and {user!r}."
-                " Name the user with --user NAME."
-            )
 
 
 def _parsed(text: str) -> list[DeadLetter]:
