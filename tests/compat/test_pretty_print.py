@@ -84,6 +84,24 @@ def test_conversations_are_printed_one_after_the_other():
     )
 
 
+def test_what_changed_last_is_printed_first():
+    """TOMLDiary 0.9 prints in this order."""
+    times = {"old": "2025-01-01", "none": "", "new": "2025-03-01", "mid": "2025-02-01"}
+    tables = {key: {"_updated": f"{time}T00:00:00Z"} if time else {} for key, time in times.items()}
+    tables["begun"] = {"_created": "2025-02-02T00:00:00Z"}
+    prefs = "\n".join(
+        f"[preferences.likes.{key}]\n" + "".join(f"{name} = {time}" for name, time in each.items())
+        for key, each in tables.items()
+    )
+    order = ["new", "begun", "mid", "old", "none"]
+    printed = pretty_print_conversations(tables).splitlines()
+    assert [line.split()[0] for line in printed if line] == order
+    printed = pretty_print_preferences(prefs).splitlines()[2:]
+    assert [line.split()[0] for line in printed if line] == order
+    items = {key: ConversationItem(updated=times[key]) for key in ("old", "new")}
+    assert pretty_print_conversations(items).startswith("new")
+
+
 def test_metadata_is_shown_on_request():
     head = "Metadata:\n  Version: 0.3\n  Schema: MyTable\n\n"
     assert pretty_print_preferences(PREFS, skip_metadata=False).startswith(f"{head}preferences:\n")

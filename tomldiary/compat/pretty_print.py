@@ -102,7 +102,7 @@ class PreferencesPrinter(BasePrettyPrinter):
         prefs_toml: str,
         skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> str:
-        """Return the entries by category, in the order of the file. Missing fields are omitted.
+        """Return the entries by category, those of each newest first. Missing fields are omitted.
 
         Raises:
             InvalidTOML: The text is not valid TOML. The error has the line and the column.
@@ -119,7 +119,7 @@ class PreferencesPrinter(BasePrettyPrinter):
         title = f"{self._indent(1)}{one_line(name)}:\n"
         if not _is_table(entries):
             return title + "\n".join(self._wrapped(2, str(entries)))
-        return title + "\n\n".join(self._entry(key, item) for key, item in entries.items())
+        return title + "\n\n".join(self._entry(*each) for each in _newest_first(entries))
 
     def _entry(self, key: str, stored: object) -> str:
         entry = stored if _is_table(stored) else {"text": stored}
@@ -160,24 +160,26 @@ class ConversationsPrinter(BasePrettyPrinter):
         convs_dict: Mapping[str, Any],
         skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> str:
-        """Return the conversations in the given order.
+        """Return the conversations, newest first.
 
         `convs_dict` maps session ids to tables or ConversationItems, and `_meta` to metadata. A complete parsed file
         with a `conversations` table is also accepted.
         """
         checked_table(convs_dict, "convs_dict")
         head = "" if skip_metadata else self._metadata(convs_dict.get("_meta"))
-        sessions = {key: table for key, table in convs_dict.items() if key != "_meta"}
+        sessions: dict[str, object] = {
+            key: stored.model_dump(by_alias=True) if isinstance(stored, BaseModel) else stored
+            for key, stored in convs_dict.items()
+            if key != "_meta"
+        }
         file = sessions.get("conversations")
         if len(sessions) == 1 and _is_table(file) and all(map(_is_table, file.values())):
             sessions = dict(file)
         if not sessions:
             return f"{head}No conversations found."
-        return head + "\n\n".join(self._session(key, entry) for key, entry in sessions.items())
+        return head + "\n\n".join(self._session(*each) for each in _newest_first(sessions))
 
     def _session(self, key: str, stored: object) -> str:
-        if isinstance(stored, BaseModel):
-            stored = stored.model_dump(by_alias=True)
         entry = stored if _is_table(stored) else {"summary": stored}
         lines = [self._head(0, key, entry, updated=True)]
         if entry.get("summary") and _shown("summary", self.fields):
@@ -201,6 +203,16 @@ def pretty_print_conversations(
 ) -> str:
     """Return `ConversationsPrinter(**kwargs).format_conversations(convs_dict, skip_metadata)`."""
     return ConversationsPrinter(**kwargs).format_conversations(convs_dict, skip_metadata)
+
+
+def _newest_first(tables: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the items of a table by the time of their last change; those without one follow in their order."""
+    return sorted(tables.items(), key=lambda item: _changed(item[1]), reverse=True)
+
+
+def _changed(entry: object) -> str:
+    times = map(_table(entry).get, ("_updated", "_created"))
+    return next((str(time) for time in times if time), "")
 
 
 def _shown(field: str, fields: Collection[str] | None) -> bool:
