@@ -90,6 +90,11 @@ class UserTurn:
     is_failed: bool = False
 
     @property
+    def spot(self) -> tuple[str, ...]:
+        """The place of the turn in the session of the user."""
+        return (self.memory, *self.owner, self.place)
+
+    @property
     def said(self) -> list[str]:
         """The user's texts."""
         return [one.text for one in self.texts]
@@ -399,7 +404,9 @@ class LastTurns:
                 answered run, the user sent it again.
         """
         for words, sender in self._own(turn, before):
-            is_sent = sender is not None and words.text in sender.said
+            # A message that the host made has no run, but stays at its place in the conversation.
+            sent = sender or self._sent.get((*turn.spot, mark_of(words.part, words.text)))
+            is_sent = sent is not None and words.text in sent.said
             turn.texts.append(_Text(words.text, is_before=True, is_submitted=is_sent))
         if prompt:
             turn.texts.append(_Text(prompt))
@@ -483,7 +490,9 @@ class LastTurns:
             self._turns.keep(turn.owner, turn)
             self._sent.keep((turn.memory, turn.conversation, turn.id), _Sent(user, run.in_messages))
             for part, text in run.parts():
-                self._sent.keep((turn.memory, mark_of(part, text)), _Sent(user, (text,)))
+                mark = mark_of(part, text)
+                for place in ((turn.memory,), turn.spot):
+                    self._sent.keep((*place, mark), _Sent(user, (text,)))
 
 
 _RUNS: WeakSet[RunState] = WeakSet()

@@ -745,6 +745,18 @@ def test_the_same_history_again_repeats_no_words(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_a_failed_message_of_the_history_is_known_after_other_runs(tmp_path: Path):
+    setting = Setting(tmp_path)
+    history = user_says(SAID)
+    copied = copy.deepcopy(history)
+    failed(setting.agent, None, message_history=history)
+    failed(setting.agent, "I like milk.")  # another chat of the same session
+    asyncio.run(setting.agent.run("I like cake.", message_history=copied))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "I like milk.", "I like cake."]
+    setting.writer.close_sync()
+
+
 def test_messages_left_unanswered_elsewhere_are_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     other = Agent(FunctionModel(fail))
@@ -788,7 +800,7 @@ def test_words_of_another_user_of_a_conversation_are_no_part_of_the_turn(
     writer.close_sync()
 
 
-def failed(agent: Agent[Any, Any], words: str, **options: Any) -> list[ModelMessage]:
+def failed(agent: Agent[Any, Any], words: str | None, **options: Any) -> list[ModelMessage]:
     """Return the messages of a run whose model fails."""
     with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
         asyncio.run(agent.run(words, model=FunctionModel(fail), **options))
