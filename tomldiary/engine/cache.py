@@ -127,7 +127,7 @@ class DocumentCache:
             parts: dict[str, Any] = {
                 part: ValueEdit(self.document(user, part)) for part in self.parts(user, kind)
             }
-        return JoinedEdit(entry_kind(kind), parts, parts.__getitem__, None)
+        return JoinedEdit(KINDS[kind], parts, parts.__getitem__, None)
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a context in which this thread reads one state of each user, if the backend supports it."""

@@ -153,14 +153,14 @@ class Transaction:
         for name in self.kinds():
             edit = self.edit(name)
             for path, was in [*edit.touched.items()]:
+                if not is_noted and (was is None or "_origin" not in was):
+                    continue
                 entry = edit.table(path) if entry_path(name, path) == path else None
                 if entry is None or same_data(was, entry):
                     continue
                 if is_noted:
                     edit.put(path, {**entry, "_origin": origin})
-                elif (
-                    was is not None and "_origin" in was and was["_origin"] == entry.get("_origin")
-                ):
+                elif was is not None and was["_origin"] == entry.get("_origin"):
                     edit.put(path, {key: each for key, each in entry.items() if key != "_origin"})
             # Not copied, because it may be large in a long transaction.
             before = earlier.get(name, {})
@@ -195,8 +195,12 @@ class Transaction:
         if joined is not None:
             joined.include(kind, edit)
 
-    def entries(self, kind: str) -> JoinedEdit:
+    def entries(self, kind: str, *others: str) -> JoinedEdit:
         """Return an edit of all entries of a kind, which starts from the stored version.
+
+        Args:
+            kind: The kind.
+            others: Further documents to read with them; edits of them that follow do not read them again.
 
         Raises:
             NotSupported: The backend cannot keep this kind.
@@ -207,7 +211,7 @@ class Transaction:
             begun = [name for name in (*self._before, *self._edits) if name.startswith(f"{kind}/")]
             if begun:
                 parts = parts_among(kind, {*parts[1:], *begun})
-            stored = dict(zip(parts, self.documents(parts), strict=True))
+            stored = dict(zip(parts, self.documents([*parts, *others]), strict=False))
             known_kind = KINDS.get(kind) or entry_kind(kind)
             is_split = known_kind.is_split and self.engine.lists_documents
             limit = self.engine.part_size if is_split else None

@@ -221,6 +221,8 @@ class ToolWrites:
 
         Words that ask to remember something are ignored, since they are the reason why the entry was stored.
         """
+        if not self.noted:
+            return None
         text = _ASKS_TO_REMEMBER.sub("", text)
         words = _words(text)
         best: tuple[int, tuple[str, str]] | None = None

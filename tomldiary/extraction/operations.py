@@ -247,7 +247,8 @@ def apply_turn(
         schemas: The registered types of facts.
         origin: The source of the content if it is no turn, such as `episodes/id`.
     """
-    transaction.entries("preferences")  # begun first, so that history lists its changes first
+    # Begun first, so that history lists its changes first.
+    transaction.entries("preferences", "conversations")
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
