@@ -279,7 +279,7 @@ class Preferences:
             return
         known = {*kind.model_fields, "pinned"}
         for name in names:
-            if name not in known | _aliases(kind) and not name.startswith("_"):
+            if not name.startswith("_") and name not in known | _aliases(kind):
                 own = ", ".join(sorted(known - PreferenceItem.model_fields.keys()))
                 raise InvalidValue(
                     f"there is no such field. Those that you can set are: {own}. Nothing was stored.",

@@ -259,7 +259,8 @@ class ValueEdit:
         """
         known = self.table(path)
         if not same_value(known, data):
-            self._check_way(path)
+            if known is None:
+                self._check_way(path)
             old = known or {}  # its values were checked before
             render_block(path, {k: v for k, v in data.items() if k not in old or old[k] is not v})
             self._set_data(path, dict(data))

@@ -270,6 +270,9 @@ class Edit(ValueEdit):
 
     def _change(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         holder = self._holder(path)
+        if holder.path == path and path not in self._parents:
+            self._rewrite(holder, old, new)
+            return
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)
         written = find_table(inner, rest)
@@ -277,8 +280,6 @@ class Edit(ValueEdit):
             if written is None:
                 self._give_header(path, old, new)
             self._change_with_subtables(path, old, new)
-        elif holder.path == path:
-            self._rewrite(holder, old, new)
         elif written is not None:
             self._rewrite_at(path, inner, new)
         else:

@@ -187,6 +187,8 @@ class JoinedEdit:
     def table(self, path: Path) -> Mapping[str, Any] | None:
         """Return the table at a path; a table above entries has the entries of all parts."""
         parts = list(self._parts.values())
+        if len(parts) == 1:
+            return parts[0].table(path)
         if path[:1] == (_META,):
             found = _meta_of([part.table((_META,)) for part in parts])
             return None if found is None else find_table({_META: found}, path)
