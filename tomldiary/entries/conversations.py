@@ -112,7 +112,16 @@ class Conversations:
         return {"_created": now, "_updated": now, "_turns": 0, "summary": "", "keywords": []}
 
     def count_turn(self, session_id: str, *, now: str) -> None:
-        """Increment the turns of a session, which is created if it does not exist."""
+        """Increment the turns of a session, which is created if it does not exist, and those of all sessions."""
+        self.count_in_session(session_id, now=now)
+        progress = dict(self._edit.table(_PROGRESS) or {})
+        for counter in ("turns_since_compaction", "total_turns"):
+            value = progress.get(counter, 0)
+            progress[counter] = (value if isinstance(value, int) else 0) + 1
+        self._edit.put(_PROGRESS, progress)
+
+    def count_in_session(self, session_id: str, *, now: str) -> None:
+        """Increment the turns of a session alone, for a draft."""
         self.migrate()
         found = self._edit.table((_ROOT, session_id))
         entry = dict(found) if found is not None else self._begin(session_id, now)
@@ -120,11 +129,6 @@ class Conversations:
         entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
         entry["_updated"] = max(now, str(entry.get("_updated", "")))
         self._edit.put((_ROOT, session_id), entry)
-        progress = dict(self._edit.table(_PROGRESS) or {})
-        for counter in ("turns_since_compaction", "total_turns"):
-            value = progress.get(counter, 0)
-            progress[counter] = (value if isinstance(value, int) else 0) + 1
-        self._edit.put(_PROGRESS, progress)
 
     def set_summary(
         self, session_id: str, summary: str, keywords: Iterable[str] | None, *, now: str

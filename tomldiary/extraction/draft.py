@@ -378,7 +378,7 @@ class MemoryDeps:
         """
         self._confirmed = set()
         if self.session_id:  # an episode may have no session
-            self._conversations.count_turn(self.session_id, now=self.now)
+            self._conversations.count_in_session(self.session_id, now=self.now)
 
     # Text for a model
 
