@@ -222,7 +222,8 @@ class Turns:
         diary, engine = self._diary, self._diary.engine
         rules = diary.turn_rules.preferences
         deps = MemoryDeps(
-            engine.draft(user_id, "preferences"), engine.draft(user_id, "conversations"),
+            engine.draft(user_id, "preferences"),
+            ValueEdit(engine.document(user_id, "conversations")),
             rules.categories, diary.schema_name, session_id, rules.limit, context_now,
             similarity=diary.similarity,
         )  # fmt: skip
