@@ -88,3 +88,23 @@ def test_five_thousand_small_documents_are_read_once():
 def test_documents_of_over_64_million_characters_are_read_again():
     text = f"# {'x' * 8_000_000}\n"
     assert read_all({f"items/t{number}": text for number in range(9)}) == 9
+
+
+class EndsCounted(MemoryBackend):
+    """Counts the reads of the end of history."""
+
+    ends = 0
+
+    def last_record(self, user):
+        self.ends += 1
+        return super().last_record(user)
+
+
+def test_a_turn_reads_all_documents_that_it_changes_at_once():
+    backend = EndsCounted()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.add_turn("I love green tea.", "Noted.", "s1")
+    backend.ends = 0
+    done = alice.add_turn("I love black coffee.", "Noted.", "s1")
+    assert done.applied == 1
+    assert backend.ends == 2  # for the documents, and for the number of the transaction
