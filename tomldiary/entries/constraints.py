@@ -21,8 +21,17 @@ from pydantic_core import PydanticSerializationError
 
 from tomldiary.entries.fields import MAX_KEY, inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
-from tomldiary.errors import InvalidValue, SchemaError, printed
-from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
+from tomldiary.errors import InvalidValue, SchemaError, wrong_type, wrong_value
+from tomldiary.toml.values import (
+    checked_flag,
+    checked_limit,
+    checked_names,
+    checked_table,
+    checked_text,
+    decode_nulls,
+    encode_nulls,
+    render_value,
+)
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -81,43 +90,14 @@ class Constraint:
     ttl: timedelta | None = None
 
     def __post_init__(self) -> None:
+        try:
+            self._check_types()
+        except InvalidValue as error:
+            raise SchemaError(str(error)) from None
         if self.immutable and self.temporal:
             raise SchemaError(
                 "immutable and temporal exclude each other: what replaces a fact has to end it."
             )
-        for name in ("singleton_key", "normalise", "required"):
-            given: Any = getattr(self, name)
-            names: Any = (given,) if isinstance(given, str) else given
-            if (names is not None or name != "singleton_key") and not (
-                isinstance(names, Collection)
-                and all(isinstance(each, str) for each in cast("Collection[Any]", names))
-            ):
-                raise SchemaError(
-                    f"{name}: expected a field's name, or a list of names, found {given!r}."
-                )
-        for name in ("immutable", "temporal", "append_only"):
-            if not isinstance(getattr(self, name), bool):
-                raise SchemaError(f"{name}: expected True or False, found {getattr(self, name)!r}.")
-        several: Any = self.multi_valued
-        if several is not None and not (
-            isinstance(several, Mapping)
-            and all(
-                isinstance(each, str)
-                for pair in cast("Mapping[Any, Any]", several).items()
-                for each in pair
-            )
-        ):
-            raise SchemaError(
-                f'multi_valued: expected a table such as {{"likes": "object"}}, found {several!r}.'
-            )
-        limit: Any = self.limit
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise SchemaError(
-                f"limit: expected a whole number of at least 1, found {printed(limit)}."
-            )
-        ttl: Any = self.ttl
-        if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
-            raise SchemaError(f"ttl: expected a timedelta longer than zero, found {printed(ttl)}.")
         if self.append_only and self.temporal:
             raise SchemaError(
                 "append_only and temporal exclude each other: a fact ends where another begins."
@@ -126,6 +106,26 @@ class Constraint:
             raise SchemaError(
                 "multi_valued needs a singleton_key: it maps values of its last field."
             )
+
+    def _check_types(self) -> None:
+        """Raise InvalidValue for an option of another type."""
+        single = () if self.singleton_key is None else self.singleton_key
+        named = {"singleton_key": single, "normalise": self.normalise, "required": self.required}
+        for name, given in named.items():
+            if isinstance(given, Iterator):  # it can be read only once
+                raise wrong_type(given, "a list of names", name)
+            checked_names(given, name)
+        for name in ("immutable", "temporal", "append_only"):
+            checked_flag(getattr(self, name), name)
+        several = checked_table(
+            {} if self.multi_valued is None else self.multi_valued, "multi_valued"
+        )
+        for value, field in several.items():
+            checked_text(field, f"multi_valued.{value}")
+        checked_limit(self.limit, least=1)
+        ttl: Any = self.ttl
+        if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
+            raise wrong_value(ttl, "a timedelta longer than zero", "ttl")
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ _ROOT = "facts"
 
 
 class Provenance(NamedTuple):
-    """The time and the source of a write."""
+    """The time and the source of a write, and the time in which the fact is valid."""
 
     now: str
     session: str = ""
@@ -46,6 +46,10 @@ class Provenance(NamedTuple):
     """The confidence of the source, from 0 to 1."""
     force: bool = False
     """Whether it replaces facts of a source with higher confidence."""
+    start: datetime | None = None
+    """The start of its validity, for a temporal type; None for now."""
+    end: datetime | None = None
+    """The end of its validity; None until another fact replaces it."""
 
 
 class FactRules(Facts):
@@ -62,18 +66,14 @@ class FactRules(Facts):
         by: Provenance,
         *,
         key: str | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
     ) -> str:
         """Store checked data under the rules of its type, and return the key.
 
         Args:
             schema: The type.
             data: The result of `schema.data` or `schema.checked`.
-            by: The time and the source.
+            by: The time, the source and the validity.
             key: The key, for a type without a singleton key; for other types it must be the singleton key.
-            start: The start of its validity, for a temporal type; None for now.
-            end: The end of its validity; None until another fact replaces it.
 
         Raises:
             ImmutableEntry, LimitReached, WeakClaim, InvalidValue: Nothing was changed.
@@ -88,8 +88,8 @@ class FactRules(Facts):
         if key is not None:
             _check_key(schema, key, single)
         if schema.constraint.temporal:
-            return self._commit_interval(schema, data, single, key, by, start, end)
-        if start is not None or end is not None:
+            return self._commit_interval(schema, data, single, key, by)
+        if by.start is not None or by.end is not None:
             raise InvalidValue(
                 "its type is not temporal. Register it with Constraint(temporal=True).",
                 where=schema.name,
@@ -106,14 +106,7 @@ class FactRules(Facts):
         self._replace(schema, chosen, old, data, by)
         return chosen
 
-    def update(
-        self,
-        fact_id: str,
-        changes: Mapping[str, Any],
-        by: Provenance,
-        *,
-        end: datetime | None = None,
-    ) -> str:
+    def update(self, fact_id: str, changes: Mapping[str, Any], by: Provenance) -> str:
         """Change fields of a fact, and return its key, which for a temporal type is that of the new interval.
 
         Raises:
@@ -131,7 +124,7 @@ class FactRules(Facts):
                 where=where,
             )
         if not schema.constraint.temporal:
-            if end is not None:
+            if by.end is not None:
                 raise InvalidValue(
                     "its type is not temporal, so it has no end. Leave valid_to out, or delete the fact.",
                     where=where,
@@ -149,9 +142,9 @@ class FactRules(Facts):
                 "this fact does not hold now. Commit what held then with valid_from.", where=where
             )
         if same_value(data, entry_data(held.entry)):
-            self._end(schema.name, held.key, end, by)
+            self._end(schema.name, held.key, by.end, by)
             return held.key
-        if end is not None:
+        if by.end is not None:
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
         said = also_said_by(held.entry, by.session)
         group = group_of(schema, held.key) if schema.constraint.keys else None
@@ -159,7 +152,7 @@ class FactRules(Facts):
             self._end(schema.name, held.key, now, by)
         source, sure = str(held.entry.get("_source", "")), confidence_of(held.entry)
         by = by._replace(source=source, confidence=sure)
-        return self._commit_interval(schema, data, group, None, by, None, None, said=said)
+        return self._commit_interval(schema, data, group, None, by, said=said)
 
     def delete(self, fact_id: str) -> Mapping[str, Any]:
         """Remove a fact, valid or not, and return its fields.
@@ -258,31 +251,27 @@ class FactRules(Facts):
         single: str | None,
         key: str | None,
         by: Provenance,
-        start: datetime | None,
-        end: datetime | None,
         *,
         said: list[str] | None = None,
     ) -> str:
         now = datetime.fromisoformat(by.now)
-        begin = in_utc(start, "valid_from") if start is not None else now
-        stop = in_utc(end, "valid_to") if end is not None else None
-        if stop is not None and stop <= begin:
-            raise InvalidValue(
-                "valid_to is not after valid_from. Give a later valid_to.", where=schema.name
-            )
+        begin = in_utc(by.start, "valid_from") if by.start is not None else now
+        stop = in_utc(by.end, "valid_to") if by.end is not None else None
+        _check_order(begin, stop, schema.name)
         alike = [] if single else self.alike(schema.name, data)
 
         def holding(at: datetime) -> Held | None:
             if single is not None:
-                return self.holding(schema.name, single, at)
-            found = (Held(other, entry, *interval(entry)) for other, entry in alike)
+                found = self.held(schema.name, single)
+            else:
+                found = [Held(other, entry, *interval(entry)) for other, entry in alike]
             return next((held for held in found if held.holds(at)), None)
 
         current = holding(begin)
         if current is not None:
             is_same = self.says(schema, current.entry, schema.compared(data))
             # Without a singleton key, an equal fact is not stored twice, also if its start is given.
-            if is_same and (start is None or single is None):
+            if is_same and (by.start is None or single is None):
                 self._replace(schema, current.key, current.entry, data, by)
                 self._end(schema.name, current.key, stop, by)
                 return current.key
@@ -316,10 +305,7 @@ class FactRules(Facts):
         stop = None if end is None else in_utc(end, "valid_to")
         if stop is None or stop == known:
             return
-        if stop <= (start or ALWAYS):
-            raise InvalidValue(
-                "valid_to is not after valid_from. Give a later valid_to.", where=f"{name}.{key}"
-            )
+        _check_order(start or ALWAYS, stop, f"{name}.{key}")
         self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": by.now})
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:
@@ -339,6 +325,11 @@ class FactRules(Facts):
         limit = schema.constraint.limit
         if limit is not None and count >= limit:
             raise LimitReached(f"{_ROOT}/{schema.name}", limit)
+
+
+def _check_order(start: datetime, end: datetime | None, where: str) -> None:
+    if end is not None and end <= start:
+        raise InvalidValue("valid_to is not after valid_from. Give a later valid_to.", where=where)
 
 
 def _new_meta(by: Provenance) -> dict[str, Any]:

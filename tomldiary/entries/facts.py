@@ -139,14 +139,6 @@ class Facts:
             return sum(held.holds(at) for held in self.held(name))
         return self._ask(name, lambda index: index.count)
 
-    def holding(self, name: str, group: str, at: datetime) -> Held | None:
-        """Return the temporal fact of a singleton key that holds at a time."""
-        known = self._ask(name, lambda index: index.held(group))
-        # Each fact ends when the next one begins; of several with the same start, the last one in the file counts.
-        begun = [held for held in reversed(known) if held and (held.start or ALWAYS) <= at]
-        last = max(begun, key=lambda held: held.start or ALWAYS, default=None)
-        return last if last and last.holds(at) else None
-
     def _ask(self, name: str, question: Callable[[FactIndex], T]) -> T:
         def columns() -> tuple[list[str], list[Any]]:
             return columns_of(self._tables.table((_ROOT, name)) or {})

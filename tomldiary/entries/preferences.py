@@ -30,6 +30,7 @@ MAX_TEXT = 10_000
 """The maximum number of characters of a preference."""
 NEW = "new"
 """The id that requests a new entry even if a similar one is stored."""
+Action = Literal["created", "updated", "boosted", "merged"]
 _ROOT = "preferences"
 _NEXT = "next_ids"
 
@@ -50,7 +51,7 @@ class PreferenceRules:
 class Outcome:
     """The result of an upsert: the action and its entry."""
 
-    action: Literal["created", "updated", "boosted", "merged"]
+    action: Action
     category: str
     id: str
     count: int
@@ -231,32 +232,49 @@ class Preferences:
         contexts = list(dict.fromkeys(filter(None, given)))
         if text is not None:
             text = _stored_text(text, f"{category}.{key}.text" if key else f"{category}.text")
-        if key is not None:
-            found = self.find(category, key)
-            if found is not None:
-                changed = "boosted" if text is None or text == entry_text(found[1]) else "updated"
-                count = self._change(
-                    *found, text, contexts, now, session,
-                    count_up=count_up, fields=fields, source=source,
-                )  # fmt: skip
-                return Outcome(changed, category, key, count)
-            if text is None:
+        found = None if key is None else self.find(category, key)
+        action: Action = "boosted"
+        if found is None and text is None:
+            if key is not None:
                 raise unknown_preference(category, key)
-        if text is None:
             raise InvalidValue("a new preference needs text.", where=category)
-        same, count = self.following(
-            category, Catalog, lambda catalog: (catalog.same(text), catalog.count)
-        )
-        if same is not None:
-            path, entry = cast("tuple[Any, Any]", self.find(category, same))
-            count = self._change(
-                path, entry, None, contexts, now, session, count_up=count_up, fields=fields
-            )
-            return Outcome("merged", category, same, count)
-        if count >= self.rules.limit:
+        if found is None and text is not None:
+            same = self.same(category, text)
+            if same is None:
+                return self._create(category, key, text, contexts, now, session, fields, source)
+            action, found, text = "merged", self.find(category, same), None
+        path, old = cast("tuple[tuple[str, ...], Mapping[str, Any]]", found)
+        own = {name: value for name, value in (fields or {}).items() if not name.startswith("_")}
+        entry = {**old, **own}
+        if text is not None and text != entry_text(old):
+            action = "updated"
+            entry |= {"text": text, **({"_source": source} if source else {})}
+        known = _text_list(old.get("contexts"))
+        added = [context for context in contexts if context not in known]
+        if added:
+            _check_contexts(known + added, f"{category}/{path[-1]}")
+            entry["contexts"] = known + added
+        if count_up:
+            entry["_count"] = entry_count(old) + 1
+        if entry != old:
+            entry["_updated"] = max(now, str(old.get("_updated", "")))
+            entry["_updated_by"] = session
+        return self._stored(action, path, entry)
+
+    def _create(
+        self,
+        category: str,
+        key: str | None,
+        text: str,
+        contexts: list[str],
+        now: str,
+        session: str,
+        fields: Mapping[str, Any] | None,
+        source: str,
+    ) -> Outcome:
+        if self.count(category) >= self.rules.limit:
             raise LimitReached(category, self.rules.limit, "max_prefs_per_category")
         _check_contexts(contexts, category)
-        chosen = self._new_id(category, key)
         entry = {
             "text": text,
             "contexts": contexts,
@@ -268,9 +286,12 @@ class Preferences:
             **({"_source": source} if source else {}),
             **(fields or {}),
         }
-        self.check_fit(category, chosen, entry)
-        put_noted(self._edit, (_ROOT, category, chosen), entry)
-        return Outcome("created", category, chosen, 1)
+        return self._stored("created", (_ROOT, category, self._new_id(category, key)), entry)
+
+    def _stored(self, action: Action, path: tuple[str, ...], entry: Mapping[str, Any]) -> Outcome:
+        self.check_fit(path[-2], path[-1], entry)
+        put_noted(self._edit, path, entry)
+        return Outcome(action, path[-2], path[-1], entry_count(entry))
 
     def check_names(self, category: str, names: Iterable[str]) -> None:
         """Raise InvalidValue if the type of a category has no field of one of the names."""
@@ -318,41 +339,6 @@ class Preferences:
             self.reserve(category, number + 1)
         self._edit.delete(path)
         return entry
-
-    def _change(
-        self,
-        path: tuple[str, ...],
-        entry: Mapping[str, Any],
-        text: str | None,
-        contexts: list[str],
-        now: str,
-        session: str,
-        *,
-        count_up: bool,
-        fields: Mapping[str, Any] | None = None,
-        source: str = "",
-    ) -> int:
-        own = {name: value for name, value in (fields or {}).items() if not name.startswith("_")}
-        changed = {**entry, **own}
-        if text is not None and text != entry_text(entry):
-            changed["text"] = text
-            if source:
-                changed["_source"] = source
-        known = _text_list(entry.get("contexts"))
-        added = [context for context in contexts if context not in known]
-        if added:
-            _check_contexts(known + added, f"{path[-2]}/{path[-1]}")
-            changed["contexts"] = known + added
-        count = entry_count(entry)
-        if count_up:
-            count += 1
-            changed["_count"] = count
-        if changed != entry:
-            changed["_updated"] = max(now, str(entry.get("_updated", "")))
-            changed["_updated_by"] = session
-        self.check_fit(path[-2], path[-1], changed)
-        put_noted(self._edit, path, changed)
-        return count
 
     def _new_id(self, category: str, wanted: str | None) -> str:
         following = self.next_number(category)

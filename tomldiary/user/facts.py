@@ -98,12 +98,11 @@ class UserFacts(Accessor):
         session_id = self._context.session(session_id)
         by = Provenance(
             timestamp(now), session_id, checked_text(source, "source"), confidence,
-            checked_flag(force, "force"),
+            checked_flag(force, "force"), valid_from, valid_to,
         )  # fmt: skip
 
         def change(tx: Transaction) -> str:
-            book = FactRules(tx.entries(_KIND), self._diary.fact_schemas)
-            return book.commit(schema, stored, by, start=valid_from, end=valid_to)
+            return self._book(tx).commit(schema, stored, by)
 
         claim = [] if confidence == 1 and not force else [confidence, force]
         asked = (schema.name, stored, str(valid_from), str(valid_to), source, *claim)
@@ -146,15 +145,13 @@ class UserFacts(Accessor):
             InvalidValue, ImmutableEntry: A rule forbids it. Nothing was changed.
         """
         session_id = self._context.session(session_id)
-        by = Provenance(timestamp(now), session_id)
+        by = Provenance(timestamp(now), session_id, end=valid_to)
         fact_id = self._fact_id(id)
         name = fact_id.partition("/")[0]
         fields = plain(checked_table(changes, "changes"), name)
 
         def change(tx: Transaction) -> str:
-            return FactRules(tx.entries(_KIND), self._diary.fact_schemas).update(
-                fact_id, fields, by, end=valid_to
-            )
+            return self._book(tx).update(fact_id, fields, by)
 
         asked = (fact_id, fields, str(valid_to))
         why = Source("update", session_id, actor, reason, asked=asked)
@@ -182,7 +179,7 @@ class UserFacts(Accessor):
         fact_id = self._fact_id(id)
 
         def change(tx: Transaction) -> Mapping[str, Any]:
-            return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
+            return self._book(tx).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, asked=(fact_id,))
         return decode_nulls(entry_data(self._context.write(change, why, ephemeral=ephemeral)))
@@ -372,6 +369,9 @@ class UserFacts(Accessor):
 
     def _facts(self) -> Facts:
         return Facts(self._context.read(_KIND), self._diary.fact_schemas)
+
+    def _book(self, tx: Transaction) -> FactRules:
+        return FactRules(tx.entries(_KIND), self._diary.fact_schemas)
 
     def _fact_id(self, written: str) -> str:
         """Return a fact's id, `type/key`; `recall` shows it as `facts/type/key`.

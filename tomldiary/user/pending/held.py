@@ -326,10 +326,11 @@ def _is_confirmed(book: FactRules, each: PendingChange) -> bool:
     data = entry_data(after)
     if schema is None or schema.constraint.keys or not book.alike(schema.name, data):
         return False
-    by = Provenance(timestamp(), each.session, str(after.get("_source", "")), confidence_of(after))
+    source = str(after.get("_source", ""))
     start, end = interval(after)
+    by = Provenance(timestamp(), each.session, source, confidence_of(after), start=start, end=end)
     key = path[-1] if schema.constraint.temporal else None
-    book.commit(schema, data, by, key=key, start=start, end=end)
+    book.commit(schema, data, by, key=key)
     return True
 
 
