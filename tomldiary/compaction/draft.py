@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
-from tomldiary.entries.fields import entry_text
+from tomldiary.entries.fields import check_length, entry_text
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
@@ -241,10 +241,7 @@ class CompactionDeps:
         text = checked_text(text, f"{block_id}.text").strip()
         if not text:
             raise InvalidValue("the text is blank. Delete the block instead.", where=block_id)
-        if len(text) > MAX_TEXT:
-            raise InvalidValue(
-                f"the text is longer than {MAX_TEXT} characters. Shorten it.", where=block_id
-            )
+        check_length(len(text), MAX_TEXT, block_id)
         why = self._rewording(_preference_path(block_id), text)
         if why:
             raise InvalidValue(
@@ -252,11 +249,7 @@ class CompactionDeps:
                 where=block_id,
             )
         labels = _labels(contexts, f"{block_id}.contexts")
-        _check_storable([text, *(labels or ())], block_id)
-        entry["text"] = text
-        if labels is not None:
-            entry["contexts"] = labels
-        self._stamp(entry)
+        self._set(entry, block_id, text=text, contexts=labels)
         entry["_updated_by"] = self.actor_label
 
     def delete_preference_block(self, block_id: str) -> None:
@@ -301,11 +294,7 @@ class CompactionDeps:
         entry = self._conversation(session_id)
         labels = _labels(keywords, f"{session_id}.keywords")
         summary, labels = checked_summary(summary, labels, self.max_summary, session_id)
-        _check_storable([summary, *(labels or ())], session_id)
-        entry["summary"] = summary
-        if labels is not None:
-            entry["keywords"] = labels
-        self._stamp(entry)
+        self._set(entry, session_id, summary=summary, keywords=labels)
 
     def delete_conversation_block(self, session_id: str) -> None:
         """Remove a conversation.
@@ -343,8 +332,13 @@ class CompactionDeps:
             raise UnknownEntry(session_id, "list_conversation_blocks shows the blocks.")
         return entry
 
-    def _stamp(self, entry: Store) -> None:
-        entry["_updated"] = max(self.now, str(entry.get("_updated", "")))
+    def _set(self, entry: Store, where: str, **fields: str | list[str] | None) -> None:
+        """Set the fields of a block that are not None."""
+        fresh = {name: value for name, value in fields.items() if value is not None}
+        for value in fresh.values():
+            # Checked now, because the model can still correct the text. A failed commit would discard the whole run.
+            render_value(value, where=where)
+        entry.update(fresh, _updated=max(self.now, str(entry.get("_updated", ""))))
 
 
 def operation_path(operation: Operation) -> tuple[str, ...]:
@@ -366,12 +360,6 @@ def _split(block_id: str) -> tuple[str, str]:
 
 def _labels(words: Iterable[str] | None, where: str) -> list[str] | None:
     return None if words is None else list(dict.fromkeys(checked_names(words, where)))
-
-
-def _check_storable(texts: list[str], where: str) -> None:
-    # Checked now, because the model can still correct the text. A failed commit would discard the whole run.
-    for text in texts:
-        render_value(text, where=where)
 
 
 # A compactor joins and shortens texts, but adds no new statements. It must not change numbers, signs or polarity,

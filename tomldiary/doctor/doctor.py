@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.doctor.files import Finding, Findings, check_files, check_place
-from tomldiary.entries.kinds import KINDS, problems_in, typed_kinds
-from tomldiary.entries.kinds.parts import duplicates
+from tomldiary.entries.kinds import KINDS, problems_of
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
 from tomldiary.history.timeline import EMPTY
@@ -30,7 +29,6 @@ from tomldiary.storage.local.layout import strays_in, user_of
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
-from tomldiary.toml.values import render_path
 from tomldiary.writer.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
@@ -211,18 +209,10 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
             continue
         documents[kind] = document
         yield from problems
-        if document is not None:
-            for where, message, remedy in problems_in(kind, document, diary):
-                place = document.place_of(where, backend.place(user, kind))
-                yield Finding("warning", place, f"{where}: {message}", remedy)
-    for kind in typed_kinds():
-        for part, path, earlier in duplicates(kind, documents):
-            yield Finding(
-                "warning",
-                backend.place(user, part),
-                f"{render_path(path)}: {backend.place(user, earlier)} also has this key, and this entry is not read.",
-                "Remove one of the two, or give it another key.",
-            )
+    readable = {kind: each for kind, each in documents.items() if each is not None}
+    for kind, (where, message, remedy) in problems_of(readable, diary):
+        place = readable[kind].place_of(where, backend.place(user, kind))
+        yield Finding("warning", place, f"{where}: {message}", remedy)
     yield from _check_owner(user, documents)
     if isinstance(backend, LocalBackend):
         yield from _strays(backend.files, backend.folder(user))

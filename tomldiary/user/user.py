@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kinds import entry_kind, problems_in, typed_kinds
-from tomldiary.entries.kinds.parts import duplicates
+from tomldiary.entries.kinds import entry_kind, problems_of
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.record import Source
@@ -20,7 +19,7 @@ from tomldiary.past.retention import Retention
 from tomldiary.past.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import checked_flag, checked_text, render_path
+from tomldiary.toml.values import checked_flag, checked_text
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -455,22 +454,11 @@ class UserDiary(Viewed, DeprecatedNames):
                     problem = error  # there is no last valid state to read
                 if problem is not None:
                     broken.append(problem)
-        twice = [
-            InvalidValue(
-                f"{earlier}.toml has this key too, so this entry is ignored. Remove one of the two.",
-                where=f"{part}.toml: {render_path(path)}",
-            )
-            for kind in typed_kinds()
-            for part, path, earlier in duplicates(kind, documents)
-        ]
         wrong = [
-            InvalidValue(
-                f"{problem.message}. {problem.remedy}", where=f"{_place(name)}{problem.where}"
-            )
-            for name, document in documents.items()
-            for problem in problems_in(name, document, self.diary)
+            InvalidValue(f"{message}. {remedy}", where=f"{_place(name)}{where}")
+            for name, (where, message, remedy) in problems_of(documents, self.diary)
         ]
-        return [*broken, *twice, *wrong]
+        return [*broken, *wrong]
 
     def documents(self) -> list[str]:
         """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""

@@ -17,7 +17,7 @@ from tomldiary.entries.fields import Problem
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
-from tomldiary.entries.kinds.parts import depth_of, part_of
+from tomldiary.entries.kinds.parts import depth_of, duplicates, part_of
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
@@ -61,6 +61,18 @@ def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem
                 message = f"expected an id of 1 to {kind.longest_key} characters"
                 yield Problem(render_path(path), message, "Rename the table, or remove it.")
     yield from kind.problems(document, rules)
+
+
+def problems_of(documents: Mapping[str, Document], rules: Rules) -> Iterator[tuple[str, Problem]]:
+    """Yield the problems of all documents of a user, each with the name of its document."""
+    for name, document in documents.items():
+        for problem in problems_in(name, document, rules):
+            yield name, problem
+    for kind in typed_kinds():
+        for part, path, earlier in duplicates(kind, documents):
+            message = f"{earlier}.toml also has this key, so this entry is not read"
+            remedy = "Remove one of the two, or give it another key."
+            yield part, Problem(render_path(path), message, remedy)
 
 
 def unread_tables(name: str, document: Document) -> list[str]:

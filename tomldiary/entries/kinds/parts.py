@@ -276,15 +276,12 @@ class JoinedEdit:
 
 
 def duplicates(
-    kind: EntryKind, documents: Mapping[str, Document | None]
+    kind: EntryKind, documents: Mapping[str, Document]
 ) -> Iterator[tuple[str, Path, str]]:
     """Yield the part, the path and the earlier part of each entry whose key an earlier part has."""
     first: dict[Path, str] = {}
     for name in parts_among(kind.name, documents) if kind.is_split else ():
-        document = documents.get(name)
-        if document is None:
-            continue
-        for path in kind.tables(document):
+        for path in kind.tables(documents[name]) if name in documents else ():
             place = path if path[0] == kind.name else (kind.name, *path)
             earlier = first.setdefault(place, name)
             if earlier != name:
