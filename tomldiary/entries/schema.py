@@ -166,15 +166,11 @@ def show_preferences_schema(
     format: SchemaFormat = "pretty",  # noqa: A002 - the ancestor's name
 ) -> str:
     """Return the schema of a preference table as a tree (`pretty`), JSON Schema (`json`) or source code (`python`)."""
-    types = item_types(pref_table_cls)
-    if format == "pretty":
-        shown = {name: f"dict[str, {item.__name__}]" for name, item in types.items()}
-        return _tree(pref_table_cls.__name__, shown, categories(pref_table_cls))
-    if format == "json":
-        return json.dumps(pref_table_cls.model_json_schema(), indent=2, ensure_ascii=False)
+    items = item_types(pref_table_cls)
+    types = {name: f"dict[str, {item.__name__}]" for name, item in items.items()}
     if format == "python":
-        return _table_source(pref_table_cls, types, next(iter(_docstrings(pref_table_cls)), ""))
-    raise _unknown(format)
+        return _table_source(pref_table_cls, items, next(iter(_docstrings(pref_table_cls)), ""))
+    return _shown(pref_table_cls, format, types, categories(pref_table_cls))
 
 
 @overload
@@ -200,20 +196,21 @@ def show_conversations_schema(
     """Return the schema of conversations as text, in the formats of `show_preferences_schema`."""
     fields = ConversationItem.model_fields
     types = {name: _type_name(field.annotation) for name, field in fields.items()}
-    doc = _own_doc(ConversationItem)
-    if format == "pretty":
-        return _tree(ConversationItem.__name__, types, _doc_lines(doc, types))
-    if format == "json":
-        return json.dumps(ConversationItem.model_json_schema(), indent=2, ensure_ascii=False)
     if format == "python":
         # The base `Viewed` exists only in this package.
         source = inspect.getsource(ConversationItem).replace("Viewed, BaseModel", "BaseModel")
         return f"{_CONVERSATION_IMPORTS}\n\n\n{source.rstrip()}"
-    raise _unknown(format)
+    return _shown(ConversationItem, format, types, _doc_lines(_own_doc(ConversationItem), types))
 
 
-def _unknown(format_: str) -> InvalidValue:
-    return InvalidValue(f"unknown format {format_!r}. Use pretty, json or python.", where="format")
+def _shown(
+    model: type[BaseModel], format_: str, types: Mapping[str, str], descriptions: Mapping[str, str]
+) -> str:
+    if format_ == "json":
+        return json.dumps(model.model_json_schema(), indent=2, ensure_ascii=False)
+    if format_ == "pretty":
+        return _tree(model.__name__, types, descriptions)
+    raise InvalidValue(f"unknown format {format_!r}. Use pretty, json or python.", where="format")
 
 
 def item_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceItem]]:

@@ -99,22 +99,16 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 
     running_loop()
     scope = SCOPE.get()
-    if scope is None:
-        return await asyncio.to_thread(_called, function, *args, **kwargs)
-    if scope.is_owned_here():
-        caller = CALLED_IN.set(scope)
-        try:
-            if scope.worker is None:
-                return await asyncio.to_thread(_called, function, *args, **kwargs)
-            return await scope.worker.run(functools.partial(function, *args, **kwargs))
-        finally:
-            CALLED_IN.reset(caller)
-    # The task was started inside the scope but does not own the scope, so its thread must not use it.
-    outer = SCOPE.set(None)
+    owned = scope if scope is not None and scope.is_owned_here() else None
+    # A task that was started inside the scope does not own the scope, so its thread must not use it.
+    changed = SCOPE if owned is None else CALLED_IN
+    before = changed.set(owned)
     try:
-        return await asyncio.to_thread(_called, function, *args, **kwargs)
+        if owned is None or owned.worker is None:
+            return await asyncio.to_thread(_called, function, *args, **kwargs)
+        return await owned.worker.run(functools.partial(function, *args, **kwargs))
     finally:
-        SCOPE.reset(outer)
+        changed.reset(before)
 
 
 async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
