@@ -781,7 +781,10 @@ def test_an_option_of_a_wrong_type_is_refused(options: Any, message: str) -> Non
     [
         ({"immutable": "no"}, "immutable: expected True or False"),
         ({"singleton_key": "role", "multi_valued": 5}, "multi_valued: expected a table"),
-        ({"singleton_key": "role", "multi_valued": {"likes": 5}}, "multi_valued: expected a table"),
+        (
+            {"singleton_key": "role", "multi_valued": {"likes": 5}},
+            r"multi_valued\.likes: expected text",
+        ),
     ],
 )
 def test_a_constraint_of_a_wrong_type_is_refused(options: Any, message: str) -> None:

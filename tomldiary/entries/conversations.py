@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import (
     check_length,
-    columns_of,
     last_used,
     tables_at,
     with_value,
@@ -248,7 +247,7 @@ class ConversationKind(EntryKind):
         return name
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
-        return [Group("", 1.0, lambda: columns_of(dict(self.entries(tables, rules))))]
+        return [Group("", 1.0, lambda: dict(self.entries(tables, rules)))]
 
     def seen(self, document: Document, rules: Rules) -> Iterator[str]:
         for _, entry in self.entries(document, rules):

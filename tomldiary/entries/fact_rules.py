@@ -262,9 +262,8 @@ class FactRules(Facts):
 
         def holding(at: datetime) -> Held | None:
             if single is not None:
-                found = self.held(schema.name, single)
-            else:
-                found = [Held(other, entry, *interval(entry)) for other, entry in alike]
+                return self.holding(schema.name, single, at)
+            found = (Held(other, entry, *interval(entry)) for other, entry in alike)
             return next((held for held in found if held.holds(at)), None)
 
         current = holding(begin)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tomldiary.entries.fields import columns_of, entry_data, tables_at
+from tomldiary.entries.fields import entry_data, tables_at
 from tomldiary.entries.incremental_index import Marked, ask
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
@@ -139,13 +139,24 @@ class Facts:
             return sum(held.holds(at) for held in self.held(name))
         return self._ask(name, lambda index: index.count)
 
-    def _ask(self, name: str, question: Callable[[FactIndex], T]) -> T:
-        def columns() -> tuple[list[str], list[Any]]:
-            return columns_of(self._tables.table((_ROOT, name)) or {})
+    def holding(self, name: str, group: str, at: datetime) -> Held | None:
+        """Return the temporal fact of a singleton key that holds at a time."""
+        known = self._ask(name, lambda index: index.held(group))
+        # Each fact ends when the next one begins; of several with the same start, the last one in the file counts.
+        begun = [held for held in reversed(known) if held and (held.start or ALWAYS) <= at]
+        last = max(begun, key=lambda held: held.start or ALWAYS, default=None)
+        return last if last and last.holds(at) else None
 
+    def _ask(self, name: str, question: Callable[[FactIndex], T]) -> T:
         schema = self.schema(name)
-        place = (FactIndex, name, id(schema))  # the index keeps the schema alive
-        return ask(self._tables, place, lambda: FactIndex(name, schema), columns, question)
+        key = (FactIndex, name, id(schema))  # the index keeps the schema alive
+        return ask(
+            self._tables,
+            key,
+            lambda: FactIndex(name, schema),
+            lambda: self._tables.table((_ROOT, name)) or {},
+            question,
+        )
 
     def held(
         self,

@@ -214,11 +214,6 @@ def without_managed(problems: Iterable[Problem]) -> Iterator[InvalidValue]:
             yield InvalidValue(f"{problem.message}.", where=problem.where)
 
 
-def columns_of(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
-    """Return the keys and the values of a table, in the order of the file."""
-    return list(table), list(table.values())
-
-
 def session_turn(place: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the session that first wrote an entry, with its position in it; None if there was no session."""
     session = entry.get("_created_by")

@@ -130,7 +130,7 @@ def ask(
     version: Tables,
     key: tuple[object, ...],
     make: Callable[[], F],
-    columns: Callable[[], tuple[list[str], list[Any]]],
+    table: Callable[[], Mapping[str, Any]],
     question: Callable[[F], T],
 ) -> T:
     """Return the result of a query to an index that is updated to a version.
@@ -139,7 +139,7 @@ def ask(
         version: The version of the document.
         key: The class of the index and the table.
         make: Creates the index on first use.
-        columns: Returns the ids and the values of the table, in the order of the file.
+        table: Returns the values of the table by id, in the order of the file.
         question: Called with the lock held.
     """
     found = version.memo.get(key)
@@ -147,7 +147,8 @@ def ask(
         found = version.memo.setdefault(key, make())
     with found.lock:
         if not found.reach(version.stamp):
-            found.follow(version.stamp, *columns())
+            values = table()
+            found.follow(version.stamp, list(values), list(values.values()))
         return question(cast("F", found))
 
 

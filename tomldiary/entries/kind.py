@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from tomldiary.entries.fields import (
     MAX_KEY,
     Problem,
-    columns_of,
     data_text,
     entry_data,
     last_used,
@@ -132,8 +131,8 @@ class Group(NamedTuple):
     name: str
     """The category or type; "" if the kind has none."""
     weight: float
-    columns: Callable[[], tuple[list[str], list[Any]]]
-    """Returns keys and tables in the order of the file; in an invalid file, a table may be another value."""
+    entries: Callable[[], Mapping[str, Any]]
+    """Returns the tables by key, in the order of the file; in an invalid file, a table may be another value."""
     schema: FactSchema | None = None
 
 
@@ -357,7 +356,7 @@ class EntryKind:
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         """Return the groups in which a prompt shows the entries."""
-        return [Group("", 1.0, lambda: columns_of(tables.table((self.name,)) or {}))]
+        return [Group("", 1.0, lambda: tables.table((self.name,)) or {})]
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         """Return statistics of documents as a JSON value without remembered text."""

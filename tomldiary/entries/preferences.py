@@ -145,8 +145,7 @@ class Preferences:
 
     def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the entries of a category in the order of the file, without values that are not tables."""
-        columns = zip(*self.columns(category), strict=True)
-        return [item for item in columns if type(item[1]) is dict]
+        return [item for item in self.table(category).items() if type(item[1]) is dict]
 
     def count(self, category: str) -> int:
         """Return the number of entries of a category."""
@@ -170,21 +169,18 @@ class Preferences:
 
     def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
         """Return the result of a query to an incremental index of a category, updated to its present entries."""
+        key = (kind, category)
         return ask(
-            self._tables,
-            (kind, category),
-            lambda: kind(category),
-            lambda: self.columns(category),
-            question,
+            self._tables, key, lambda: kind(category), lambda: self.table(category), question
         )
 
-    def columns(self, category: str) -> tuple[list[str], list[Any]]:
-        """Return the ids and the values of a category, including values that are not tables."""
+    def table(self, category: str) -> Mapping[str, Any]:
+        """Return the values of a category by id, including values that are not tables."""
         found = self._tables.table((_ROOT, category)) or {}
         short = self._tables.table((category,)) if category != _ROOT else None
         if short:
             found = {**found, **{key: short[key] for key in short if key not in found}}
-        return list(found), list(found.values())
+        return found
 
     def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
         """Return the category and id of an entry with the same text in another category, or None."""

@@ -92,7 +92,7 @@ def _ranking(kind: EntryKind, document: Document, group: Group) -> _Ranking:
         return known
     before = {} if known is None else known.facts
     facts: dict[str, ShownFact] = {}
-    for key, entry in zip(*group.columns(), strict=True):
+    for key, entry in group.entries().items():
         fact = before.get(key)
         if fact is None or fact.entry is not entry:
             is_entry = type(entry) is dict

@@ -14,7 +14,6 @@ from tomldiary.entries.facts import Facts, Held, chained, interval, stored_facts
 from tomldiary.entries.fields import (
     MAX_KEY,
     Problem,
-    columns_of,
     data_text,
     same_data,
     tables_at,
@@ -68,7 +67,7 @@ class FactKind(EntryKind):
         for name, table in tables_at(tables, self.name):
             schema = rules.fact_schemas.get(name)
             weight = 1.0 if schema is None else schema.weight
-            found.append(Group(name, weight, partial(columns_of, table), schema))
+            found.append(Group(name, weight, partial(dict, table), schema))
         return found
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tomldiary.entries.fields import (
-    columns_of,
     data_text,
     entry_data,
     session_turn,
@@ -117,11 +116,10 @@ class ItemKind(EntryKind):
         return EntryLine(group.name, self.text(entry))
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
-        def columns() -> tuple[list[str], list[Any]]:
-            names, entries = columns_of(tables.table((self.name,)) or {})
-            return [*map(_quoted, names)], entries
+        def entries() -> dict[str, Any]:
+            return {_quoted(key): each for key, each in (tables.table((self.name,)) or {}).items()}
 
-        return [Group(self.namespace, 1.0, columns)]
+        return [Group(self.namespace, 1.0, entries)]
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         counts: dict[str, int] = {}

@@ -85,10 +85,8 @@ class PreferenceKind(EntryKind):
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         book = self._book(tables, rules)
-        return [
-            Group(name, weight, partial(book.columns, name))
-            for name, weight in rules.weights.items()
-        ]
+        weights = rules.weights.items()
+        return [Group(name, weight, partial(book.table, name)) for name, weight in weights]
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         book = self._book(documents[self.name], rules)
