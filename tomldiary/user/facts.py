@@ -348,16 +348,14 @@ class UserFacts(Accessor):
                 f' their type: facts.commit("{next(iter(self._diary.fact_schemas), "name")}", {{…}}).',
                 where="fact",
             )
-        for kind in type(fact).__mro__:
-            for schema in self._diary.fact_schemas.values():
-                if schema.model is kind:
+        model, schemas = type(fact), self._diary.fact_schemas.values()
+        for each in model.__mro__:
+            for schema in schemas:
+                if schema.model is each:
                     return schema
-        model = type(fact)
-        for schema in self._diary.fact_schemas.values():
-            if (schema.model.__module__, schema.model.__qualname__) == (
-                model.__module__,
-                model.__qualname__,
-            ):
+        for schema in schemas:
+            known = schema.model
+            if known.__module__ == model.__module__ and known.__qualname__ == model.__qualname__:
                 raise SchemaError(
                     f"the class {model.__name__} was defined again after it was registered. Call"
                     f" diary.register_schema({schema.name!r}, {model.__name__}, …) again."
