@@ -72,10 +72,6 @@ class ReadPreferencesAsync(Protocol):
 class UserPreferences(UserPart):
     """The preferences of one user; `UserDiary` also has these methods."""
 
-    @overload
-    def preferences(self, category: None = None) -> PreferenceTables: ...
-    @overload
-    def preferences(self, category: str) -> PreferenceItems: ...
     def preferences(self, category: str | None = None) -> PreferenceTables | PreferenceItems:
         """Return typed preferences by id; without `category`, by category and id.
 

@@ -163,17 +163,18 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
     is_fact = named is FACTS and rest.partition("/")[0] in types
     if named is not None and (named.is_reserved or is_fact or first not in categories):
         found = named.path(key)
-    if found is None and rest and first in categories:
-        found = (PREFERENCES.name, first, rest)
-    if found is None and rest and first in types:
-        found = (FACTS.name, first, rest)
-    if found is None:
-        if rest and named is None:
+    if found is None and rest:
+        if first in categories:
+            found = (PREFERENCES.name, first, rest)
+        elif first in types:
+            found = (FACTS.name, first, rest)
+        elif named is None:
             raise UnknownEntry(
                 key,
                 f"No category or type of facts is {first!r}. An entry of a category that your table lacks"
                 f" is {PREFERENCES.name}/{key}, a fact of a type that is not registered is {FACTS.name}/{key}.",
             )
+    if found is None:
         shapes = [kind.shape for kind in KINDS.values() if kind.shape]
         raise UnknownEntry(
             key,

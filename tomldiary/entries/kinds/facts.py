@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
@@ -60,7 +60,7 @@ class FactKind(EntryKind):
     def current(
         self, document: Document, rules: Rules, at: datetime
     ) -> Callable[[str, Mapping[str, Any]], bool] | None:
-        return _Current(Facts(document, rules.fact_schemas), at)
+        return _current(Facts(document, rules.fact_schemas), at)
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         found: list[Group] = []
@@ -72,7 +72,7 @@ class FactKind(EntryKind):
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         document = documents[self.name]
-        holds = _Current(Facts(document, rules.fact_schemas), at)
+        holds = _current(Facts(document, rules.fact_schemas), at)
         found = [name for name, entry in self.entries(document, rules) if holds(name, entry)]
         return dict(Counter(name.partition("/")[0] for name in found))
 
@@ -154,21 +154,21 @@ class FactKind(EntryKind):
         return FactRules(writing.entries(self.name), writing.rules.fact_schemas)
 
 
-class _Current:
-    """Selects the facts that are current at a time: the valid ones, and of temporal types those that hold."""
+def _current(book: Facts, at: datetime) -> Callable[[str, Mapping[str, Any]], bool]:
+    """Return whether a fact is current at a time: it is valid, and if its type is temporal, it holds."""
 
-    def __init__(self, book: Facts, at: datetime) -> None:
-        self._book = book
-        self._at = at
-        self._held: dict[str, set[str]] = {}
+    @cache
+    def keys_of(type_: str) -> set[str] | None:
+        schema = book.registered(type_)
+        if schema is None:
+            return None
+        always = not schema.constraint.temporal
+        return {each.key for each in book.held(type_) if always or each.holds(at)}
 
-    def __call__(self, name: str, entry: Mapping[str, Any]) -> bool:
+    def is_current(name: str, entry: Mapping[str, Any]) -> bool:
         type_, _, key = name.partition("/")
-        schema = self._book.registered(type_)
-        if schema is None:  # its interval may be stored, but not its constraint
-            return Held(key, entry, *interval(entry)).holds(self._at)
-        if type_ not in self._held:
-            always = not schema.constraint.temporal
-            found = self._book.held(type_)
-            self._held[type_] = {each.key for each in found if always or each.holds(self._at)}
-        return key in self._held[type_]
+        keys = keys_of(type_)
+        # The interval of a type that is not registered may be stored, but not its constraint.
+        return Held(key, entry, *interval(entry)).holds(at) if keys is None else key in keys
+
+    return is_current
