@@ -347,7 +347,8 @@ def test_key_in_two_parts_is_reported_and_the_first_counts(split, caplog):
     problems = [str(problem) for problem in alice.problems()]
     assert any(f"{last}.toml: preferences.likes.pref001" in each for each in problems)
     found = [each for each in check(split) if "pref001" in each.message]
-    assert [(each.place, each.level) for each in found] == [(str(file), "warning")]
+    line = file.read_text().split("\n").index("[preferences.likes.pref001]") + 1
+    assert [(each.place, each.level) for each in found] == [(f"{file}:{line}", "warning")]
     assert "preferences.toml" in found[0].message
     number = sum(map(len, alice.preferences().values()))
     assert summary_of(split, "alice").counts["preferences"] == number
