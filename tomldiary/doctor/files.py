@@ -109,23 +109,12 @@ def _file_system(path: Path, mounts: Path) -> str | None:
 
 def check_files(top: Path) -> Iterator[Finding]:
     """Find files and folders with wrong owners or permissions, and traces of crashes."""
-    unreadable: list[str] = []
-    unwritable: list[str] = []
-    open_folders: list[str] = []
-    open_files: list[str] = []
-    foreign: list[str] = []
+    denied: dict[tuple[Literal["warning", "problem"], str, str], list[str]] = {}
     owner: int | None = None
     for path, status in _below(top):
         owner = status.st_uid if owner is None else owner  # `_below` yields the top folder first
-        is_folder = stat.S_ISDIR(status.st_mode)
-        if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
-            unreadable.append(path)
-        elif not os.access(path, os.W_OK):
-            unwritable.append(path)
-        if status.st_uid != owner:
-            foreign.append(path)
-        if os.name == "posix" and status.st_mode & 0o077:
-            (open_folders if is_folder else open_files).append(path)
+        for found in _access(path, status, owner, shlex.quote(str(top))):
+            denied.setdefault(found, []).append(path)
         name = os.path.basename(path)  # noqa: PTH119 - paths are strings here
         is_old = time.time() - status.st_mtime > _STAGED_SECONDS
         if is_old and _STAGED.fullmatch(name):
@@ -142,14 +131,26 @@ def check_files(top: Path) -> Iterator[Finding]:
                 "a forget operation was interrupted by a crash.",
                 "Open the user to finish it, for example with tomldiary show.",
             )
-    yield from _counted("problem", unreadable, "cannot be read", "Change its permissions.")
-    yield from _counted("problem", unwritable, "cannot be written", "Change its permissions.")
-    place = shlex.quote(str(top))
-    wrong_owner = "belongs to another account than the folder, whose programs cannot read it"
-    yield from _counted("problem", foreign, wrong_owner, f"Run: chown -R {owner} {place}")
-    remedy = f"Run: chmod -R go= {place}"
-    yield from _counted("warning", open_folders, "can be entered by others (not 0700)", remedy)
-    yield from _counted("warning", open_files, "can be read by others (not 0600)", remedy)
+    for (level, message, remedy), paths in denied.items():
+        more = f", like {len(paths) - 1} more" if len(paths) > 1 else ""
+        yield Finding(level, paths[0], f"{message}{more}.", remedy)
+
+
+def _access(
+    path: str, status: os.stat_result, owner: int, top: str
+) -> Iterator[tuple[Literal["warning", "problem"], str, str]]:
+    """Yield the level, the message and the remedy of a wrong owner and wrong permissions."""
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
+        yield "problem", "cannot be read", "Change its permissions."
+    elif not os.access(path, os.W_OK):
+        yield "problem", "cannot be written", "Change its permissions."
+    if status.st_uid != owner:
+        message = "belongs to another account than the folder, whose programs cannot read it"
+        yield "problem", message, f"Run: chown -R {owner} {top}"
+    if os.name == "posix" and status.st_mode & 0o077:
+        others = "can be entered by others (not 0700)", "can be read by others (not 0600)"
+        yield "warning", others[0 if is_folder else 1], f"Run: chmod -R go= {top}"
 
 
 def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -165,11 +166,3 @@ def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
                 paths += sorted((entry.path for entry in os.scandir(path)), reverse=True)
         except OSError:
             continue  # deleted in the meantime, or already reported
-
-
-def _counted(
-    level: Literal["warning", "problem"], paths: list[str], message: str, remedy: str
-) -> Iterator[Finding]:
-    if paths:
-        more = f", like {len(paths) - 1} more" if len(paths) > 1 else ""
-        yield Finding(level, paths[0], f"{message}{more}.", remedy)
