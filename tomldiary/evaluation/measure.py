@@ -249,7 +249,7 @@ def _lines(user: UserDiary) -> dict[str, str]:
     """Return the line of each preference in a prompt block, by key."""
     lines: dict[str, str] = {}
     for category, items in user.preferences().items():
-        group = Group(category, 1, lambda: (list[str](), list[Any]()))
+        group = Group(category, 1, dict[str, Any])
         for key, item in items.items():
             line = PREFERENCES.line(key, item.model_dump(by_alias=True), group)
             lines[f"{category}/{key}"] = rendered(line) if line else ""
