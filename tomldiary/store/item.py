@@ -45,7 +45,7 @@ _LATEST = datetime(8000, 1, 1, tzinfo=UTC)
 """Later times, which a hand edit may contain, are invalid, so that adding to a time cannot overflow."""
 _LONGEST_TTL = 1e9
 """The maximum time to live in minutes, about two thousand years."""
-_ESCAPED = ("_", "\\")
+_ESCAPED = frozenset({"_", "\\"})
 _PLAIN = frozenset({str, int, float, bool})
 
 
@@ -165,7 +165,10 @@ def table_of(
         now: The time in microseconds since 1970; the update time of an item never decreases.
         session: The session of the put.
     """
-    fields = {(f"\\{key}" if key.startswith(_ESCAPED) else key): value[key] for key in value}
+    if _ESCAPED.isdisjoint([key[:1] for key in value]):
+        fields = dict(value)
+    else:
+        fields = {(f"\\{key}" if key[:1] in _ESCAPED else key): value[key] for key in value}
     table = fields if _PLAIN.issuperset(map(type, fields.values())) else encode_nulls(fields)
     began = now
     if put.times is not None:
@@ -173,7 +176,9 @@ def table_of(
     updated = now if old is None else max(now, _updated(old) + 1)
     created = old.get("_created") if old is not None else None
     last = written(updated)
-    table["_created"] = written(began) if created is None else created
+    if created is None:
+        created = last if began == updated else written(began)
+    table["_created"] = created
     table["_updated"] = last
     if old is not None and old.get("_created_by"):
         table["_created_by"] = old["_created_by"]

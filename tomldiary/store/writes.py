@@ -175,7 +175,8 @@ class _Target:
         for kind, document in catalog.documents(tx, namespace).items():
             self._tables[kind] = document.table((_TABLE,)) or {}
             self._sizes[kind] = document.size
-        self._edited: set[str] = set()
+        self._edits: dict[str, Edit] = {}
+        """The edits of the documents that it has changed, each with the namespace in its `_meta`."""
         self._largest = tx.engine.part_size
         self._limit = min(
             self._largest, max(self._largest // _LEAST, sum(self._sizes.values()) // _SHARE)
@@ -194,16 +195,16 @@ class _Target:
             self._tx.edit(other).delete(path)  # a duplicate made by a hand edit
         old = edit.table(path) if holders else None
         table = table_of(put.value, put, old, now=clock.now(), session=session)
-        grown = self._put(kind, path, table)
+        grown = self._put(edit, kind, path, table)
         is_full = holders and self._sizes[kind] > 1.25 * self._largest
         # Move a grown item out of a full document that also contains other items.
         if is_full and 0 < grown < edit.length(path) and len(self._tables[kind]) > 1:
             edit.delete(path)
-            self._put(self._document_with_room(), path, table)
+            kind = self._document_with_room()
+            self._put(self._edit(kind), kind, path, table)
 
-    def _put(self, kind: str, path: Path, table: Mapping[str, Any]) -> int:
+    def _put(self, edit: Edit, kind: str, path: Path, table: Mapping[str, Any]) -> int:
         """Write an item to a document and return the growth in characters."""
-        edit = self._edit(kind)
         before = edit.length(path)
         edit.put(path, table)
         grown = edit.length(path) - before
@@ -222,7 +223,7 @@ class _Target:
         """Return the document for a new item: the last one, or one at most half full, or a new one."""
         limit = self._limit
         for kind in reversed(self._sizes):
-            if self._sizes[kind] < (self._most if kind in self._edited else limit):
+            if self._sizes[kind] < (self._most if kind in self._edits else limit):
                 return kind
             limit = self._limit // 2
         last = next(reversed(self._sizes), None)
@@ -231,9 +232,10 @@ class _Target:
         return kind
 
     def _edit(self, kind: str) -> Edit:
-        self._edited.add(kind)
-        edit = self._tx.edit(kind)
-        meta = edit.table(("_meta",)) or {}
-        if "namespace" not in meta:
-            edit.put(("_meta",), {**meta, "namespace": list(self._namespace)})
+        edit = self._edits.get(kind)
+        if edit is None:
+            edit = self._edits[kind] = self._tx.edit(kind)
+            meta = edit.table(("_meta",)) or {}
+            if "namespace" not in meta:
+                edit.put(("_meta",), {**meta, "namespace": list(self._namespace)})
         return edit

@@ -16,7 +16,7 @@ from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 Table = dict[str, Any]
@@ -215,9 +215,9 @@ class Document:
         return Document(blocks, self.data, self._text)
 
 
-def above(block: Block) -> Iterator[Path]:
-    """Yield the paths above a block; that of a list is above its items."""
-    return (block.path[:end] for end in range(1, len(block.path) + block.is_array))
+def above(block: Block) -> list[Path]:
+    """Return the paths above a block; that of a list is above its items."""
+    return [block.path[:end] for end in range(1, len(block.path) + block.is_array)]
 
 
 def find_table(data: Table, path: Path) -> Table | None:

@@ -226,9 +226,9 @@ class Edit(ValueEdit):
         parent = path[:-1]
         holder = self._holder(parent)
         rest = path[len(holder.path) :]
-        inner = self._own_values(holder)
-        if rest[0] in inner:
+        if self._writes(holder, rest[0]):
             # The parent is written inline, so a header would define it twice.
+            inner = self._own_values(holder)
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
         ours = text is None
@@ -409,6 +409,13 @@ class Edit(ValueEdit):
         if below and block.ours is None and block.text.strip():
             return find_table(parse_toml(block.text), block.path) or {}
         return {key: table[key] for key in table if key not in below}
+
+    def _writes(self, block: Block, key: str) -> bool:
+        """Return whether a value of the table of `block` is written in the block."""
+        if block.ours is None and block.text.strip():
+            return key in self._own_values(block)
+        table = self.table(block.path) or {}
+        return key in table and not self._has_header((*block.path, key))
 
     def _without(self, table: Table, base: Path, path: Path) -> Table:
         """Return the table at `base` without the one at `path` in it, and without empty ones that have headers."""

@@ -50,7 +50,6 @@ _DEEPEST = MAX_DEPTH - 4  # levels of the value of an entry
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
-_NUMBERS = (int, float)
 # The function that `JSONEncoder(ensure_ascii=False).encode` uses for text.
 _quoted = encode_basestring
 
@@ -160,15 +159,8 @@ def storable_copy(value: Any, where: str) -> dict[str, Any]:
 
 
 def _as_read_back(value: Any, where: str, depth: int) -> Any:
-    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any JSON value
-    if kind is str:
-        if not value.isascii():
-            check_unicode(value, where)
+    if _is_plain(value):
         return value
-    if kind is bool or value is None:
-        return value
-    if kind in _NUMBERS:  # before the other checks, which are slow, because vectors have many
-        return _scalar(value, where)
     if isinstance(value, dict | list | tuple | Mapping) and depth > _DEEPEST:
         # Also reached by a value that contains itself.
         raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
@@ -177,14 +169,27 @@ def _as_read_back(value: Any, where: str, depth: int) -> Any:
         for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
                 raise wrong_type(key, "text as a key", where)
-            place = f"{where}.{key}"
-            name = key if type(key) is str and key.isascii() else _scalar(key, place)
-            table[name] = _as_read_back(item, place, depth + 1)
+            name = key if _is_plain(key) else _scalar(key, f"{where}.{key}")
+            # Checked here first, because most values are plain, and the text of a place is slow to make.
+            is_plain = _is_plain(item)
+            table[name] = item if is_plain else _as_read_back(item, f"{where}.{key}", depth + 1)
         return table
     if isinstance(value, _LISTS):
-        items = cast("Sequence[Any]", value)
-        return [_as_read_back(item, f"{where}.{n}", depth + 1) for n, item in enumerate(items)]
+        return [
+            item if _is_plain(item) else _as_read_back(item, f"{where}.{index}", depth + 1)
+            for index, item in enumerate(cast("Sequence[Any]", value))
+        ]
     return _scalar(value, where)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value surely can be stored and is read back equal; the check is fast."""
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any JSON value
+    if kind is str:
+        return bool(value.isascii())
+    if kind is float:
+        return bool(value == value)  # noqa: PLR0124 - False for NaN
+    return kind is bool or value is None or (kind is int and -maxsize <= value <= maxsize)
 
 
 def _scalar(value: Any, where: str) -> Any:
@@ -207,8 +212,12 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
     lines = [f"[{render_path(path)}]\n"] if path else []
     place = f"{'.'.join(path)}." if path else ""
     for key, value in data.items():
-        rendered = render_value(value, where=f"{place}{key}", lines=True)
-        lines.append(f"{render_key(key)} = {rendered}\n")
+        name = key if key.isascii() and key.isidentifier() else render_key(key)
+        if type(value) is str and value.isascii() and value.isprintable():
+            rendered = _quoted(value)  # most values, without the calls of `render_value`
+        else:
+            rendered = render_value(value, where=f"{place}{key}", lines=True)
+        lines.append(f"{name} = {rendered}\n")
     text = "".join(lines)
     return text if newline == "\n" else text.replace("\n", newline)
 
