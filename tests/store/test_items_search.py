@@ -19,8 +19,7 @@ from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.retrieval import lexical_index
 from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder, name_of
 from tomldiary.retrieval.filters import compile_filter
-from tomldiary.retrieval.lexical_index import LexicalIndex
-from tomldiary.retrieval.search import UserIndex
+from tomldiary.retrieval.lexical_index import LexicalIndex, UserIndex
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import Get, Put, Search

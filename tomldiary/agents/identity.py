@@ -82,8 +82,9 @@ def signed_in(*settings: Any) -> str | None:
     if not found:
         auth_context = getattr(sys.modules.get("langgraph_api.utils"), "get_auth_ctx", None)
         user = field_of(auth_context(), "user") if auth_context is not None else None
-        if user is not None:
-            found.append(_identity("the user of the request", user))
+        if user is None:
+            return None
+        found.append(_identity("the user of the request", user))
     named = [(place, _given(name)) for place, name in found]
     if all(name is None for _, name in named):
         return None

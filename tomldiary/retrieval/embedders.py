@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tomldiary.engine.engine import Engine
-    from tomldiary.retrieval.lexical_index import Collection
+    from tomldiary.retrieval.collection import Collection
 
 LOCAL_DIMS = 256
 """The number of dimensions of a vector of `local_embedder`."""

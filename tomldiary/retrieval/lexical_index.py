@@ -1,9 +1,9 @@
-"""The word index of one collection of entries: finds and scores the entries that match a question.
+"""The search by words, for recall, stores, retrievers, tools, prompts and the command line.
 
-A collection has parts, such as its documents. Unchanged parts and entries are the same objects in the next version,
-so an index that follows a collection reads only the changes.
+A `LexicalIndex` finds and scores the entries of one collection that match a question. A `UserIndex` searches all
+collections of one user, and reads only the entries that changed since its last search.
 
-The index is in memory and is derived from the entries. Each entry is one row, or one row for each passage of
+An index is in memory and is derived from the entries. Each entry is one row, or one row for each passage of
 a long text. A row stores the numbers of its words in order, and each word stores the rows that contain it.
 
 The score of a row is BM25 over the words and word pairs of the question, times the share of the question's
@@ -12,17 +12,25 @@ words in the row. Words are weighted by rarity, so most languages need no list o
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_left, insort
 from heapq import nlargest
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import log
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from tomldiary.retrieval.collection import Collection, Part, Searchable, changes
+from tomldiary.retrieval.fusion import fuse
+from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.words import END_MARK, Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+    from tomldiary.retrieval.fusion import Ranked
+    from tomldiary.retrieval.vector_index import QueryVector
 
 _LONG = 600  # characters of a text in one row; a longer text has a row for each passage
 _PASSAGE = 400  # characters
@@ -35,87 +43,11 @@ _BEST, _MEAN = 0.7, 0.3  # the shares of the best passage and of the mean of all
 _BEFORE, _AFTER = 0.5, 0.3  # the shares of the previous and the next turn's score
 _SCORED = 40  # the number of rows with the best estimates, which are scored exactly
 _DEAD = 256  # the number of dead rows that are kept in addition to one for each live row
-
-
-class Searchable(Protocol):
-    """An entry of an index, compared by identity."""
-
-    @property
-    def key(self) -> str:
-        """Its key in the collection."""
-        ...
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """The sort key of entries with equal scores."""
-        ...
-
-    @property
-    def searched_text(self) -> str:
-        """The text to search."""
-        ...
-
-    @property
-    def searched_names(self) -> str:
-        """Names that also match the entry, such as its category; they do not count for its length."""
-        ...
-
-    @property
-    def turn(self) -> tuple[str, str] | None:
-        """The session of a turn, and its position as sortable text; None if the entry is not a turn."""
-        ...
-
-
-S_co = TypeVar("S_co", bound=Searchable, covariant=True)
-
-
-class Part(Protocol[S_co]):
-    """Some entries of a collection. Immutable."""
-
-    @property
-    def entries(self) -> Mapping[str, S_co]:
-        """The entries by key."""
-        ...
-
-
-class Collection(Protocol[S_co]):
-    """One version of a group of entries. Immutable."""
-
-    @property
-    def namespace(self) -> Hashable:
-        """The name of the group, which is the same in every version."""
-        ...
-
-    @property
-    def searched(self) -> Mapping[str, Part[S_co]]:
-        """Its parts by name."""
-        ...
-
-    def get(self, key: str) -> S_co | None:
-        """Return the entry with a key, or None."""
-        ...
+_KEPT = 1000  # the number of indexes that are kept for collections that a search leaves out
 
 
 E = TypeVar("E", bound=Searchable)
-
-
-def changes(before: Mapping[str, Part[E]], now: Mapping[str, Part[E]]) -> tuple[list[E], list[E]]:
-    """Return the entries that were removed from the parts of a version, and those that were added."""
-    gone: dict[E, None] = {}
-    come: dict[E, None] = {}
-    for name in {**before, **now}:
-        one, other = before.get(name), now.get(name)
-        if one is other:
-            continue
-        old: Mapping[str, E] = one.entries if one is not None else {}
-        new: Mapping[str, E] = other.entries if other is not None else {}
-        gone.update((entry, None) for key, entry in old.items() if new.get(key) is not entry)
-        come.update((entry, None) for key, entry in new.items() if old.get(key) is not entry)
-    # An entry may have moved to another part.
-    return (
-        [entry for entry in gone if entry not in come],
-        [entry for entry in come if entry not in gone],
-    )
+C = TypeVar("C", bound=Collection[Any])
 
 
 class Question(NamedTuple):
@@ -167,6 +99,8 @@ class LexicalIndex(Generic[E]):
 
     def follow(self, parts: Mapping[str, Part[E]]) -> None:
         """Update the index to a new version of the collection's parts."""
+        if parts is self.parts:
+            return
         gone, come = changes(self.parts, parts)
         for entry in gone:
             self.remove(entry)
@@ -426,3 +360,112 @@ def _passages(text: str) -> list[str]:
         found.append(text[at:end])
         at = end
     return found
+
+
+# The collections of one user
+
+
+class UserIndex(Generic[C, E]):
+    """The indexes of one user's collections. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Reset the index after a fork, because another thread may have been changing it."""
+        self._guard = threading.Lock()
+        self._followed: dict[Hashable, LexicalIndex[E]] = {}
+
+    def search(
+        self,
+        collections: Sequence[C],
+        query: str,
+        asked: QueryVector | None = None,
+    ) -> Iterator[tuple[float, C, E]] | None:
+        """Return an iterator over matches, best first; None if the query has no words and no vector.
+
+        A match is the score between 0 and 1, the collection and the entry. A search by words gives about two thirds
+        to a text of average length with each word once. The entries with the best estimates are scored exactly; the
+        order of the others is approximate.
+
+        Args:
+            collections: The collections to search.
+            query: A question or words.
+            asked: The query as a vector, to also rank by vectors; None ranks only by words.
+        """
+        if asked is None:
+            found = self._matches(collections, query)
+            return _in_order(collections, found) if found is not None else None
+        return (
+            (each.score, each.collection, each.entry)
+            for each in self.fused(collections, query, asked)
+            if each.rank >= 0 or each.has_words
+        )
+
+    def fused(
+        self, collections: Sequence[C], query: str, asked: QueryVector
+    ) -> Iterator[Ranked[C, E]]:
+        """Return an iterator over all entries with vectors, best first by words and vectors together.
+
+        Both scores are standardised over all entries. The weight of the score by words is the greatest share of
+        the query's words in one entry. `Embedding.is_cosine` ranks only by the cosine.
+        """
+        is_cosine = asked.vectors.embedding.is_cosine
+        found = [] if is_cosine else self._matches(collections, query) or []
+        return fuse(collections, found, asked)
+
+    def _matches(self, collections: Sequence[C], query: str) -> list[Matches[E]] | None:
+        with self._guard:
+            followed = [self._follow(each) for each in collections]
+            # Removed collections are searched no more, so those that were searched last are kept.
+            for namespace in list(self._followed)[: -len(collections) - _KEPT]:
+                del self._followed[namespace]
+            question = question_of(query, followed)
+            if question is None:
+                return None
+            return [each.matches(question) for each in followed]
+
+    def _follow(self, collection: C) -> LexicalIndex[E]:
+        # An index whose update is interrupted is incomplete. It is not kept, so the next search makes a new one.
+        known = self._followed.pop(collection.namespace, None) or LexicalIndex[E]()
+        known.follow(collection.searched)
+        self._followed[collection.namespace] = known  # the last one in order
+        return known
+
+
+def _in_order(
+    collections: Sequence[C], found: Sequence[Matches[E]]
+) -> Iterator[tuple[float, C, E]]:
+    lowest = 1.0
+    for score, collection, entry in _sorted(collections, [each.scored for each in found]):
+        lowest = score
+        yield score, collection, entry
+    for score, collection, entry in _sorted(collections, [each.estimated() for each in found]):
+        # An estimate above the exact scores is lowered, so that scores never increase.
+        yield min(score, lowest), collection, entry
+
+
+def _sorted(
+    collections: Sequence[C], scores: Sequence[Mapping[E, float]]
+) -> Iterator[tuple[float, C, E]]:
+    """Yield entries of several collections, best first, without those replaced by a newer entry of the same key."""
+    found = [
+        (score, collection, entry)
+        for collection, several in zip(collections, scores, strict=True)
+        for entry, score in several.items()
+    ]
+    found.sort(key=itemgetter(0), reverse=True)
+    for score, alike in groupby(found, key=itemgetter(0)):
+        for _, collection, entry in sorted(alike, key=lambda each: each[2].order):
+            if collection.get(entry.key) is entry:
+                yield _normal(score), collection, entry
+
+
+def _normal(relevance: float) -> float:
+    """Return a relevance as a score between 0 and 1.
+
+    Args:
+        relevance: About 1 for an entry of average length with each word once, which gives two thirds.
+    """
+    return relevance / (relevance + 0.5)

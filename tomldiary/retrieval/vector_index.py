@@ -18,7 +18,7 @@ from zlib import crc32
 
 from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.lexical_index import changes
+from tomldiary.retrieval.collection import changes
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.installation import optional
 from tomldiary.storage.files import FileSystem
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from tomldiary.retrieval.lexical_index import Collection, Part
+    from tomldiary.retrieval.collection import Collection, Part
 
 _HEAD = b"tomldiary vectors 1\n"
 _SALT = 16

@@ -18,6 +18,7 @@ from tomldiary.identifiers.namespaces import ROOT, Namespace, document_of, is_ha
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.protocol import Listing, ListsFolders
+from tomldiary.store.operations import shortened
 from tomldiary.store.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class _Page:
     """
 
     version: int
-    names: list[Namespace]
+    names: dict[int | None, list[Namespace]]
+    """The distinct first labels of the namespaces, by their number; all labels for None."""
     bases: list[str]
     tokens: dict[str, Any]
     """The versions of the documents, by kind."""
@@ -96,15 +98,23 @@ class Catalog:
             page = self._page(prefix)
             return [self._snapshots[base] for base in page.bases]
 
-    def names(self, prefix: Namespace = ()) -> Sequence[Namespace]:
-        """Return the labels of the namespaces that `snapshots` returns.
+    def names(self, prefix: Namespace, depth: int | None = None) -> Sequence[Namespace]:
+        """Return the first labels of the namespaces that `snapshots` returns, each once, sorted.
+
+        Args:
+            prefix: The first labels of the namespaces.
+            depth: The maximum number of labels; None returns all.
 
         A hand edit that overwrites a file in place can be missed for 20 ms. Replaced files are detected at
         once by the folder's time; all writers of this package replace files.
         """
         self._open()
         with self._guard:
-            return self._page(prefix, is_trusted=True).names
+            names = self._page(prefix, is_trusted=True).names
+            found = names.get(depth)
+            if found is None:
+                found = names[depth] = shortened(names[None], depth)
+            return found
 
     def _page(self, prefix: Namespace, *, is_trusted: bool = False) -> _Page:
         self._list()
@@ -136,7 +146,7 @@ class Catalog:
         found = [each for each in found if not each.is_empty]
         made = _Page(
             self._version,
-            [each.namespace for each in found],
+            {None: [each.namespace for each in found]},
             [each.base for each in found],
             {part.kind: part.known.token for part in parts if part.known is not None},
             listing,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -105,6 +105,17 @@ class List:
                 stars = [n for n, label in enumerate(condition.labels) if label == "*"]
                 prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
         return prefix
+
+    @property
+    def further_conditions(self) -> list[Condition]:
+        """The conditions that not every namespace with the prefix meets."""
+        known = Condition("prefix", self.prefix)
+        return [each for each in self.conditions if each != known]
+
+
+def shortened(namespaces: Iterable[Namespace], depth: int | None) -> list[Namespace]:
+    """Return the first labels of namespaces, each once, sorted; None for `depth` keeps all labels."""
+    return sorted({labels[:depth] for labels in namespaces})
 
 
 Operation = Get | Put | Search | List

@@ -12,7 +12,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING
 
 from tomldiary.retrieval.embedders import Vectors
-from tomldiary.retrieval.search import UserIndex
+from tomldiary.retrieval.lexical_index import UserIndex
 from tomldiary.retrieval.vector_index import QueryVector
 from tomldiary.runtime.lru import PerUser
 from tomldiary.store.operations import Item, Search

@@ -8,6 +8,7 @@ fail separately. Safe for threads and for any number of processes.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import open_here
@@ -38,6 +39,7 @@ from tomldiary.store.operations import (
     UserLabel,
     checked,
     is_typed,
+    shortened,
 )
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
@@ -299,43 +301,51 @@ class ItemStore(ItemPuts):
             known = view.pinned(catalog.snapshot(op.namespace))
         return known, known.get(op.key)
 
-    def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
-        prefix, found, shown = op.prefix, dict[tuple[str, ...], None](), slice(op.max_depth)
-        owners, typed = self._places(prefix, view.signed_in)
+    def _list(self, view: View, op: List) -> list[Namespace]:
+        owners, typed = self._places(op.prefix, view.signed_in)
+        found: list[Namespace] = []
         needed = op.offset + op.limit
-
+        is_sorted = True
         for user, names in _of_each(
-            owners | typed, lambda user: self._names(view, user, prefix, owners, typed)
+            owners | typed, lambda user: self._names(view, user, op, owners, typed)
         ):
-            fitting = names
-            for condition in op.conditions:
-                fitting = [each for each in fitting if condition.fits(each)]
-            found.update(dict.fromkeys([labels[shown] for labels in fitting]))
+            is_sorted = is_sorted and (not found or not names or found[-1] < names[0])
+            found += names
             # Namespaces of the remaining users sort after these.
             if (
                 self._owners.are_in_order
+                and is_sorted
                 and len(found) >= needed > 0
-                and sorted(found)[needed - 1][:1] <= (user,)
+                and found[needed - 1][:1] <= (user,)
             ):
                 break
-        return sorted(found)[op.offset : needed]
+        return (found if is_sorted else sorted(set(found)))[op.offset : needed]
 
     def _names(
-        self, view: View, user: str, prefix: Namespace, owners: Owned, typed: Owned
-    ) -> list[Namespace]:
-        """Return the namespaces of a user that begin with a prefix and show an item."""
-        found: list[Namespace] = []
-        snapshots = self._typed.snapshots(user, prefix) if user in typed else []
+        self, view: View, user: str, op: List, owners: Owned, typed: Owned
+    ) -> Sequence[Namespace]:
+        """Return the namespaces of a user that show an item and fit an operation, shortened and sorted."""
+        names: Sequence[Namespace] = ()
+        snapshots = self._typed.snapshots(user, op.prefix) if user in typed else []
         if user in owners and not view.is_shared and not view.omits_entries:
-            found += self.catalog(user).names(prefix)
+            catalog = self.catalog(user)
+            if not snapshots and not op.further_conditions:
+                return catalog.names(op.prefix, op.max_depth)
+            names = catalog.names(op.prefix)
         elif user in owners:
-            snapshots += self.catalog(user).snapshots(prefix)
-        return found + [
+            snapshots += self.catalog(user).snapshots(op.prefix)
+        shown = [
             each.namespace
             for each in map(view.pinned, snapshots)
             if not view.omits_entries
             or any(view.is_shown(each, entry) for entry in each.entries.values())
         ]
+        found = [
+            labels
+            for labels in chain(names, shown)
+            if all(each.fits(labels) for each in op.further_conditions)
+        ]
+        return shortened(found, op.max_depth)
 
     # Single items
 

@@ -20,7 +20,7 @@ from tomldiary.text.languages import ENGLISH, IRREGULAR, OTHERS
 from tomldiary.text.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _PAIRED = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff"
@@ -134,6 +134,18 @@ def asked_words(query: str) -> list[Asked]:
     found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
     return found
+
+
+def telling_words(query: str) -> list[Asked]:
+    """Return the distinct words of a query, without function words unless it has no others."""
+    asked = dict.fromkeys(asked_words(query))
+    return [word for word in asked if not word.is_common] or list(asked)
+
+
+def matched_words(asked: Sequence[Asked], *texts: str) -> list[str]:
+    """Return the words that occur in some texts in any form, as spelled in the query."""
+    stored = {word for text in texts for word in indexed_words(text)}
+    return [word.shown for word in asked if not stored.isdisjoint(word.forms)]
 
 
 def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:

@@ -253,11 +253,12 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
         InvalidValue: The value is not a whole number, or less than `least`.
     """
     # A DataFrame has whole numbers of other types than int.
-    if isinstance(value, bool) or not isinstance(value, int | Integral) or value < least:
+    is_whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    if not is_whole or cast("int", value) < least:
         raise InvalidValue(
             f"expected a whole number of at least {least}, found {printed(value)}.", where=where
         )
-    return int(value)
+    return int(cast("int", value))
 
 
 def checked_flag(value: object, where: str) -> bool:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import KINDS, PREFERENCES, shown_kinds
 from tomldiary.errors import InvalidValue
+from tomldiary.retrieval.lexical_index import UserIndex
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
-from tomldiary.retrieval.search import UserIndex, matched_words, telling_words
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
+from tomldiary.text.words import matched_words, telling_words
 from tomldiary.toml.values import When, checked_count, checked_limit, checked_text, in_utc, moment
 
 if TYPE_CHECKING:
@@ -151,6 +152,25 @@ class RecallIndex(UserIndex[_Entries, IndexedEntry]):
             current.append(found)
         return current
 
+    def unchanged(
+        self,
+        kinds: Sequence[EntryKind],
+        listed: Sequence[str],
+        read: Callable[[Sequence[Place]], list[Searched]],
+    ) -> list[_Entries] | None:
+        """Return the entries of some kinds; None if a document was added, removed or changed since `entries`."""
+        before, known = self._places
+        places = known.get(tuple(kinds)) if before == listed else None
+        if places is None:
+            return None
+        current: list[_Entries] = []
+        for searched in read(places):
+            found = self._entries.get(searched.name)
+            if found is None or found.document is not searched.document:
+                return None
+            current.append(found)
+        return current
+
 
 def recall_indexes() -> PerUser[RecallIndex]:
     """Return an empty collection of users' indexes, which are made on first use."""
@@ -206,9 +226,7 @@ class UserRecall:
         searched = kinds_named(kinds)
         start, end = _bounds(time_range)
         with context.reading():
-            # Before the documents, because an index of older documents must not pass as newer than an erasure.
-            index = context.indexes.of(context.user_id, context.epoch)
-            current = index.entries(self._documents(index.places(searched, self._listed())), rules)
+            index, current = self._current(searched)
             prepare = context.prepare_vectors
             asked = prepare(current, query) if prepare is not None else None
             found = index.search(current, query, asked)
@@ -232,6 +250,22 @@ class UserRecall:
         return (
             (score, source) for score, entries, source in found or () if counts(entries, source)
         )
+
+    def _current(self, kinds: Sequence[EntryKind]) -> tuple[RecallIndex, list[_Entries]]:
+        """Return the index, and the current entries of some kinds.
+
+        The fencing token is read only if a document has changed, since every erasure of an indexed text changes one.
+        """
+        context = self._context
+        last = context.indexes.last(context.user_id)
+        if last is not None:
+            current = last[1].unchanged(kinds, self._listed(), self._documents)
+            if current is not None:
+                return last[1], current
+        # Before the documents, because an index of older documents must not pass as newer than an erasure.
+        index = context.indexes.of(context.user_id, context.epoch)
+        documents = self._documents(index.places(kinds, self._listed()))
+        return index, index.entries(documents, self._diary)
 
     def render(
         self,
