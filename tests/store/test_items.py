@@ -133,6 +133,18 @@ def test_a_hand_edit_is_read_and_never_lost(store, diary, tmp_path):
     assert ("alice", "mine") not in namespaces(store)
 
 
+def test_shortened_namespaces_of_several_users_are_listed_once_in_order(tmp_path):
+    store = ItemStore(Diary(tmp_path, durability="process"), user_label=1)
+    places = [("b", "x", "1"), ("b", "x", "2"), ("a", "y"), ("b", "y"), ("c", "x", "1")]
+    store.run([Put(place, "k", {"a": 1}) for place in places])
+    for _ in range(2):
+        assert store.run([List(max_depth=1)]) == [[("a",), ("b",), ("c",)]]
+        assert store.run([List(max_depth=2, offset=1, limit=2)]) == [[("b", "x"), ("b", "y")]]
+        assert store.run([List()]) == [sorted(places)]
+    store.run([Put(("0", "x"), "k", {"a": 1})])
+    assert store.run([List(max_depth=1, limit=2)]) == [[("0",), ("a",)]]
+
+
 def test_a_hand_edit_in_place_is_found_by_the_next_search(store, tmp_path, files):
     put(store, NS, "a", {"n": 1})
     remember(lambda: found(store, ("alice",)), tmp_path, files)

@@ -478,7 +478,9 @@ class ItemStore(ItemPuts):
         return owners, dict.fromkeys(users if len(prefix) <= 1 else ())
 
 
-def _of_each(owners: Owned, look: Callable[[str], list[R]]) -> Iterator[tuple[str, list[R]]]:
+def _of_each(
+    owners: Owned, look: Callable[[str], Sequence[R]]
+) -> Iterator[tuple[str, Sequence[R]]]:
     """Yield each owner with its results; a listing of several users omits an unreadable one.
 
     Raises:

@@ -253,7 +253,7 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
         InvalidValue: The value is not a whole number, or less than `least`.
     """
     # A DataFrame has whole numbers of other types than int.
-    is_whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    is_whole = type(value) is int or (not isinstance(value, bool) and isinstance(value, Integral))
     if not is_whole or cast("int", value) < least:
         raise InvalidValue(
             f"expected a whole number of at least {least}, found {printed(value)}.", where=where

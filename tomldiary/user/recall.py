@@ -156,7 +156,7 @@ class RecallIndex(UserIndex[_Entries, IndexedEntry]):
         self,
         kinds: Sequence[EntryKind],
         listed: Sequence[str],
-        read: Callable[[Sequence[Place]], list[Searched]],
+        read: Callable[[str], Document],
     ) -> list[_Entries] | None:
         """Return the entries of some kinds; None if a document was added, removed or changed since `entries`."""
         before, known = self._places
@@ -164,9 +164,9 @@ class RecallIndex(UserIndex[_Entries, IndexedEntry]):
         if places is None:
             return None
         current: list[_Entries] = []
-        for searched in read(places):
-            found = self._entries.get(searched.name)
-            if found is None or found.document is not searched.document:
+        for name, _ in places:
+            found = self._entries.get(name)
+            if found is None or found.document is not read(name):
                 return None
             current.append(found)
         return current
@@ -259,7 +259,7 @@ class UserRecall:
         context = self._context
         last = context.indexes.last(context.user_id)
         if last is not None:
-            current = last[1].unchanged(kinds, self._listed(), self._documents)
+            current = last[1].unchanged(kinds, self._listed(), context.read)
             if current is not None:
                 return last[1], current
         # Before the documents, because an index of older documents must not pass as newer than an erasure.
