@@ -212,12 +212,12 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
     lines = [f"[{render_path(path)}]\n"] if path else []
     place = f"{'.'.join(path)}." if path else ""
     for key, value in data.items():
-        name = key if key.isascii() and key.isidentifier() else render_key(key)
-        if type(value) is str and value.isascii() and value.isprintable():
-            rendered = _quoted(value)  # most values, without the calls of `render_value`
+        is_ascii = type(value) is str and value.isascii()
+        if is_ascii and "\n" not in value and "\x7f" not in value:
+            rendered = _quoted(value)  # as `render_value`; most values are such texts
         else:
             rendered = render_value(value, where=f"{place}{key}", lines=True)
-        lines.append(f"{name} = {rendered}\n")
+        lines.append(f"{render_key(key)} = {rendered}\n")
     text = "".join(lines)
     return text if newline == "\n" else text.replace("\n", newline)
 
