@@ -808,6 +808,16 @@ def test_one_of_the_processes_that_start_at_once_creates_the_tables(isolation):
     assert asked(engine, column, f"{schema}.documents") == asked(engine, version)
 
 
+def test_a_usual_document_of_postgres_is_stored_in_its_row():
+    engine = engines.space("postgres")
+    text = "".join(f"number {number * number} is a square. " for number in range(300))
+    with Diary(engine.url, agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", text)
+    outside = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = to_regclass(%s)"
+    schema = engine.url.rpartition("=")[2]
+    assert asked(engine, outside, f"{schema}.documents") == [(0,)]
+
+
 def test_threads_that_start_at_once_open_few_connections_to_postgres():
     engine = engines.space("postgres")
     start, application = threading.Barrier(16), engine.url.rpartition("=")[2]

@@ -6,7 +6,8 @@ from typing import LiteralString
 
 HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = %s"
 CREATE_SCHEMA: LiteralString = "CREATE SCHEMA IF NOT EXISTS {schema}"
-# Not "IF NOT EXISTS", which would take the table `users` of another program for ours.
+# Not "IF NOT EXISTS", which would take the table `users` of another program for ours. By default, a text of more than
+# 2 KB is stored outside of its row. There, each replaced one stays until the next vacuum.
 CREATE: LiteralString = """
 CREATE TABLE {schema}.users (
     user_id text COLLATE "C" PRIMARY KEY, revision bigint NOT NULL, epoch bigint NOT NULL);
@@ -16,7 +17,8 @@ CREATE TABLE {schema}.documents (
 CREATE INDEX hidden ON {schema}.documents (kind, user_id) WHERE starts_with(kind, '.');
 CREATE TABLE {schema}.history (
     user_id text COLLATE "C", seq bigint, record text NOT NULL, PRIMARY KEY (user_id, seq));
-CREATE TABLE {schema}.tomldiary (version int PRIMARY KEY)"""
+CREATE TABLE {schema}.tomldiary (version int PRIMARY KEY);
+ALTER TABLE {schema}.documents ALTER COLUMN content SET STORAGE MAIN"""
 # Settings that an administrator may switch off, so that commits do not wait for the disk.
 MAY_LOSE: LiteralString = """
 SELECT name FROM pg_settings
