@@ -46,9 +46,10 @@ def open_backend(
                 ' "firestore://", or a backend object;'
                 " docs/backends.md describes how to write one."
             )
-        if is_shared_url(place.replace(":/", "://", 1)):
+        if is_shared_url(re.sub(":/|//", "://", place, count=1)):
             raise BackendError(
-                f"{without_secrets(place)!r}: a Path drops a slash of an address. Give the address as a str."
+                f"{without_secrets(place)!r}: an address has :// after its scheme, and a Path drops a slash."
+                " Give the whole address as a str."
             )
         return LocalBackend(place, durability=durability or "full")
     if durability is not None:

@@ -944,6 +944,7 @@ def test_a_failure_of_tls_is_named(name, change, reason):
         ["writer", "list", "--path", "mysql://ann:secret@127.0.0.1/x"],
         ["show", "--path", "postgresql+psycopg://ann:secret@127.0.0.1/x"],
         ["show", "--path", "postgresql:/ann:secret@127.0.0.1/x"],
+        ["show", "--path", "postgresql//ann:secret@127.0.0.1/x"],
         ["show", "--path", "redis::secret@127.0.0.1/0"],
         ["import", "postgresql+psycopg://ann:secret@127.0.0.1/x", "--from", "langgraph-store"],
     ],
@@ -1076,7 +1077,8 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
         ("valkey://localhost/0", '"redis://" \\(also for Valkey\\)'),
         ("postgresql+psycopg://localhost/x", 'a URL that begins with "postgresql://"'),
         (" redis://u:p@localhost/0", "' redis://localhost/0': there is no backend for this kind"),
-        (Path("postgresql://u:p@localhost/x"), "'postgresql:/localhost/x': a Path drops a slash"),
+        (Path("postgresql://u:p@localhost/x"), "'postgresql:/localhost/x': .* a Path drops a slash"),
+        ("postgresql//u:p@localhost/x", "'postgresql//localhost/x': an address has ://"),
     ],
 )
 def test_a_wrong_address_is_refused_at_once(url, message):
