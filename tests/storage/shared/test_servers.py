@@ -1077,7 +1077,10 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
         ("valkey://localhost/0", '"redis://" \\(also for Valkey\\)'),
         ("postgresql+psycopg://localhost/x", 'a URL that begins with "postgresql://"'),
         (" redis://u:p@localhost/0", "' redis://localhost/0': there is no backend for this kind"),
-        (Path("postgresql://u:p@localhost/x"), "'postgresql:/localhost/x': .* a Path drops a slash"),
+        (
+            Path("postgresql://u:p@localhost/x"),
+            "'postgresql:/localhost/x': .* a Path drops a slash",
+        ),
         ("postgresql//u:p@localhost/x", "'postgresql//localhost/x': an address has ://"),
     ],
 )
