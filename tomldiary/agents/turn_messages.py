@@ -177,10 +177,14 @@ def last_words(thread: Sequence[Spoken]) -> str:
 
 
 def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, str]:
-    """Return the user's and the assistant's texts of a turn; a tool result that ends it is part of the answer."""
+    """Return the user's and the assistant's texts of a turn; a tool result that ends it is part of the answer.
+
+    Results of tools that were called beside it may follow it.
+    """
     said = [one.text for one in turn if one.by == "assistant"]
     if is_over and turn and turn[-1].by == "tool":
-        said.append(turn[-1].text)
+        answers = [one for one in turn if one.by == "tool" and one.is_answer]
+        said.append((answers or turn)[-1].text)
     return _joined(one.text for one in turn if one.by == "user"), _joined(said)
 
 

@@ -234,6 +234,14 @@ TURNS = [
     ),
     (
         [
+            HumanMessage("a"), calling(("f", {}), ("x", {})),
+            ToolMessage("Returning structured response: x", tool_call_id="c1"),
+            ToolMessage("secret", tool_call_id="c0"),
+        ],
+        ("a", "Returning structured response: x"),
+    ),
+    (
+        [
             HumanMessage("so far", additional_kwargs={"lc_source": "summarization"}),
             HumanMessage("a"),
             HumanMessage("graded", additional_kwargs={"lc_source": "rubric"}), AIMessage("b"),
