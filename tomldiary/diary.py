@@ -483,7 +483,12 @@ TOMLDiary = Diary
 _of_folders: WeakValueDictionary[str, Diary] = WeakValueDictionary()
 
 
-def diary_of(given: Diary | str | os.PathLike[str], *, is_own: bool = False) -> Diary:
+def diary_of(
+    given: Diary | str | os.PathLike[str],
+    *,
+    is_own: bool = False,
+    hint: str = "Give the diary first.",
+) -> Diary:
     """Return a given diary, or the diary of a folder or an address.
 
     A folder has one diary in a process, so its agents share a writer, which applies their turns in order.
@@ -491,9 +496,11 @@ def diary_of(given: Diary | str | os.PathLike[str], *, is_own: bool = False) -> 
     Args:
         given: The diary, the folder or the address.
         is_own: Whether to open another diary for a folder, because the caller closes it.
+        hint: What to do if a model, a graph or its state is given.
 
     Raises:
-        InvalidValue: `given` is an object with a `diary` attribute, such as a writer or a store.
+        InvalidValue: `given` is an object with a `diary` attribute, such as a writer or a store, or one that `hint`
+            is for.
         BackendError: `given` has an unsupported type.
     """
     held = getattr(given, "diary", None)
@@ -501,6 +508,8 @@ def diary_of(given: Diary | str | os.PathLike[str], *, is_own: bool = False) -> 
         raise wrong_type(given, "a Diary or a folder", "diary", "Give its `.diary`.")
     if isinstance(given, Diary):
         return given
+    if hasattr(given, "invoke") or hasattr(given, "keys"):
+        raise wrong_type(given, "a Diary or a folder", "diary", hint)
     made = Diary(given)
     if is_own or not isinstance(made.backend, LocalBackend):
         return made

@@ -40,7 +40,7 @@ from tomldiary.agents.submission import (
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError, wrong_type
+from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.receipts import Turn
@@ -433,9 +433,7 @@ def _memory(given: Any, call: str) -> Diary:
     """Return the diary that a node was given as a diary, a folder or a store."""
     if isinstance(given, DiaryStore):
         return given.diary
-    if hasattr(given, "invoke") or hasattr(given, "keys"):  # a model, or the state of a graph
-        raise wrong_type(given, "a Diary or a folder", "diary", f"Give the diary first: {call}.")
-    return diary_of(given)
+    return diary_of(given, hint=f"Give the diary first: {call}.")
 
 
 def _check_field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 from contextlib import aclosing, nullcontext, suppress
 from itertools import count
@@ -1314,7 +1315,17 @@ def test_a_writer_of_another_diary_is_refused(diary, tmp_path):
         assert DiaryMiddleware(diary, writer=same).writer is same
 
 
-def test_a_store_instead_of_a_diary_is_refused(diary):
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (DiaryStore, "found DiaryStore. Give its `.diary`."),
+        (lambda _: Scripted(answers=[OK]), "found Scripted. Give the diary first."),
+        (lambda _: {"messages": []}, "found dict. Give the diary first."),
+    ],
+)
+def test_what_is_given_instead_of_a_diary_is_refused(diary, given, sentence):
     for make in (DiaryMiddleware, lambda given: DiaryRetriever(diary=given), DiaryStore):
-        with pytest.raises(ValueError, match="expected a Diary or a folder, found DiaryStore"):
-            make(DiaryStore(diary))
+        with pytest.raises(
+            ValueError, match=f"expected a Diary or a folder, {re.escape(sentence)}"
+        ):
+            make(given(diary))
