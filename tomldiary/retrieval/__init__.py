@@ -1,5 +1,5 @@
 """Search for entries and their text for a model: indexes, ranking, rendering, injection.
 
 May import `engine`, `entries`, `storage` and the layers below.
-Begin with `search` for the ranking of matches, and with `ranking` and `render` for the text for a model.
+Begin with `lexical_index` for the ranking of matches, and with `ranking` and `render` for the text for a model.
 """
