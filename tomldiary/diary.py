@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from datetime import datetime, timedelta
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
@@ -29,6 +30,7 @@ from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.open import open_backend
@@ -481,6 +483,8 @@ TOMLDiary = Diary
 
 
 _of_folders: WeakValueDictionary[str, Diary] = WeakValueDictionary()
+# Its `setdefault` is not atomic.
+_sharing = fork_safe(threading.RLock())
 
 
 def diary_of(
@@ -513,4 +517,5 @@ def diary_of(
     made = Diary(given)
     if is_own or not isinstance(made.backend, LocalBackend):
         return made
-    return _of_folders.setdefault(os.path.realpath(made.backend.base_path), made)
+    with _sharing:
+        return _of_folders.setdefault(os.path.realpath(made.backend.base_path), made)
