@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import Diary, MemoryWriter
+from tomldiary.diary import diary_of
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import DiaryStore
 from tomldiary_pydantic_ai import DiaryCapability
@@ -168,6 +170,18 @@ def test_agents_of_a_folder_share_a_writer(tmp_path, monkeypatch, first, second)
     one, other = first("memories"), second(tmp_path / "memories")
     assert one.memory.writer is other.memory.writer
     one.memory.writer.close_sync()
+
+
+def test_threads_that_open_a_folder_at_once_share_its_diary(tmp_path):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            for number in range(150):
+                opened = list(pool.map(diary_of, [tmp_path / str(number)] * 6))
+                assert len(set(map(id, opened))) == 1
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_agents_of_other_folders_have_other_writers(tmp_path):
