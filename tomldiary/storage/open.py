@@ -11,7 +11,7 @@ from tomldiary.storage.local.backend import LocalBackend, check_durability
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
 from tomldiary.storage.shared.database import without_secrets
-from tomldiary.storage.shared.urls import is_shared_url, open_url
+from tomldiary.storage.shared.urls import incomplete_start, is_shared_url, open_url
 
 # At least two letters, because one letter is a Windows drive.
 _SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+:|:memory:")
@@ -46,9 +46,10 @@ def open_backend(
                 ' "firestore://", or a backend object;'
                 " docs/backends.md describes how to write one."
             )
-        if is_shared_url(re.sub(":/|//", "://", place, count=1)):
+        start = incomplete_start(place)
+        if start:
             raise BackendError(
-                f"{without_secrets(place)!r}: an address has :// after its scheme, and a Path drops a slash."
+                f"'{start}…': an address has :// after its scheme, and a Path drops a slash."
                 " Give the whole address as a str."
             )
         return LocalBackend(place, durability=durability or "full")

@@ -103,6 +103,7 @@ def refusal(url):
         "POSTGRESQL://ann:secret@127.0.0.1/x?password=secret",
         "redis+cluster://:secret@127.0.0.1/0",
         "postgres:ann:secret\n@127.0.0.1/x",
+        "postgresql:/127.0.0.1/x?password=secret",
         "redis://127.0.0.1/0?password=secret://&colour=blue",
         "firestore://ann:secret@project/a/b",
         "firestore://ann:secret/@project/a/b",
@@ -1079,9 +1080,12 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
         (" redis://u:p@localhost/0", "' redis://localhost/0': there is no backend for this kind"),
         (
             Path("postgresql://u:p@localhost/x"),
-            "'postgresql:/localhost/x': .* a Path drops a slash",
+            "'postgresql:/…': .* a Path drops a slash",
         ),
-        ("postgresql//u:p@localhost/x", "'postgresql//localhost/x': an address has ://"),
+        ("postgresql//u:p@localhost/x", "'postgresql//…': an address has ://"),
+        (Path("postgresql//u:p@localhost/x"), "'postgresql/…': an address has ://"),
+        (Path("Redis::p@localhost/0"), "'Redis:…': an address has ://"),
+        ("redis/localhost/0?password=p", "'redis/…': an address has ://"),
     ],
 )
 def test_a_wrong_address_is_refused_at_once(url, message):

@@ -31,7 +31,7 @@ LONGEST_TIMEOUT = 86_400  # seconds; the client libraries accept no much longer 
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
-_SCHEME = re.compile(r"[a-zA-Z][\w+.-]*(?::/{0,2}|//)(?=.*@)|.*?://", re.DOTALL)
+_SCHEME = re.compile(r"[a-zA-Z][\w+.-]*(?::/{0,2}|//)(?=.*[@?])|.*?://", re.DOTALL)
 _UNKNOWN_OPTION = re.compile(r"(?:query parameter: |keyword argument )[\"'](\w+)[\"']")
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
@@ -129,7 +129,7 @@ def check_options(timeout: object, **texts: object) -> None:
 
 def without_secrets(url: str) -> str:
     """Return an address without user, password and parameters, for messages; a path is returned unchanged."""
-    scheme = _SCHEME.match(url)  # also with a missing character, if there is an "@"
+    scheme = _SCHEME.match(url)  # also with a missing character, before "@" or "?"
     if scheme is None:
         return url
     place, _, query = url[scheme.end() :].partition("?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, urlsplit
@@ -20,7 +21,9 @@ _SCHEMES = {
     "unix": ("redis", "RedisBackend"),
     "firestore": ("firestore", "FirestoreBackend"),
 }
-
+_INCOMPLETE = re.compile(
+    rf"(?:{'|'.join(_SCHEMES)})(?::/|//|(?=.*:.*@|.*\?)[:/])", re.DOTALL | re.IGNORECASE
+)
 
 _NUMBERS: dict[str, type[float]] = {"connections": int, "timeout": float, "watch": float}
 
@@ -33,6 +36,12 @@ def _option(key: str, text: str) -> Any:
 def is_shared_url(place: str) -> bool:
     """Return whether `place` is the address of a shared database."""
     return place.partition("://")[0] in _SCHEMES and "://" in place
+
+
+def incomplete_start(place: str) -> str:
+    """Return the beginning of an address of a shared database that lacks characters of `://`; "" for a folder."""
+    found = _INCOMPLETE.match(place)
+    return found[0] if found is not None else ""
 
 
 def open_url(url: str) -> SharedBackend:
