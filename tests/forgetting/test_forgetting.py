@@ -753,6 +753,20 @@ def test_caches_and_indexes_drop_forgotten_text(diary):
     assert "jazz" not in alice.render()
 
 
+def test_a_search_drops_text_that_was_removed_before_its_erasure(tmp_path):
+    diary, other = Diary(tmp_path), Diary(tmp_path)  # like two processes
+    alice = diary.user("alice")
+    alice.blocks.set("music", "jazz")
+    alice.blocks.set("drinks", "tea")
+    assert alice.recall("jazz")
+    alice.blocks.delete("music")
+    assert alice.recall("jazz") == []
+    assert [text for text in texts_in(diary) if "jazz" in text]
+    other.user("alice").forget(matching="jazz")
+    assert alice.recall("tea")
+    assert not [text for text in texts_in(diary) if "jazz" in text]
+
+
 # What a process remembers
 
 REMEMBERING = """\

@@ -254,24 +254,6 @@ def test_a_search_after_an_interrupted_one_finds_all(is_store):
     assert found() == key
 
 
-def test_an_erasure_by_another_process_replaces_the_index(tmp_path):
-    here, elsewhere = Diary(tmp_path, durability="process"), Diary(tmp_path, durability="process")
-    alice = here.user("alice")
-    with alice.transaction(session_id="s1"):
-        alice.upsert_preference("likes", "green tea")
-    alice.upsert_preference("likes", "coffee")
-    assert alice.recall("tea")
-    known = here.indexes.last("alice")
-    alice.recall("coffee")
-    assert here.indexes.last("alice") is known
-    elsewhere.user("alice").forget(session_id="s1")
-    assert alice.recall("tea") == []
-    replaced = here.indexes.last("alice")
-    assert known is not None
-    assert replaced is not None
-    assert replaced[1] is not known[1]
-
-
 def test_a_document_added_by_another_process_is_found_at_once(tmp_path):
     alice = Diary(tmp_path, durability="process").user("alice")
     alice.upsert_preference("likes", "green tea")

@@ -252,20 +252,16 @@ class UserRecall:
         )
 
     def _current(self, kinds: Sequence[EntryKind]) -> tuple[RecallIndex, list[_Entries]]:
-        """Return the index, and the current entries of some kinds.
-
-        The fencing token is read only if a document has changed, since every erasure of an indexed text changes one.
-        """
+        """Return the index, and the current entries of some kinds."""
         context = self._context
-        last = context.indexes.last(context.user_id)
-        if last is not None:
-            current = last[1].unchanged(kinds, self._listed(), context.read)
-            if current is not None:
-                return last[1], current
         # Before the documents, because an index of older documents must not pass as newer than an erasure.
         index = context.indexes.of(context.user_id, context.epoch)
-        documents = self._documents(index.places(kinds, self._listed()))
-        return index, index.entries(documents, self._diary)
+        listed = self._listed()
+        current = index.unchanged(kinds, listed, context.read)
+        if current is None:
+            documents = self._documents(index.places(kinds, listed))
+            current = index.entries(documents, self._diary)
+        return index, current
 
     def render(
         self,
