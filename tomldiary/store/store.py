@@ -326,10 +326,11 @@ class ItemStore(ItemPuts):
     ) -> Sequence[Namespace]:
         """Return the namespaces of a user that show an item and fit an operation, shortened and sorted."""
         names: Sequence[Namespace] = ()
+        conditions = op.further_conditions
         snapshots = self._typed.snapshots(user, op.prefix) if user in typed else []
         if user in owners and not view.is_shared and not view.omits_entries:
             catalog = self.catalog(user)
-            if not snapshots and not op.further_conditions:
+            if not snapshots and not conditions:
                 return catalog.names(op.prefix, op.max_depth)
             names = catalog.names(op.prefix)
         elif user in owners:
@@ -343,7 +344,7 @@ class ItemStore(ItemPuts):
         found = [
             labels
             for labels in chain(names, shown)
-            if all(each.fits(labels) for each in op.further_conditions)
+            if all(each.fits(labels) for each in conditions)
         ]
         return shortened(found, op.max_depth)
 
