@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -58,3 +59,11 @@ def test_a_value_that_was_returned_shares_nothing_with_the_memory(alice, read):
     asyncio.run(alice.diary.ensure_session("alice", "tuesday"))
     assert "spoilt" not in str(alice.export(entries=True))
     assert "spoilt" not in "".join(map(alice.document, alice.documents()))
+
+
+def test_the_list_of_documents_belongs_to_the_caller(alice):
+    names = [*alice.documents()]
+    time.sleep(0.05)  # a folder that was changed within the last 10 ms is listed again
+    alice.documents().clear()
+    alice.documents().clear()
+    assert alice.documents() == names

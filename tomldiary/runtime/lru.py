@@ -93,6 +93,8 @@ class PerUser(Generic[V]):
     def __init__(self, make: Callable[[str], V], most: int = 256) -> None:
         self._make = make
         self._known: Recent[str, tuple[int, V]] = Recent(most)
+        self.last: Callable[[str], tuple[int, V] | None] = self._known.get
+        """Returns the fencing token and the object that `of` returned last for a user, or None."""
         self._guard = fork_safe(threading.Lock())
 
     def of(self, user: str, epoch: int) -> V:

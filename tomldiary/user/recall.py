@@ -128,6 +128,8 @@ class RecallIndex(UserIndex[_Entries, IndexedEntry]):
     def __init__(self) -> None:
         super().__init__()
         self._entries: dict[str, _Entries] = {}
+        self.listed: Sequence[str] = ()
+        """The names of the user's documents, as they were listed before the fencing token was last read."""
         self._places: tuple[Sequence[str], dict[tuple[EntryKind, ...], list[Place]]] = (), {}
         """The names of the user's documents, and the places of some kinds among them."""
 
@@ -252,11 +254,17 @@ class UserRecall:
         )
 
     def _current(self, kinds: Sequence[EntryKind]) -> tuple[RecallIndex, list[_Entries]]:
-        """Return the index, and the current entries of some kinds."""
-        context = self._context
-        # Before the documents, because an index of older documents must not pass as newer than an erasure.
-        index = context.indexes.of(context.user_id, context.epoch)
-        listed = self._listed()
+        """Return the index, and the current entries of some kinds.
+
+        An erasure changes the user's folder. So the fencing token is read only if the list of its files is a new object.
+        It is read after the list, which may be older than the erasure, and before the documents, which may not.
+        """
+        context, listed = self._context, self._listed()
+        last = context.indexes.last(context.user_id)
+        index = None if last is None else last[1]
+        if index is None or index.listed is not listed:
+            index = context.indexes.of(context.user_id, context.epoch)
+            index.listed = listed
         current = index.unchanged(kinds, listed, context.read)
         if current is None:
             documents = self._documents(index.places(kinds, listed))
@@ -363,7 +371,7 @@ class UserRecall:
 
     def _listed(self) -> Sequence[str]:
         """Return the names of the user's documents, if the backend can list them."""
-        return self._context.kinds() if self._context.lists_documents else ()
+        return self._context.kinds() if self._context.lists_documents else []
 
     def _documents(self, places: Sequence[Place]) -> list[Searched]:
         return [Searched(name, kind, self._context.read(name)) for name, kind in places]

@@ -462,7 +462,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def documents(self) -> list[str]:
         """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""
-        return self._context.kinds()
+        return [*self._context.kinds()]
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""

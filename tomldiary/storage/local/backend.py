@@ -171,8 +171,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return is_being_saved(self.environment, self.place(user, kind))
 
     def kinds(self, user: str) -> list[str]:
-        """Return the names of the user's documents."""
-        return [*self.listing(user, "").kinds]
+        """Return the names of the user's documents: the list of `listing`, which the caller must not change."""
+        return self.listing(user, "").kinds
 
     def listing(self, user: str, folder: str) -> Listing:
         """Return the user's documents and folders below a folder such as `items/`; other folders are not read.
