@@ -169,17 +169,18 @@ def test_turns_of_two_journals_form_no_group(tmp_path, files, gate):
     assert seen == ["first", "tea", "juice\n\nmilk"]
 
 
-def test_a_removed_folder_fails_one_turn_with_an_error(tmp_path, gate):
+@pytest.mark.parametrize("removed", ["", ".tomldiary"])
+def test_turns_after_the_folder_was_removed_are_kept(tmp_path, gate, removed):
     gate.open.set()
-    diary = Diary(tmp_path, agent=gate)
+    folder = tmp_path / "memories"
+    diary = Diary(folder, agent=gate)
     with MemoryWriter(diary) as writer:
         store(writer, "tea").wait(LONG)
-        shutil.rmtree(tmp_path / ".tomldiary")
-        with pytest.raises(BackendError, match="not stored"):
-            store(writer, "refused")
+        shutil.rmtree(folder / removed)
         store(writer, "juice").wait(LONG)
-        assert len(journals(tmp_path)) == 1
-    assert texts(diary) == ["tea", "juice"]
+        store(writer, "milk").wait(LONG)
+        assert len(journals(folder)) == 1
+    assert texts(diary) == (["tea", "juice", "milk"] if removed else ["juice", "milk"])
 
 
 @pytest.mark.parametrize("body", ["", 'user = "alice"\n', 'operation = "x"\ntime = "never"\n'])

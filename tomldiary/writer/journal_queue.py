@@ -267,11 +267,15 @@ class JournalQueue(StoringQueue):
                 raise
         except Exception as error:  # noqa: BLE001 - each receipt gets it
             with self._state:
-                journal = self._journal
+                journal, is_removed = self._journal, False
                 if journal is not None and journal.problem is not None:
                     self._journal = None  # the next turn creates another one
                     self.close_if_done(journal)
-            self._fail(jobs, error)
+                    is_removed = isinstance(error.__cause__, FileNotFoundError)
+            if is_removed:
+                self._store(jobs)
+            else:
+                self._fail(jobs, error)
             return
         for job in jobs:
             job.rendered = ""
