@@ -483,6 +483,7 @@ TOMLDiary = Diary
 
 
 _of_folders: WeakValueDictionary[str, Diary] = WeakValueDictionary()
+"""By the folder as it was given: a link may get another target, and resolving it would block the event loop."""
 # Its `setdefault` is not atomic.
 _sharing = fork_safe(threading.RLock())
 
@@ -495,7 +496,7 @@ def diary_of(
 ) -> Diary:
     """Return a given diary, or the diary of a folder or an address.
 
-    A folder has one diary in a process, so its agents share a writer, which applies their turns in order.
+    Agents that were given the same path share its diary and so a writer, which applies their turns in order.
 
     Args:
         given: The diary, the folder or the address.
@@ -518,4 +519,4 @@ def diary_of(
     if is_own or not isinstance(made.backend, LocalBackend):
         return made
     with _sharing:
-        return _of_folders.setdefault(os.path.realpath(made.backend.base_path), made)
+        return _of_folders.setdefault(str(made.backend.base_path), made)

@@ -184,6 +184,17 @@ def test_threads_that_open_a_folder_at_once_share_its_diary(tmp_path):
         sys.setswitchinterval(before)
 
 
+def test_a_link_with_another_target_moves_only_what_was_given_the_link(tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(tmp_path / "first", target_is_directory=True)
+    linked, direct = diary_of(link), diary_of(tmp_path / "first")
+    link.unlink()
+    link.symlink_to(tmp_path / "second", target_is_directory=True)
+    direct.user("alice").upsert_preference("likes", "tea")
+    assert [*Diary(tmp_path / "first").users()] == ["alice"]
+    assert [*linked.users()] == []
+
+
 def test_agents_of_other_folders_have_other_writers(tmp_path):
     writers = [WithMiddleware(tmp_path / name).memory.writer for name in "ab"]
     assert writers[0] is not writers[1]

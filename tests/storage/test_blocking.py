@@ -324,6 +324,14 @@ def test_nodes_and_middleware_do_not_block(diary):
     assert (stats["completed"], stats["failed"]) == (10, 0)
 
 
+@pytest.mark.parametrize("make", [DiaryMiddleware, DiaryCapability, DiaryToolset, recall_node])
+def test_an_agent_is_made_from_a_folder_without_blocking(tmp_path, make):
+    async def main():
+        return make(tmp_path / "m", user_id="alice")
+
+    assert run(main) is not None
+
+
 def test_toolsets_and_capability_do_not_block(diary):
     async def main():
         for toolset in (
