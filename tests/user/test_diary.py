@@ -157,6 +157,16 @@ def test_the_environment_names_the_extractor(tmp_path, monkeypatch):
     ]
 
 
+def test_an_extractor_that_the_environment_names_later_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXTRACTOR_MODEL", "test")
+    diary = Diary(tmp_path, Table)
+    diary.user("alice").add_turn("I'm allergic to walnuts.", "Noted.", "s")
+    assert not diary.user("alice").preferences("allergies")
+    monkeypatch.setenv("EXTRACTOR_MODEL", "rules")
+    diary.user("alice").add_turn("I'm allergic to walnuts.", "Noted.", "s")
+    assert diary.user("alice").preferences("allergies")
+
+
 def test_the_suites_name_the_command_that_installs_pytest():
     code = "import sys; sys.modules['pytest'] = None; import tomldiary.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

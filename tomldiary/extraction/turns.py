@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -62,32 +63,34 @@ class Turns:
         return known.stats() if isinstance(known, ExtractorStats) else {}
 
     def _known(self) -> Extractor | None:
-        """Return the extractor of `agent` if it was resolved before, or None."""
+        """Return the extractor of `_agent` if it was resolved before, or None."""
         known = self._extractor
-        return known[1] if known is not None and known[0] is self._diary.agent else None
+        return known[1] if known is not None and known[0] is self._agent else None
+
+    @property
+    def _agent(self) -> Any:
+        """`agent` of the diary, or for None the name in $EXTRACTOR_MODEL: always the same object for one name."""
+        agent = self._diary.agent
+        return sys.intern(os.environ.get("EXTRACTOR_MODEL", "")) if agent is None else agent
 
     @property
     def extractor(self) -> Extractor:
-        """The extractor, which is resolved on first access, and again if `agent` was replaced.
+        """The extractor, which is resolved on first access, and again if `agent` or $EXTRACTOR_MODEL changed.
 
         Raises:
             MissingExtra: The adapter for the model is not installed.
         """
         known = self._known()
         if known is None:
-            agent = self._diary.agent
-            known = resolve_extractor(agent, self._diary.pref_table_cls)
+            agent, diary = self._agent, self._diary
+            known = resolve_extractor(diary.agent, diary.pref_table_cls)
             self._extractor = agent, known
         return known
 
     @property
     def origin(self) -> str:
         """The origin of extracted entries: "rule", "model:" with the model's name, or "model"."""
-        agent = (
-            os.environ.get("EXTRACTOR_MODEL", "")
-            if self._diary.agent is None
-            else self._diary.agent
-        )
+        agent = self._agent
         if not isinstance(agent, str) or not agent:
             return "model"
         return "rule" if agent == "rules" else f"model:{agent}"
