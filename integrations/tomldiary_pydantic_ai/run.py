@@ -145,6 +145,8 @@ class RunState:
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
     """Parts that were read already, each with its message, by the identity of the part."""
+    _answered: Collection[int] = ()
+    """The identities of the parts that were answered before the run."""
     _seen: list[int] = field(default_factory=list[int])
     """The identities of the user's parts at the last look, in the order of the conversation."""
     _prompt: str | None = None
@@ -171,8 +173,10 @@ class RunState:
         self.history = tuple(ctx.messages)
         self.turn.place = digest(*(text for pair in exchanges(self.history) for text in pair))
         self.turn.conversation = ctx.conversation_id or self.turn.id
-        last.begin(self.turn, unanswered(ctx.messages), self._prompt or "")
+        before = unanswered(ctx.messages)
+        last.begin(self.turn, before, self._prompt or "")
         self._new_prompts(ctx.messages, ctx)
+        self._answered = {*self._known} - {id(words.part) for words in before}
         if self._prompt is not None:
             self._unknown(ModelRequest([self._prompt_place]))
         if self.records:
@@ -247,7 +251,8 @@ class RunState:
 
     def parts(self) -> list[tuple[ModelRequestPart, str]]:
         """Return the parts of messages with the texts that the run has submitted, unless they have no time."""
-        timed = [part for part, _ in self._known.values() if time_of(part) is not None]
+        own = [part for one, (part, _) in self._known.items() if one not in self._answered]
+        timed = [part for part in own if time_of(part) is not None]
         return [(part, text) for part in timed for text in said([part]) if text in self.in_messages]
 
     def _new_prompts(

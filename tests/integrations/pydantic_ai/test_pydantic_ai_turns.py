@@ -757,6 +757,21 @@ def test_a_failed_message_of_the_history_is_known_after_other_runs(tmp_path: Pat
     setting.writer.close_sync()
 
 
+def test_a_long_chat_of_equal_words_hides_no_failed_message(tmp_path: Path):
+    setting = Setting(tmp_path)
+    history = user_says(SAID)
+    copied = copy.deepcopy(history)
+    failed(setting.agent, None, message_history=history)
+    long = [
+        each for _ in range(3_000) for each in (*user_says("Yes."), ModelResponse([TextPart("?")]))
+    ]
+    failed(setting.agent, "Yes.", message_history=long)
+    asyncio.run(setting.agent.run("I like cake.", message_history=copied))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "Yes.", "I like cake."]
+    setting.writer.close_sync()
+
+
 def test_messages_left_unanswered_elsewhere_are_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     other = Agent(FunctionModel(fail))
