@@ -516,7 +516,8 @@ def diary_of(
     if hasattr(given, "invoke") or hasattr(given, "keys"):
         raise wrong_type(given, "a Diary or a folder", "diary", hint)
     made = Diary(given)
-    if is_own or not isinstance(made.backend, LocalBackend):
+    # A backend that the caller made may have other options.
+    if is_own or made.backend is given or not isinstance(made.backend, LocalBackend):
         return made
     with _sharing:
         return _of_folders.setdefault(str(made.backend.base_path), made)

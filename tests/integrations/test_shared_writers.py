@@ -20,6 +20,7 @@ from pydantic_ai.models.test import TestModel
 
 from tomldiary import Diary, MemoryWriter
 from tomldiary.diary import diary_of
+from tomldiary.storage.local.backend import LocalBackend
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import DiaryStore
 from tomldiary_pydantic_ai import DiaryCapability
@@ -182,6 +183,11 @@ def test_threads_that_open_a_folder_at_once_share_its_diary(tmp_path):
                 assert len(set(map(id, opened))) == 1
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_backend_is_not_shared_with_agents_of_its_folder(tmp_path):
+    given, plain = diary_of(LocalBackend(tmp_path, durability="none")), diary_of(tmp_path)
+    assert (given.stats()["durability"], plain.stats()["durability"]) == ("none", "full")
 
 
 def test_a_link_with_another_target_moves_only_what_was_given_the_link(tmp_path):
