@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from datetime import datetime, timedelta
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
@@ -30,7 +29,7 @@ from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.runtime.fork_safety import fork_safe
+from tomldiary.runtime.lru import WhileUsed
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.open import open_backend
@@ -482,10 +481,8 @@ def _local_vectors(texts: list[str]) -> list[list[float]]:
 TOMLDiary = Diary
 
 
-_of_folders: WeakValueDictionary[str, Diary] = WeakValueDictionary()
+_of_folders: WhileUsed[str, Diary] = WhileUsed()
 """By the folder as it was given: a link may get another target, and resolving it would block the event loop."""
-# Its `setdefault` is not atomic.
-_sharing = fork_safe(threading.RLock())
 
 
 def diary_of(
@@ -519,5 +516,4 @@ def diary_of(
     # A backend that the caller made may have other options.
     if is_own or made.backend is given or not isinstance(made.backend, LocalBackend):
         return made
-    with _sharing:
-        return _of_folders.setdefault(str(made.backend.base_path), made)
+    return _of_folders.setdefault(str(made.backend.base_path), made)

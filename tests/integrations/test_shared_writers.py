@@ -19,6 +19,8 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import Diary, MemoryWriter
+from tomldiary.agents.submission import SubmittedMessages
+from tomldiary.agents.turn_messages import of_memory
 from tomldiary.diary import diary_of
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary_langchain import DiaryMiddleware
@@ -173,14 +175,18 @@ def test_agents_of_a_folder_share_a_writer(tmp_path, monkeypatch, first, second)
     one.memory.writer.close_sync()
 
 
-def test_threads_that_open_a_folder_at_once_share_its_diary(tmp_path):
+def test_threads_that_open_a_folder_at_once_share_what_it_needs(tmp_path):
+    def opened(folder):
+        diary = diary_of(folder)
+        return diary, of_memory(diary, SubmittedMessages)
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(6) as pool:
             for number in range(150):
-                opened = list(pool.map(diary_of, [tmp_path / str(number)] * 6))
-                assert len(set(map(id, opened))) == 1
+                found = list(pool.map(opened, [tmp_path / str(number)] * 6))
+                assert [len(set(map(id, each))) for each in zip(*found, strict=True)] == [1, 1]
     finally:
         sys.setswitchinterval(before)
 

@@ -10,13 +10,13 @@ import hashlib
 import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, cast
-from weakref import WeakValueDictionary
 
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
+from tomldiary.runtime.lru import WhileUsed
 from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class StateText(str, Generic[T]):
         return str, (str(self),)
 
 
-_kept: WeakValueDictionary[tuple[object, type[Any]], Any] = WeakValueDictionary()
+_kept: WhileUsed[tuple[object, type[Any]], Any] = WhileUsed()
 
 
 def of_memory(diary: Diary, kind: type[T]) -> T:

@@ -1,10 +1,11 @@
-"""Mappings with a maximum number or size of entries, which evict the least recently stored entry."""
+"""Mappings that evict the least recently stored entry, or the values that are used nowhere else."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from tomldiary.runtime.fork_safety import fork_safe
 
@@ -109,3 +110,17 @@ class PerUser(Generic[V]):
         """Remove the object of a user; the next call of `of` creates another one."""
         with self._guard:
             self._known.pop(user, None)
+
+
+class WhileUsed(Generic[K, V]):
+    """A mapping that keeps a value while another object refers to it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._values: WeakValueDictionary[K, V] = WeakValueDictionary()
+        # Reentrant, because the garbage collector may run code of this package at any time.
+        self._guard = fork_safe(threading.RLock())
+
+    def setdefault(self, key: K, value: V) -> V:
+        """Return the value of a key, which is `value` if there is none yet."""
+        with self._guard:  # the method of the dictionary is not atomic
+            return self._values.setdefault(key, value)
