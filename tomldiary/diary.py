@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from datetime import datetime, timedelta
 from functools import cache, cached_property
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from weakref import WeakSet
 
@@ -29,6 +28,7 @@ from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.callables import is_async
 from tomldiary.runtime.lru import WhileUsed
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.local.backend import LocalBackend
@@ -466,7 +466,7 @@ def _check_options(
         raise wrong_value(compactor, "an agent or a function", "compactor", hint)
     if not isinstance(draft_lifetime, timedelta) or draft_lifetime <= timedelta():
         raise wrong_value(draft_lifetime, "a timedelta longer than zero", "draft_lifetime")
-    if scorer is not None and (not callable(scorer) or iscoroutinefunction(scorer)):
+    if scorer is not None and (not callable(scorer) or is_async(scorer)):
         raise wrong_value(scorer, "a plain function of two texts", "scorer")
 
 

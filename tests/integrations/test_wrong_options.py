@@ -33,6 +33,11 @@ async def async_id(*_: Any) -> str:
     return "alice"
 
 
+class AsyncId:
+    async def __call__(self, *_: Any) -> str:
+        return "alice"
+
+
 def made_submit_node(diary: Diary, **options: Any) -> Any:
     return submit_node(MemoryWriter(diary), **options)
 
@@ -57,6 +62,7 @@ WITH_SESSION = [
         (7, "expected text, found int"),
         (" ", "is blank"),
         (async_id, "async function"),
+        (AsyncId(), "async function"),
         (lambda: "alice", r"a call with \((state, runtime|config|ctx)\) fails, too many"),
     ],
 )
@@ -143,11 +149,12 @@ def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
         (DiaryStore, {"index": {"dims": 2, "embed": UUID}}, "index.embed: expected Embeddings"),
         (DiaryToolset, {"token_counter": 4}, "token_counter: expected a function"),
         (DiaryMiddleware, {"token_counter": 4}, "token_counter: expected a function"),
+        (DiaryStore, {"user_label": async_id}, "user_label: an async function"),
         (DiaryStore, {"user_label": lambda _: "a"}, "a call with .namespace, key. fails, too many"),
         (recall_node, {"max_tokens": 0}, "max_tokens: expected a whole number of at least 1"),
         (recall_node, {"token_counter": dict.get}, "a call with .text. fails, missing.*Give it"),
         (recall_node, {"token_counter": async_id}, "token_counter: an async function"),
-        (DiaryCapability, {"token_counter": async_id}, "token_counter: an async function"),
+        (DiaryCapability, {"token_counter": AsyncId()}, "token_counter: an async function"),
         (DiaryToolset, {"descriptions": ["recall"]}, "descriptions: expected a table"),
         (DiaryToolset, {"descriptions": {"recall": 3}}, "descriptions.recall: expected text"),
         (DiaryToolset, {"id": 5}, "id: expected text"),

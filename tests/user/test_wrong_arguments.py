@@ -49,6 +49,10 @@ class Names(str, Enum):  # noqa: UP042 - prints its member's name, unlike StrEnu
     MESSAGE = "I love jazz."
 
 
+class AsyncCall:
+    async def __call__(self, *_: object) -> None: ...
+
+
 class Diet(BaseModel):
     role: str
 
@@ -361,6 +365,9 @@ def test_a_flag_may_be_left_to_the_setting(
         {"durability": "nope"},
         {"scorer": 5},
         {"scorer": asyncio.sleep},
+        {"scorer": AsyncCall()},
+        {"redact": AsyncCall()},
+        {"quarantine": AsyncCall()},
     ],
 )
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:

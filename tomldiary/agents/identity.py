@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from inspect import iscoroutinefunction
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary.runtime.callables import misfit
+from tomldiary.runtime.callables import is_async, misfit
 from tomldiary.toml.values import check_unicode
 
 T = TypeVar("T")
@@ -149,7 +148,7 @@ def checked_id(option: str, explicit: T, *parameters: str) -> T:
     Raises:
         IdentifierError: It is blank, neither text nor a function, an async function, or one with other parameters.
     """
-    if iscoroutinefunction(explicit):
+    if is_async(explicit):
         raise IdentifierError(f"{option}: an async function cannot be used. Give a plain function.")
     if callable(explicit):
         reason = misfit(explicit, *parameters)

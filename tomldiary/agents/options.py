@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
-from tomldiary.runtime.callables import misfit
+from tomldiary.runtime.callables import is_async, misfit
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
 from tomldiary.toml.values import check_instance
 from tomldiary.toml.values import checked_count as checked_count
@@ -100,7 +99,7 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
         raise InvalidValue(
             f"expected a function of a text, found {given!r}.", where="token_counter"
         )
-    if iscoroutinefunction(given):
+    if is_async(given):
         raise InvalidValue(
             "an async function cannot be used. Give a plain function.", where="token_counter"
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import wrong_type, wrong_value
+from tomldiary.runtime.callables import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ def checked_index(given: Any, expected: str, where: str) -> Any:
         InvalidValue: It has no `upsert`, or it is a class or an async client.
     """
     upsert = getattr(given, "upsert", None)
-    if isinstance(given, type) or not callable(upsert) or iscoroutinefunction(upsert):
+    if isinstance(given, type) or not callable(upsert) or is_async(upsert):
         raise wrong_type(given, expected, where)
     return given
 
@@ -43,7 +43,7 @@ class EmbeddingHook:
         text: Callable[[Change], str] | None,
         metadata: Callable[[Change], Mapping[str, Any]] | None,
     ) -> None:
-        if embed is not None and (not callable(embed) or iscoroutinefunction(embed)):
+        if embed is not None and (not callable(embed) or is_async(embed)):
             raise wrong_value(embed, "a plain function of a list of texts", "embed")
         self._embed = embed
         self._text = text

@@ -8,7 +8,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of, wrong_type
@@ -16,6 +15,7 @@ from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
+from tomldiary.runtime.callables import is_async
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.toml.values import (
     check_instance,
@@ -278,7 +278,7 @@ class Hooks:
             if not callable(hook):
                 raise wrong_type(hook, "an object with apply(changes), or a function", "hook")
             hook = CallableHook(hook)
-        if iscoroutinefunction(given):
+        if is_async(given):
             raise InvalidValue(f"{NOT_AWAITED}.", where="hook")
         delivery = Delivery(self._engine, name, hook)
         worker = _Worker(delivery, poll=poll, longest_pause=longest_pause)

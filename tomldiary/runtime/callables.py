@@ -21,3 +21,8 @@ def misfit(function: Callable[..., Any], *arguments: object, **named: object) ->
     except TypeError as error:
         return str(error)
     return ""
+
+
+def is_async(function: object) -> bool:
+    """Return whether a call returns a coroutine; `function` may be an object with an async `__call__`."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))

@@ -11,10 +11,10 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.runtime.callables import is_async
 from tomldiary.runtime.fork_safety import fork_safe
 
 Redact = Callable[[str], str]
@@ -205,7 +205,7 @@ def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -
         return redact
     if isinstance(redact, str):
         return Redactor([redact])
-    if iscoroutinefunction(redact):
+    if is_async(redact):
         raise InvalidValue(
             "an async function cannot be used. Give a plain function.", where="redact"
         )
