@@ -543,8 +543,13 @@ def test_a_coroutine_is_no_hook_and_delivers_nothing(diary, strict):
     async def policy(changes):
         raise ValueError(changes)
 
-    with pytest.raises(InvalidValue, match="is not awaited"):
-        diary.hooks.add(policy, name="policy", strict=strict)
+    class Policy:
+        async def __call__(self, changes):
+            raise ValueError(changes)
+
+    for hook in (policy, Policy()):
+        with pytest.raises(InvalidValue, match="is not awaited"):
+            diary.hooks.add(hook, name="policy", strict=strict)
     diary.hooks.add(lambda changes: (policy(changes),)[0], name="policy", strict=strict)
     if strict:
         with pytest.raises(HookError, match="TypeError"):

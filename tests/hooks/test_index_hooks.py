@@ -71,12 +71,18 @@ async def async_embed(texts):
     return embed(texts)
 
 
+class AsyncEmbed:
+    async def __call__(self, texts):
+        return embed(texts)
+
+
 @pytest.mark.parametrize(
     ("collection", "options", "message"),
     [
         (None, {}, "collection: expected a folder or a collection"),
         (object(), {}, "collection: expected a folder or a collection"),
         (object(), {"embed": async_embed}, "embed: expected a plain function"),
+        (object(), {"embed": AsyncEmbed()}, "embed: expected a plain function"),
         (object(), {"embed": "local"}, "embed: expected a plain function"),
     ],
 )

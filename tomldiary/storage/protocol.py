@@ -404,7 +404,10 @@ class Backend(DocumentSource, Protocol):
         ...
 
     def kinds(self, user: str) -> list[str]:
-        """Return the names of the user's documents, sorted; empty for an unknown user."""
+        """Return the names of the user's documents, sorted; empty for an unknown user. The caller must not change them.
+
+        A list that was returned before may be returned again only if nothing of the user was erased since.
+        """
         ...
 
     def commit(self, user: str, commit: Commit) -> dict[str, Token]:

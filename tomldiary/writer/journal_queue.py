@@ -272,7 +272,7 @@ class JournalQueue(StoringQueue):
                     self._journal = None  # the next turn creates another one
                     self.close_if_done(journal)
                     is_removed = isinstance(error.__cause__, FileNotFoundError)
-            if is_removed:
+            if is_removed:  # nothing of the batch was written
                 self._store(jobs)
             else:
                 self._fail(jobs, error)
