@@ -380,9 +380,13 @@ def steps_in(
     run that brings their results.
     """
     history = list(takewhile(lambda message: message.run_id != run_id, messages))
+    after = [message for message in messages if message.run_id == run_id]
+    # A user interface puts results at the end of the history; their message has no run if the memory follows it.
+    while history and returns_tools(history[-1]) and history[-1].run_id is None:
+        after.insert(0, history.pop())
     response = resumed(history, None)
     earlier = [] if response is None else list(response.parts)
-    own = [part for message in messages if message.run_id == run_id for part in message.parts]
+    own = [part for message in after for part in message.parts]
     parts: list[ToolCall | ToolResult] = []
     for part in (*earlier, *own):
         if isinstance(part, ToolCallPart):

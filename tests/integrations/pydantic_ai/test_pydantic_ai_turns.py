@@ -639,6 +639,23 @@ def test_both_parts_of_a_run_with_an_approval_are_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("prompt", [None, SAID])
+def test_results_that_an_interface_puts_into_the_history_are_steps(
+    tmp_path: Path, prompt: str | None
+):
+    setting = Setting(tmp_path)
+    history: list[ModelMessage] = [
+        *user_says("Look around."),
+        ModelResponse(parts=[ToolCallPart("look", {}, "1")]),
+        ModelRequest(parts=[ToolReturnPart("look", "seen", "1")]),
+    ]
+    first = asyncio.run(setting.agent.run(prompt, message_history=history))
+    asyncio.run(setting.agent.run("Go on.", message_history=first.all_messages()))
+    steps = [turn.steps for turn in setting.writer.turns]
+    assert steps == [(ToolStep("look", "{}", "seen"),), ()]
+    setting.writer.close_sync()
+
+
 @pytest.mark.skipif(not hasattr(pydantic_ai, "PendingModelResponse"), reason="runs cannot wait yet")
 def test_a_run_that_waits_for_its_provider_is_one_answer(tmp_path: Path):
     class Slow(FunctionModel):
