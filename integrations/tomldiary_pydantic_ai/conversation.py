@@ -25,6 +25,7 @@ from pydantic_core import to_json
 from tomldiary.agents.turn_messages import ToolCall, ToolResult, digest, tool_steps, with_results
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
+from tomldiary.retrieval.render import is_framed
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -406,16 +407,16 @@ def steps_in(
 def prompt_words(prompt: object) -> str | None:
     """Return the user's text in a prompt: a text, a sequence of parts, or None.
 
-    Parts that an application marked as its own are left out.
+    Parts that an application marked as its own are left out, and so is memory that has lost its mark, for example in a
+    user interface.
     """
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, Sequence):
+    items = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(items, Sequence):
         return None
     texts: list[str] = []
-    for item in cast("Sequence[Any]", prompt):
+    for item in cast("Sequence[Any]", items):
         text = item if isinstance(item, str) else getattr(item, "content", None)
-        if isinstance(text, str) and _marks(item).get("origin") is None:
+        if isinstance(text, str) and _marks(item).get("origin") is None and not is_framed(text):
             texts.append(text)
     return "\n".join(texts) or None
 

@@ -13,7 +13,7 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.retrieval import ranking
 from tomldiary.retrieval.injection import next_injection
 from tomldiary.retrieval.ranking import MemoryLines
-from tomldiary.retrieval.render import MEMORY_CLOSE, MEMORY_OPEN, render_memory
+from tomldiary.retrieval.render import MEMORY_CLOSE, MEMORY_OPEN, is_framed, render_memory
 
 
 def tell(told, *lines, also_true=(), max_tokens=1500, **options):
@@ -65,6 +65,22 @@ def test_a_frame_names_its_memory_and_its_user():
     assert told[1].startswith(
         '<user_memory_changes name="team" about="bob" note="data">\n## The team'
     )
+
+
+def test_a_text_is_framed_if_it_has_nothing_else():
+    told = []
+    facts = [f"goals: {n}" for n in range(30)]
+    tell(told, "likes: tea", *facts, name="team", about='bob "<x>"', heading="<b>Team</b>")
+    tell(told, "likes: milk", *facts, name="team", about='bob "<x>"')
+    tell(told, about="bob")
+    assert all(map(is_framed, told))
+    for text in (
+        f"{told[0]} Hello.",
+        f"Hello. {told[0]}",
+        f"{told[0]}\nHello.\n{told[0]}",
+        "Hello.",
+    ):
+        assert not is_framed(text)
 
 
 def test_an_empty_memory_injects_nothing():

@@ -31,6 +31,9 @@ _MORE_LINES = "\n  (… "
 _MORE_WORDS = " … (cut; "
 _RATHER_WORDS = 1.5  # words are shown only if they are longer than the whole lines by this factor
 _PART_OF_ESCAPE = re.compile("&[a-z]{0,3}$")
+_FRAMED = re.compile(
+    r'<user_memory(_changes)?( (name|about)="[^"\n]*")* note="[^"\n]*">\n((?!</user_memory).*\n)*</user_memory(?(1)_changes)>'
+)
 
 
 def rendered(line: EntryLine) -> str:
@@ -222,6 +225,11 @@ def framed_memory(
     title = " ".join(heading.split()).lstrip("-+ ")
     last = CHANGES_CLOSE if changes else MEMORY_CLOSE
     return "\n".join([first, *([title] if title else []), *lines, last])
+
+
+def is_framed(text: str) -> bool:
+    """Return whether a text is nothing but a memory or its changes in a frame of `framed_memory`."""
+    return _FRAMED.fullmatch(text) is not None
 
 
 def _attribute(text: str) -> str:

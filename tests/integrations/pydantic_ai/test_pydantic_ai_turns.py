@@ -749,6 +749,28 @@ def test_another_agent_repeats_no_words_of_a_failed_run(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_memory_that_lost_its_mark_is_no_user_message(tmp_path: Path):
+    # As `dump_messages` of UI adapters does it: of each part, only the text is kept.
+    setting = Setting(tmp_path)
+    history = asyncio.run(setting.agent.run("Hi.")).all_messages()
+    with capture_run_messages() as failed, pytest.raises(ModelHTTPError):
+        asyncio.run(setting.agent.run(SAID, message_history=history, model=FunctionModel(fail)))
+    plain: list[ModelMessage] = []
+    for message in failed:
+        if isinstance(message, ModelResponse):
+            plain.append(ModelResponse(parts=message.parts))
+            continue
+        for part in message.parts:
+            content = part.content if isinstance(part, UserPromptPart) else ""
+            texts = [content] if isinstance(content, str) else content
+            plain += user_says(*(getattr(text, "content", str(text)) for text in texts))
+    assert "<user_memory" in str(plain)
+    asyncio.run(setting.agent.run("And cake.", message_history=plain))
+    assert [turn.user_msg for turn in setting.writer.turns] == ["Hi.", SAID, "And cake."]
+    assert list(setting.writer.turns[2].earlier or ()) == [("Hi.", "Good choice.")]
+    setting.writer.close_sync()
+
+
 def test_the_same_history_again_repeats_no_words(tmp_path: Path):
     setting = Setting(tmp_path)
     history = user_says(SAID)
