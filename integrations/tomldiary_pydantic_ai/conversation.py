@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import pydantic_ai
@@ -199,10 +199,13 @@ def said(prompts: Iterable[ModelRequestPart]) -> list[str]:
 
 
 def _answers(response: ModelResponse) -> list[str]:
-    """Return the assistant's texts in a response, written or spoken."""
-    texts = (
-        part.content if isinstance(part, TextPart) else _transcript(part) for part in response.parts
-    )
+    """Return the assistant's texts in a response, written or spoken; adjacent parts are one text, as in the output."""
+    texts: list[str | None] = []
+    for is_text, parts in groupby(response.parts, lambda part: isinstance(part, TextPart)):
+        if is_text:
+            texts.append("".join(cast("TextPart", part).content for part in parts))
+        else:
+            texts += map(_transcript, parts)
     return [text for text in texts if text and text.strip()]
 
 

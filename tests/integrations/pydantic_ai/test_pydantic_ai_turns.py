@@ -430,6 +430,19 @@ def test_the_turn_includes_a_question_that_began_the_conversation(tmp_path: Path
     setting.writer.close_sync()
 
 
+def test_an_answer_in_several_parts_is_one_text(tmp_path: Path):
+    # Some providers begin a part at each citation.
+    def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[TextPart("Tea comes "), TextPart("from China"), TextPart(".")])
+
+    setting = Setting(tmp_path, respond)
+    first = asyncio.run(setting.agent.run(SAID))
+    asyncio.run(setting.agent.run("Sure?", message_history=first.all_messages()))
+    assert [turn.assistant_msg for turn in setting.writer.turns] == [first.output] * 2
+    assert list(setting.writer.turns[1].earlier or ()) == [(SAID, "Tea comes from China.")]
+    setting.writer.close_sync()
+
+
 def test_an_answer_that_is_no_text_is_submitted_as_json(tmp_path: Path):
     class Order(BaseModel):
         drink: str
