@@ -42,6 +42,7 @@ from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memor
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger, tell
+from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.receipts import Turn
 from tomldiary_langgraph.identity import (
@@ -132,7 +133,13 @@ def recall_node(
         with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, memory.user(user).epoch)
             query = exchange_of(asked)[0] or None
-            found = memory.user(user).render(query, max_tokens, token_counter)
+            lines = memory.user(user).memory_lines(query).shown
+            found = render_memory(
+                lines,
+                max_tokens=max_tokens,
+                token_counter=token_counter,
+                look_up="",  # the model may have no tool
+            )
         speakers = speakers_of(user_id, user, config)
         owners = {
             _note(each, one): _owner(submitted, config, one, each)

@@ -144,7 +144,11 @@ class MemoryVerbs:
         hits = self._user.recall(query, max(1, min(limit, MOST_HITS)))
         if not hits:
             return Answer("Nothing is remembered that matches. Other words may find it.", [])
-        text = render_memory([_fact(hit) for hit in hits], max_tokens=_ANSWER_TOKENS)
+        text = render_memory(
+            [_fact(hit) for hit in hits],
+            max_tokens=_ANSWER_TOKENS,
+            look_up="",  # the same call would find no more
+        )
         return Answer(text, [asdict(hit) for hit in hits])
 
     arecall = async_twin(recall)

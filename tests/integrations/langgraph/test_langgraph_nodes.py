@@ -496,7 +496,7 @@ def test_budget_and_query_reach_the_renderer():
     state = {"messages": [HumanMessage("can I eat walnuts?")]}
     text = recall_node(diary, max_tokens=80).invoke(state, ALICE)["memory"]
     assert "walnuts make me ill" in text.splitlines()[1]
-    assert "more facts" in text
+    assert "more facts are stored)" in text  # and no tool is named, because the graph may have none
     counted = recall_node(diary, max_tokens=30, token_counter=lambda text: len(text.split()))
     assert len(counted.invoke(state, ALICE)["memory"].split()) <= 30
 
