@@ -20,7 +20,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 
 from tomldiary.agents.options import known_keys, one_of
 from tomldiary.errors import InvalidValue, wrong_type
-from tomldiary.retrieval.embedders import name_of
+from tomldiary.retrieval.embedders import check_takes_texts, name_of
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
 from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search
@@ -176,7 +176,7 @@ def _checked(embed: Any) -> Any:
     """Return the option `embed` unchanged.
 
     Raises:
-        InvalidValue: LangGraph does not support its type.
+        InvalidValue: LangGraph does not support its type, or it is a function with other parameters.
     """
     is_class = isinstance(embed, type)
     if is_class or not (isinstance(embed, str | Embeddings) or callable(embed)):
@@ -185,6 +185,8 @@ def _checked(embed: Any) -> Any:
             f"expected Embeddings, a function of a list of texts or the name of a model, found {found}.",
             where="index.embed",
         )
+    if not isinstance(embed, str | Embeddings):
+        check_takes_texts(embed, "index.embed")
     return embed
 
 

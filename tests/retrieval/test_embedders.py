@@ -149,6 +149,11 @@ def test_an_object_that_embeds_nothing_is_refused_at_once():
         Diary("memory:", embedder=3)
 
 
+def test_a_function_that_takes_no_texts_is_refused_at_once():
+    with pytest.raises(InvalidValue, match=r"embedder: a call with \(texts\) fails"):
+        Diary("memory:", embedder=lambda: [[1.0]])
+
+
 def test_a_text_is_embedded_once_and_again_by_no_other_process(tmp_path):
     first, second = Counting(), Counting()
     alice = remembered(first, tmp_path / "m")

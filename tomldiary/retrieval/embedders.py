@@ -14,10 +14,11 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.errors import Forgotten, MissingExtra, wrong_type
+from tomldiary.errors import Forgotten, InvalidValue, MissingExtra, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
+from tomldiary.runtime.callables import misfit
 from tomldiary.runtime.installation import optional
 from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import LocalFolder
@@ -105,7 +106,7 @@ class DiaryEmbedder:
         given: "local", a function of a list of texts, LangChain's `Embeddings` or pydantic-ai's `Embedder`.
 
     Raises:
-        InvalidValue: `given` has an unsupported type.
+        InvalidValue: `given` has an unsupported type, or is a function with other parameters.
     """
 
     def __init__(self, engine: Engine, given: Any) -> None:
@@ -156,12 +157,26 @@ def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
         return given.embed_documents
     if not callable(given):
         raise wrong_type(given, '"local", a function, Embeddings or an Embedder', "embedder")
+    check_takes_texts(given, "embedder")
 
     def embed(texts: list[str]) -> Sequence[Sequence[float]]:
         found: Any = given(texts)
         return run_coroutine(found) if inspect.iscoroutine(found) else found
 
     return embed
+
+
+def check_takes_texts(function: Callable[..., Any], where: str) -> None:
+    """Check that a function can be called with a list of texts.
+
+    Raises:
+        InvalidValue: It has other parameters.
+    """
+    reason = misfit(function, [""])
+    if reason:
+        raise InvalidValue(
+            f"a call with (texts) fails, {reason}. Give it this parameter.", where=where
+        )
 
 
 def name_of(embedder: Any) -> str:

@@ -858,6 +858,7 @@ def test_sweeping_does_not_hold_the_event_loop(tmp_path):
         ({"ttl": {"default_ttl": -1}}, "ttl.default_ttl: expected minutes above 0"),
         ({"ttl": {"refresh_on_read": 1}}, "ttl.refresh_on_read: expected True or False"),
         ({"index": {"dims": 1, "embed": len, "field": ["text"]}}, "'field' is unknown"),
+        ({"index": {"dims": 1, "embed": lambda: [[1]]}}, "index.embed: a call with (texts) fails"),
     ],
 )
 def test_configurations_are_checked_when_they_are_given(given, sentence):
