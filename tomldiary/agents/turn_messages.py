@@ -41,7 +41,8 @@ _BY = {
     "tool": "tool", "ToolMessageChunk": "tool",
 }  # fmt: skip
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
-_TEXTS = ("text", "input_text")
+_TEXTS = ("text", "input_text", None)
+"""The types of parts that are words; Bedrock's have none."""
 _our_tools = {*VERBS, *BLOCK_VERBS}
 
 

@@ -265,6 +265,7 @@ TURNS = [
     ([HumanMessage([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]),
       AIMessage([{"type": "text", "text": "c"}, {"type": "text", "text": "d"}])], ("a\nb", "cd")),
     ([HumanMessage([{"type": "text", "text": 5}, {"type": "text"}, "a"]), AIMessage("b")], ("a", "b")),
+    ([HumanMessage([{"text": "a"}, {"cachePoint": {}}]), AIMessage("b")], ("a", "b")),
     ([ChatMessage("a", role="user"), ChatMessage("b", role="assistant")], ("a", "b")),
     ([ChatMessage("s", role="critic"), ChatMessage("a", role="human"), AIMessage("b")], ("a", "b")),
     (
