@@ -404,7 +404,8 @@ class _Recorded:
             tell(
                 _logger,
                 "a node records no turn, because the user's last message has no answer yet."
-                " Place the node behind the model.",
+                " Place the node behind the model, and return an answer as an AIMessage: LangGraph reads a text"
+                " as a user's message.",
             )
         return said
 

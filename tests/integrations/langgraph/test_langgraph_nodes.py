@@ -1028,7 +1028,7 @@ def test_a_node_in_front_of_the_model_is_warned_about_once(kind, caplog):
         assert writer.flush(30)
     assert noted.turns == [("t1", "hello", "one")]
     assert len(caplog.messages) == 1
-    assert "Place the node behind the model" in caplog.text
+    assert "Place the node behind the model, and return an answer as an AIMessage" in caplog.text
 
 
 @recorded
