@@ -212,6 +212,17 @@ def test_an_update_takes_a_function_and_no_value() -> None:
         DiaryStore("memory:").update(("ann", "counts"), "turns", value)
 
 
+def test_an_update_takes_no_async_function() -> None:
+    async def count(old: Any) -> Any:
+        return {"n": 1, "old": old}
+
+    store = DiaryStore("memory:")
+    with pytest.raises(InvalidValue, match="fn: an async function cannot be used"):
+        store.update(("ann", "counts"), "turns", cast("Any", count))
+    with pytest.raises(InvalidValue, match="fn: an async function cannot be used"):
+        asyncio.run(store.aupdate(("ann", "counts"), "turns", cast("Any", count)))
+
+
 def test_no_item_is_put_under_a_missing_key() -> None:
     store, missing = DiaryStore("memory:"), cast("Any", None)
     for put in (

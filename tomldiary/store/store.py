@@ -24,6 +24,7 @@ from tomldiary.errors import (
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
+from tomldiary.runtime.callables import is_async
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.item import Entry
@@ -375,12 +376,16 @@ class ItemStore(ItemPuts):
             signed_in: As in `run`.
 
         Raises:
-            InvalidValue: `change` is no function, or the returned value cannot be stored. Nothing was written.
+            InvalidValue: `change` is no plain function, or the returned value cannot be stored. Nothing was written.
             IdentifierError: The namespace belongs to a user who is not signed in.
         """
         if not callable(change):
             raise wrong_type(
                 change, "a function of the old value", "fn", "To store a value, use put."
+            )
+        if is_async(change):
+            raise InvalidValue(
+                "an async function cannot be used. Give a plain function.", where="fn"
             )
         probe = self._checked(Get(namespace, key), signed_in)
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker
