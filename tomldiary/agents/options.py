@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
-from tomldiary.runtime.callables import is_async, misfit
+from tomldiary.runtime.callables import misfit, refuse_async
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
 from tomldiary.toml.values import check_instance
 from tomldiary.toml.values import checked_count as checked_count
@@ -99,10 +99,7 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
         raise InvalidValue(
             f"expected a function of a text, found {given!r}.", where="token_counter"
         )
-    if is_async(given):
-        raise InvalidValue(
-            "an async function cannot be used. Give a plain function.", where="token_counter"
-        )
+    refuse_async(given, "token_counter")
     reason = "" if given is None else misfit(given, "")
     if reason:
         raise InvalidValue(

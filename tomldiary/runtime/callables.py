@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.errors import InvalidValue
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,3 +28,13 @@ def misfit(function: Callable[..., Any], *arguments: object, **named: object) ->
 def is_async(function: object) -> bool:
     """Return whether a call returns a coroutine; `function` may be an object with an async `__call__`."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def refuse_async(function: object, where: str) -> None:
+    """Refuse an async function where a plain one is called; any other object passes.
+
+    Raises:
+        InvalidValue: `function` is async; the message names `where`.
+    """
+    if is_async(function):
+        raise InvalidValue("an async function cannot be used. Give a plain function.", where=where)

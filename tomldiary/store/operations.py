@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
-from tomldiary.runtime.callables import is_async, misfit
+from tomldiary.runtime.callables import misfit, refuse_async
 from tomldiary.store.item import checked_key, checked_minutes
 from tomldiary.toml.values import checked_count, checked_limit, checked_text, storable_copy
 
@@ -211,10 +211,7 @@ class Owners:
                 f"expected the position of a label, a function or None, found {user_label!r}.",
                 where="user_label",
             )
-        if is_async(user_label):
-            raise InvalidValue(
-                "an async function cannot be used. Give a plain function.", where="user_label"
-            )
+        refuse_async(user_label, "user_label")
         reason = misfit(user_label, (), "") if callable(user_label) else ""
         if reason:
             raise InvalidValue(

@@ -24,7 +24,7 @@ from tomldiary.errors import (
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
-from tomldiary.runtime.callables import is_async
+from tomldiary.runtime.callables import refuse_async
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.item import Entry
@@ -367,9 +367,8 @@ class ItemStore(ItemPuts):
         Args:
             namespace: The namespace of the item.
             key: The key of the item.
-            change: The function that returns the new value, or None to remove the item. It gets a copy of
-                the value, or None for a missing item. It may be called again after a concurrent hand edit,
-                and must not write to the same user's memory.
+            change: The function that returns the new value, or None to remove the item. It gets a copy of the value, or None
+                for a missing item. It may be called again after a concurrent hand edit, and must not write to the memory.
             index: As in `Put`.
             ttl: As in `Put`.
             session: As in `run`.
@@ -383,10 +382,7 @@ class ItemStore(ItemPuts):
             raise wrong_type(
                 change, "a function of the old value", "fn", "To store a value, use put."
             )
-        if is_async(change):
-            raise InvalidValue(
-                "an async function cannot be used. Give a plain function.", where="fn"
-            )
+        refuse_async(change, "fn")
         probe = self._checked(Get(namespace, key), signed_in)
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker
         owner = self._owners.owner(probe.namespace, probe.key)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
-from tomldiary.runtime.callables import is_async
+from tomldiary.runtime.callables import refuse_async
 from tomldiary.runtime.fork_safety import fork_safe
 
 Redact = Callable[[str], str]
@@ -205,10 +205,7 @@ def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -
         return redact
     if isinstance(redact, str):
         return Redactor([redact])
-    if is_async(redact):
-        raise InvalidValue(
-            "an async function cannot be used. Give a plain function.", where="redact"
-        )
+    refuse_async(redact, "redact")
     if callable(redact):
         return Redactor((), redact)
     if not isinstance(redact, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped

@@ -33,7 +33,7 @@ from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.past.queries import table_changes
-from tomldiary.runtime.callables import is_async
+from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_names, checked_text, decode_nulls, same_value, timestamp
 
@@ -399,10 +399,7 @@ class Trust:
             raise InvalidValue(
                 f"expected a set of actors, found {quarantine!r}.", where="quarantine"
             )
-        if is_async(quarantine):
-            raise InvalidValue(
-                "an async function cannot be used. Pass a plain function.", where="quarantine"
-            )
+        refuse_async(quarantine, "quarantine")
         self._quarantine = (
             quarantine
             if callable(quarantine)
