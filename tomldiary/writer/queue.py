@@ -197,9 +197,11 @@ class Admission:
                 self._withdraw(job)
         jobs = [job for job in jobs if job.wanted]
         for job in jobs:
-            if not job.is_counted:  # taken over from a dead writer
-                self._metrics.submitted += 1 + len(job.group)
-                self._metrics.recovered += 1 + len(job.group)
+            for each in (job, *job.group):
+                if not each.is_counted:  # taken over from a dead writer
+                    self._metrics.submitted += 1
+                    self._metrics.recovered += 1
+                    each.is_counted = True
             job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
         self._workers.add(jobs)
         self.admit_waiting()

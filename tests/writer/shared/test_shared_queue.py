@@ -331,6 +331,7 @@ def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(open
 
 def test_turns_that_were_read_together_come_back_together(opened):
     delivered, jobs = [], two_jobs()
+    jobs[0].is_counted = True
     queue = queue_of(opened(), delivered)
     queue.store("alice", jobs)
     queue.append_operations(jobs, [], lambda _user: 0)
@@ -339,6 +340,7 @@ def test_turns_that_were_read_together_come_back_together(opened):
     queue.claim_users()
     [job] = delivered
     assert [each.receipt for each in (job, *job.group)] == [each.receipt for each in jobs]
+    assert [each.is_counted for each in (job, *job.group)] == [True, False]
 
 
 def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
@@ -354,6 +356,27 @@ def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
         ("op-0", [], False),
         ("op-1", [], False),
     ]
+
+
+def test_a_turn_that_comes_back_to_a_writer_is_counted_once(opened):
+    gate, calls = threading.Event(), []
+
+    def slow(message, deps):
+        calls.append(message)
+        gate.wait(20)
+
+    queue_of(opened(), [], works=False).store("alice", two_jobs())
+    other = Claims(opened(), lease=0.01, works=True)
+    with MemoryWriter(Diary(opened(), agent=slow)) as writer:
+        receipt = writer.submit_nowait(Turn("bob", "s", "I love tea.", "Noted."))
+        until(lambda: len(calls) == 2)
+        until(lambda: other.store("alice"))  # the writer seems dead for the other one
+        other.release("alice")
+        gate.set()
+        assert receipt.wait(30)
+        until(lambda: not writer.stats()["pending"])
+        stats = writer.stats()
+    assert (stats["submitted"], stats["completed"], stats["recovered"]) == (3, 3, 2)
 
 
 def test_the_breaker_tries_again_after_another_writer_took_the_single_try(opened):

@@ -178,7 +178,8 @@ class SharedQueue(StoringQueue):
             for each in (job, *job.group):
                 each.journal = self
                 if each.operation in mine:
-                    each.receipt = mine.pop(each.operation).receipt
+                    before = mine.pop(each.operation)
+                    each.receipt, each.is_counted = before.receipt, before.is_counted
             jobs.append(job)
         if not mine:
             self._remote.pop(user, None)
