@@ -191,9 +191,7 @@ def _findings_of(diary: Diary, user: str) -> list[Finding]:
     try:
         found += _check_user(diary, user)
     except (BackendError, OSError) as error:
-        remedy = "Check the permissions."
-        message = str(error).removesuffix(f" {remedy}")
-        found.append(Finding("problem", user, message, remedy))
+        found.append(_unread(diary.engine.backend, user, error, "Check the permissions."))
     return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
@@ -313,10 +311,18 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
         is_local = isinstance(backend, LocalBackend)
         if is_local and not Path(place).is_symlink() and not os.access(place, os.R_OK):
             return None, []  # `check_files` reports the permissions
-        message = _without(place, error).removesuffix(" Remove it.")
         remedy = "Replace it with a regular file, or remove it."
-        return None, [Finding("problem", place, message, remedy)]
+        return None, [_unread(backend, place, error, remedy)]
     return document, []
+
+
+def _unread(backend: Backend, place: str, error: Exception, remedy: str) -> Finding:
+    """Return the finding for data that cannot be read; the error of a database names its own remedy."""
+    message = _without(place, error)
+    if isinstance(backend, SharedBackend):
+        return Finding("problem", place, message)
+    message = message.removesuffix(" Remove it.").removesuffix(f" {remedy}")
+    return Finding("problem", place, message, remedy)
 
 
 def _without(place: str, error: Exception) -> str:

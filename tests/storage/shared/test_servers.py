@@ -423,6 +423,35 @@ def test_doctor_checks_users_at_once_and_reports_them_in_order(engine, monkeypat
     assert [each.place for each in found if each.message.startswith("the last write")] == users
 
 
+def change_state_of_alice(engine):
+    """Store a state that another program might write."""
+    if engine.name == "redis":
+        redis = pytest.importorskip("redis").Redis.from_url(engine.server)
+        prefix = engine.url.partition("prefix=")[2]
+        redis.hset(f"{prefix}:{{alice}}:texts", "preferences", "a text without a version")
+    else:
+        state = engine.backend().database.connection.head("alice")
+        state.set({"revision": 1})
+
+
+@pytest.mark.parametrize("name", ["redis", "firestore"])
+def test_the_damaged_state_of_a_user_is_one_problem_with_its_remedy(name):
+    engine = engines.space(name)
+    with Diary(engine.url, agent="rules") as diary:
+        for user in ("alice", "bob"):
+            diary.user(user).upsert_preference("likes", "tea")
+        change_state_of_alice(engine)
+    with Diary(engine.url, agent="rules") as diary:
+        [problem] = [each for each in check(diary) if each.level != "note"]
+        with pytest.raises(BackendError, match=r"the user 'alice' is damaged\. Restore it"):
+            diary.user("alice").preferences()
+        assert diary.user("bob").preferences("likes")
+    assert problem.message.endswith(
+        "the stored state of the user 'alice' is damaged. Restore it from a backup."
+    )
+    assert problem.remedy == ""
+
+
 def test_an_address_of_redis_needs_no_number():
     pytest.importorskip("redis")
     assert str(RedisBackend("redis://127.0.0.1").database) == "redis://127.0.0.1"

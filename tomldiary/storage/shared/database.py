@@ -9,6 +9,7 @@ import random
 import re
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -20,7 +21,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.toml.values import check_unicode, checked_number, checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 
     from tomldiary.storage.protocol import Token
 
@@ -231,6 +232,21 @@ class Database(Protocol):
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         ...
+
+
+@contextmanager
+def parsing(database: Database, user: str) -> Generator[None]:
+    """Parse what the database returned of a user; its errors mean that another program has changed it.
+
+    Raises:
+        BackendError: The stored state of the user is damaged.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise BackendError(
+            f"{database}: the stored state of the user {user!r} is damaged. Restore it from a backup."
+        ) from error
 
 
 def pause(number: int) -> None:

@@ -30,6 +30,7 @@ from tomldiary.storage.shared.database import (
     Step,
     check_options,
     not_an_address,
+    parsing,
     without_secrets,
 )
 from tomldiary.storage.shared.heads import EVERYTHING, notice_key
@@ -252,24 +253,26 @@ class RedisDatabase:
         """Return the state of a user, with the texts of `kinds`, in one request."""
         answer = self._run(lambda: self._head(keys=[self._key(user)], args=kinds))
         revision, epoch, versions, record, texts = answer
-        found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
-        known = {
-            kind: _split(text)[0]
-            for kind, text in zip(kinds, texts, strict=True)
-            if text is not None
-        }
-        return Head(int(revision), int(epoch), found, record, known)
+        with parsing(self, user):
+            found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
+            known = {
+                kind: _split(text)[0]
+                for kind, text in zip(kinds, texts, strict=True)
+                if text is not None
+            }
+            return Head(int(revision), int(epoch), found, record, known)
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
         if not kinds:
             return {}
         values = self._run(lambda: self._client.hmget(self._key(user, "texts"), list(kinds)))
-        return {
-            kind: _split(value)
-            for kind, value in zip(kinds, values, strict=True)
-            if value is not None
-        }
+        with parsing(self, user):
+            return {
+                kind: _split(value)
+                for kind, value in zip(kinds, values, strict=True)
+                if value is not None
+            }
 
     def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
         """Return at most `limit` history records with lower sequence numbers, newest first."""

@@ -34,6 +34,7 @@ from tomldiary.storage.shared.database import (
     Head,
     Step,
     is_hidden,
+    parsing,
 )
 from tomldiary.storage.shared.firestore.batch import ANY, LARGEST, Batch
 from tomldiary.storage.shared.firestore.connection import (
@@ -116,8 +117,9 @@ class FirestoreDatabase:
         head, is_long = FirestoreHead(), False
         for each in self._run(lambda: list(query.stream(**self._once))):
             if each.id == HEAD:
-                head.take(each)
-                is_long = head.record is None and each.get("seq") > 0
+                with parsing(self, user):
+                    head.take(each)
+                    is_long = head.record is None and each.get("seq") > 0
             elif each.id.endswith(SUFFIX):
                 kind = unquote(each.id.removesuffix(SUFFIX))
                 head.versions[kind] = each.update_time
@@ -164,7 +166,8 @@ class FirestoreDatabase:
         if not snapshot.exists:
             return []
         head = FirestoreHead()
-        head.take(snapshot)
+        with parsing(self, user):
+            head.take(snapshot)
         return self._records(user, head, below, limit)
 
     def _records(
