@@ -159,7 +159,8 @@ def test_pull_overwrites_no_edit(engine, alice, tmp_path):
     alice.upsert_preference("likes", "coffee")
     done = run(engine, "pull", str(tmp_path))
     assert done.exit_code != 0
-    assert "1 edited file would be overwritten" in str(done.exception)
+    found = "1 edited file would be overwritten, such as alice/preferences.toml"
+    assert found in str(done.exception)
     assert file.read_bytes() == edited
     run(engine, "push", str(tmp_path))
     assert run(engine, "push", str(tmp_path)).stdout == "stored 0 edited documents\n"

@@ -236,11 +236,11 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
             "pull writes a folder, and this is a file. Name a folder", where=str(folder)
         )
     pulled = _PulledFolder(folder)
-    edited = pulled.edited()
+    edited = [*pulled.edited()]
     if edited:
         raise InvalidValue(
-            f"{counted(len(edited), 'edited file')} would be overwritten. Push or remove them first, or pull"
-            " to another folder",
+            f"{counted(len(edited), 'edited file')} would be overwritten, such as {edited[0].relative_to(folder)}."
+            " Push or remove them first, or pull to another folder",
             where=str(folder),
         )
     names: set[str] = set()
