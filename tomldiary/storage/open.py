@@ -13,8 +13,8 @@ from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import incomplete_start, is_shared_url, open_url
 
-# At least two letters, because one letter is a Windows drive.
-_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+:|:memory:")
+# At least two letters, because one letter is a Windows drive. The quotes may come from a file of environment variables.
+_SCHEME = re.compile(r"[\s'\"]*[A-Za-z][A-Za-z0-9+.-]+:|:memory:")
 _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
 
 

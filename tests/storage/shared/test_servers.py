@@ -1107,6 +1107,9 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
         ("valkey://localhost/0", '"redis://" \\(also for Valkey\\)'),
         ("postgresql+psycopg://localhost/x", 'a URL that begins with "postgresql://"'),
         (" redis://u:p@localhost/0", "' redis://localhost/0': there is no backend for this kind"),
+        (" redis:u:p@localhost/0", "' redis:localhost/0': there is no backend for this kind"),
+        ("'redis://u:p@localhost/0'", "redis://localhost/0'\": there is no backend for this kind"),
+        ("redis://u:p@localhost/0?prefix=a\n", "^redis://localhost/0: ends with white space"),
         (
             Path("postgresql://u:p@localhost/x"),
             "'postgresql:/…': .* a Path drops a slash",

@@ -32,7 +32,7 @@ LONGEST_TIMEOUT = 86_400  # seconds; the client libraries accept no much longer 
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
-_SCHEME = re.compile(r"[a-zA-Z][\w+.-]*(?::/{0,2}|//)(?=.*[@?])|.*?://", re.DOTALL)
+_SCHEME = re.compile(r"[\s'\"]*[a-zA-Z][\w+.-]*(?::/{0,2}|//)(?=.*[@?])|.*?://", re.DOTALL)
 _UNKNOWN_OPTION = re.compile(r"(?:query parameter: |keyword argument )[\"'](\w+)[\"']")
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""

@@ -51,10 +51,12 @@ def open_url(url: str) -> SharedBackend:
     Other parameters are passed to the client library.
 
     Raises:
-        BackendError: The address is incomplete, or an option is unknown or not a number.
+        BackendError: The address is incomplete or ends with white space, or an option is unknown or not a number.
         InvalidValue: A number is out of its range, or the path of a Firestore address has an odd number of segments.
         MissingExtra: The client library is not installed.
     """
+    if url != url.rstrip():  # such as the line break of a file; it would be a part of the last name
+        raise BackendError(f"{without_secrets(url.rstrip())}: ends with white space. Remove it.")
     try:
         # A client library may read '#' as a part of a password.
         parts = urlsplit(url, allow_fragments=False)
