@@ -239,6 +239,16 @@ def test_parts_of_a_refused_step_are_deleted(backend):
     assert [*parts.stream()] == []
 
 
+def test_a_history_larger_than_a_request_is_stored_or_taken_back(backend):
+    database, stale = backend.database, backend.database.head("alice")
+    records = [(seq, f"[[tx]]\nseq = {seq}\n{'x' * 350}\n") for seq in range(1, 9001)]
+    assert database.apply("alice", stale, Step(records=records)) is not None
+    assert database.records("alice", WHOLE_HISTORY, 9999) == records[::-1]
+    assert database.apply("alice", stale, Step(records=records)) is None
+    [history] = database.connection.head("alice").collections()
+    assert history.id == f"history-{database.head('alice').generation}"
+
+
 _LONG = f"[[tx]]\nseq = 2\n{'zebra ' * 200_000}"
 
 
@@ -248,8 +258,13 @@ _LONG = f"[[tx]]\nseq = 2\n{'zebra ' * 200_000}"
         Step({"facts": _LONG}),
         Step(records=[(2, _LONG)]),
         Step(records=[(2, _LONG)], dropped=WHOLE_HISTORY, erasures=1),
+        Step(
+            records=[(seq, _LONG[:800_000]) for seq in range(2, 6)],
+            dropped=WHOLE_HISTORY,
+            erasures=1,
+        ),
     ],
-    ids=["document", "record", "erasure"],
+    ids=["document", "record", "erasure", "history"],
 )
 def test_parts_of_an_unfinished_step_are_deleted_by_an_erasure(
     engine, backend, monkeypatch, unfinished

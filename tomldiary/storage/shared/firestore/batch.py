@@ -16,22 +16,30 @@ if TYPE_CHECKING:
 
 LARGEST = 900_000
 """The maximum bytes of text in one document; Firestore allows 1 MiB with all fields."""
-_LARGEST_BATCH = 3_000_000  # bytes of text; Firestore allows 10 MiB, its emulator 4 MiB
+MOST_DELETES = 400
+"""The maximum number of deletes in one batch."""
+_LARGEST_BATCH = 3_000_000  # bytes; Firestore allows 10 MiB, its emulator 4 MiB
+_OVERHEAD = 300  # bytes of a write beside its text and its path
 ANY = "any version"
 """The version of a write without a precondition."""
 
 
 class Batch:
-    """The writes of one step; texts that do not fit are written in parts before the batch."""
+    """The writes of one step; those that do not fit are written before the batch, and not read before its end."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._batch: Any = connection.client.batch()
-        self._paths: list[str] = []
+        self._places: list[Any] = []
         self._size = 0
         self._written: list[Any] = []
         self.parts: dict[str, list[str]] = {}
         """The parts of each document of this batch, by its name."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether further writes should follow in another batch if possible."""
+        return self._size > _LARGEST_BATCH // 2
 
     def put(self, place: Any, values: dict[str, Any], version: Token | None) -> None:
         """Create a document, or replace the given version of it."""
@@ -43,7 +51,7 @@ class Batch:
             self._batch.update(
                 place, values, self._connection.client.write_option(last_update_time=version)
             )
-        self._paths.append(place.path)
+        self._add(place)
 
     def put_text(
         self, place: Any, field: str, text: str, values: dict[str, Any], version: Token | None
@@ -73,7 +81,17 @@ class Batch:
             else self._connection.client.write_option(last_update_time=version)
         )
         self._batch.delete(place, option)
-        self._paths.append(place.path)
+        self._add(place)
+
+    def _add(self, place: Any) -> None:
+        self._places.append(place)
+        self._size += len(place.path) + _OVERHEAD
+
+    def flush(self) -> None:
+        """Commit the writes so far; they must be of new documents, which are not read before the end of the step."""
+        self._connection.run(partial(self._batch.commit, **self._connection.once))
+        self._written += self._places
+        self._batch, self._places, self._size = self._connection.client.batch(), [], 0
 
     def commit(self) -> dict[str, Any]:
         """Commit, and return the new version of each document by its path.
@@ -83,12 +101,17 @@ class Batch:
         """
         once = self._connection.once
         done = self._connection.run(lambda: self._batch.commit(**once), is_conditional=True)
-        return {path: each.update_time for path, each in zip(self._paths, done, strict=True)}
+        return {
+            place.path: each.update_time for place, each in zip(self._places, done, strict=True)
+        }
 
     def take_back(self) -> None:
-        """Delete the parts of a step that was not applied."""
-        for part in self._written:
-            self._connection.run(partial(part.delete, **self._connection.once))
+        """Delete what was written before a step that was not applied."""
+        for start in range(0, len(self._written), MOST_DELETES):
+            batch = self._connection.client.batch()
+            for place in self._written[start : start + MOST_DELETES]:
+                batch.delete(place)
+            self._connection.run(partial(batch.commit, **self._connection.once))
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -11,13 +11,17 @@ A text that is too large for one document is written in parts before the batch:
 
     app/memory/alice/preferences.toml/parts/…
 
-Each history has a random number, and a rewritten one gets another number. `trash` names replaced data that must be
-deleted. If a process dies before it deletes this data, the next write of the user does.
+Each history has a random number, and a rewritten one gets another number. If it is too large for one request, its
+first records are written before the batch, because it is not read before the state document has its number.
+
+`trash` names replaced data that must be deleted. If a process dies before it deletes this data, the next write of the
+user does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,7 +40,7 @@ from tomldiary.storage.shared.database import (
     is_hidden,
     parsing,
 )
-from tomldiary.storage.shared.firestore.batch import ANY, LARGEST, Batch
+from tomldiary.storage.shared.firestore.batch import ANY, LARGEST, MOST_DELETES, Batch
 from tomldiary.storage.shared.firestore.connection import (
     HEAD,
     HISTORY,
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
 
 _NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
 _KINDS_OF_0_9 = "preferences", "conversations"
-_MOST_DELETES, _MOST_READS = 400, 1000
+_MOST_READS = 1000
 _LEFT = "*"
 """In `trash`: all earlier histories, and all parts of steps that killed processes did not commit."""
 
@@ -235,21 +239,7 @@ class FirestoreDatabase:
         batch = Batch(self.connection)
         state, after = self.connection.head(user), head.after(step, dict.fromkeys(step.contents))
         after.generation, after.first = head.generation, head.first
-        if head.time is None:
-            # TOMLDiary 0.9 deletes the state document of a user, but not the history below it.
-            after.generation = step.growth
-        if step.dropped == WHOLE_HISTORY:
-            after.trash.append(f"{HISTORY}{head.generation}")
-            # Random, because a killed process may have left parts in the next one.
-            after.generation, after.first = head.generation + step.growth, 0
-        elif step.dropped:
-            after.first = step.dropped
-            after.trash.append(f"{HISTORY}{head.generation}<{step.dropped}")
-        for seq, record in step.records:
-            target = self.connection.history(user, after.generation).document(f"{seq:012d}")
-            # A snapshot replaces the record with its number.
-            version = ANY if seq == after.first else None
-            batch.put_text(target, "record", record, {"seq": seq}, version)
+        self._put_records(user, head, step, after, batch)
         places = {
             kind: self.connection.document(user, kind) for kind in (*step.contents, *step.removed)
         }
@@ -285,6 +275,29 @@ class FirestoreDatabase:
             # If this fails, the next write of the user deletes the trash.
             clear_trash(self.connection, user, after)
         return after
+
+    def _put_records(
+        self, user: str, head: FirestoreHead, step: Step, after: FirestoreHead, batch: Batch
+    ) -> None:
+        """Put the history records of a step, and set in `after` where the history is."""
+        is_new = head.record is None or step.dropped == WHOLE_HISTORY
+        if is_new:
+            # Random, because a killed process may have left records in the next one, and TOMLDiary 0.9 deletes the
+            # state document of a user, but not the history below it.
+            after.generation += random.getrandbits(32) + 1
+        if step.dropped == WHOLE_HISTORY:
+            after.trash.append(f"{HISTORY}{head.generation}")
+            after.first = 0
+        elif step.dropped:
+            after.first = step.dropped
+            after.trash.append(f"{HISTORY}{head.generation}<{step.dropped}")
+        for seq, record in step.records:
+            if is_new and batch.is_large:
+                batch.flush()  # a history is not read before the state document names it
+            target = self.connection.history(user, after.generation).document(f"{seq:012d}")
+            # A snapshot replaces the record with its number.
+            version = ANY if seq == after.first else None
+            batch.put_text(target, "record", record, {"seq": seq}, version)
 
     def touch(self, user: str) -> None:
         """Add 1 to the revision of a user."""
@@ -368,7 +381,7 @@ def _delete_left(connection: Connection, user: str, head: FirestoreHead) -> None
 
 def _delete_all(connection: Connection, query: Any) -> None:
     """Delete the history records that a query finds, and their parts."""
-    query = query.limit(_MOST_DELETES).select([PARTS])
+    query = query.limit(MOST_DELETES).select([PARTS])
     while found := connection.run(lambda: list(query.stream(**connection.once))):
         batch = connection.client.batch()
         for each in found:
