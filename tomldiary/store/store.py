@@ -368,7 +368,7 @@ class ItemStore(ItemPuts):
             namespace: The namespace of the item.
             key: The key of the item.
             change: The function that returns the new value, or None to remove the item. It gets a copy of the value, or None
-                for a missing item. It may be called again after a concurrent hand edit, and must not write to the memory.
+                for a missing item. It may be called again after a hand edit, and must not write to the same user's memory.
             index: As in `Put`.
             ttl: As in `Put`.
             session: As in `run`.
