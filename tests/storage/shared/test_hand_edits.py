@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import engines
 from tomldiary import Diary, Forgotten
 from tomldiary.cli.app import app
 from tomldiary.cli.commands.edit import save_text
@@ -134,6 +135,21 @@ def test_push_brings_nothing_back_that_was_forgotten_during_a_push(
     file.write_text(file.read_text() + "# a comment\n")
     assert isinstance(run(engine, "push", str(tmp_path)).exception, Forgotten)
     assert texts(alice) == []
+
+
+def test_push_to_another_database_than_the_pulled_one_is_refused(engine, alice, tmp_path):
+    run(engine, "pull", str(tmp_path))
+    file = tmp_path / "alice" / "preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"green tea"'))
+    other = engines.space(engine.name)
+    done = run(other, "push", str(tmp_path))
+    assert f"{file}: was pulled from {engine.backend().database}. Push it there" in str(
+        done.exception
+    )
+    assert other.backend().users() == []
+    assert run(engine, "push", str(tmp_path)).exit_code == 0
+    assert texts(alice) == ["green tea"]
+    assert run(other, "pull", str(tmp_path)).stdout == f"wrote 0 documents to {tmp_path}\n"
 
 
 def test_pull_keeps_no_trace_of_older_texts(engine, alice, tmp_path):

@@ -452,6 +452,29 @@ def test_the_damaged_state_of_a_user_is_one_problem_with_its_remedy(name):
     assert problem.remedy == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("redis", lambda database: database.head("alice", ["preferences"])),
+        ("firestore", lambda database: database.records("alice", 10, 10)),
+    ],
+)
+def test_a_direct_read_of_a_damaged_state_names_the_user(name, read):
+    engine = engines.space(name)
+    backend = engine.backend()
+    Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
+    change_state_of_alice(engine)
+    with pytest.raises(BackendError, match=r"the user 'alice' is damaged\. Restore it"):
+        read(backend.database)
+
+
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_an_error_names_the_part_of_a_database_that_is_not_the_default(name):
+    engine = engines.space(name)
+    option, _, part = engine.url.rpartition("?")[2].partition("=")
+    assert str(engine.backend().database).endswith(f"?{option}={part}")
+
+
 def test_an_address_of_redis_needs_no_number():
     pytest.importorskip("redis")
     assert str(RedisBackend("redis://127.0.0.1").database) == "redis://127.0.0.1"

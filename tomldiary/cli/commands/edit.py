@@ -235,7 +235,7 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         raise InvalidValue(
             "pull writes a folder, and this is a file. Name a folder", where=str(folder)
         )
-    pulled = _PulledFolder(folder)
+    pulled = _PulledFolder(folder, str(backend.database))
     edited = [*pulled.edited()]
     if edited:
         raise InvalidValue(
@@ -267,13 +267,19 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     diary, backend = _database(path)
     if not folder.is_dir():
         raise InvalidValue("there is no such folder; run pull first", where=str(folder))
-    pulled = _PulledFolder(folder)
+    pulled = _PulledFolder(folder, str(backend.database))
     edited: list[tuple[str, str, str, str, int]] = []
     for file, data in pulled.edited().items():
         name = file.relative_to(folder).as_posix()
         directory, _, kind = name.removesuffix(".toml").partition("/")
         user = decode_folder(directory) or _user_of_hash(backend, directory)
         is_new = pulled.epoch(name) is None
+        if pulled.source(name) not in (None, str(backend.database)):
+            raise InvalidValue(
+                f"was pulled from {pulled.source(name)}. Push it there, or pull {backend.database} to another folder and"
+                " edit that",
+                where=str(file),
+            )
         if is_new and (user is None or entry_kind(kind).name not in KINDS):
             raise InvalidValue(
                 "is not a document of a user; move the file out of the folder", where=str(file)
@@ -319,23 +325,27 @@ class _PulledFolder:
     """A folder that `pull` wrote, with a list of its texts that shows which files were edited since.
 
     The list is the file `.pulled`. It has one line for each text that was written or pushed, with the user's fencing
-    token at that time. A line is added before its file is written, so no file looks edited after an interrupted `pull`.
+    token at that time and the database. A line is added before its file is written, so no file looks edited after an
+    interrupted `pull`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: str) -> None:
         self._folder = folder
+        self._database = database
         self._list = folder / ".pulled"
         self._texts: dict[str, set[str]] = {}
         self._epochs: dict[str, int] = {}
+        self._sources: dict[str, str] = {}
         self._lines: dict[str, str] = {}
         """The newest line of each file that this object has written."""
         lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
         for line in lines:
             # The last line of an interrupted pull may be incomplete; its file was not written.
             with suppress(ValueError):
-                name, digest, epoch = json.loads(line)
+                name, digest, epoch, database = json.loads(line)
                 self._texts.setdefault(name, set()).add(digest)
                 self._epochs[name] = epoch
+                self._sources[name] = database
 
     def edited(self) -> dict[Path, bytes]:
         """Return the files that were added or edited, with their contents."""
@@ -366,11 +376,15 @@ class _PulledFolder:
         """Return the user's fencing token in the newest line of a file; None for a file that was added."""
         return self._epochs.get(name)
 
+    def source(self, name: str) -> str | None:
+        """Return the database in the newest line of a file; None for a file that was added."""
+        return self._sources.get(name)
+
     def note(self, name: str, data: bytes, epoch: int) -> None:
         """Add a line to the list: the file has this text, which is stored."""
         self._texts.setdefault(name, set()).add(_digest(data))
         self._epochs[name] = epoch
-        self._lines[name] = f"{json.dumps([name, _digest(data), epoch])}\n"
+        self._lines[name] = f"{json.dumps([name, _digest(data), epoch, self._database])}\n"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - `Path.open` accepts no descriptor

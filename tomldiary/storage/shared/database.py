@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError
 from tomldiary.history.record import next_sequence
@@ -137,6 +137,12 @@ def without_secrets(url: str) -> str:
     if "@" in unquote(query) and ":" in place:
         return f"{scheme[0]}…"  # perhaps a password with a question mark
     return f"{scheme[0]}{place.rpartition('@')[2]}"
+
+
+def address(url: str, option: str, part: str, default: str = "tomldiary") -> str:
+    """Return an address without secrets; it has the option that names a part of the database, unless that is the default."""
+    place = without_secrets(url)
+    return place if part == default else f"{place}?{option}={quote(part)}"
 
 
 def not_an_address(

@@ -28,10 +28,10 @@ from tomldiary.storage.shared.database import (
     DatabaseLost,
     Head,
     Step,
+    address,
     check_options,
     not_an_address,
     parsing,
-    without_secrets,
 )
 from tomldiary.storage.shared.heads import EVERYTHING, notice_key
 
@@ -175,7 +175,7 @@ class RedisDatabase:
         self._client.connection_pool = self._new_pool()
 
     def __str__(self) -> str:
-        return without_secrets(self._url)
+        return address(self._url, "prefix", self._prefix)
 
     @property
     def risk(self) -> str | None:

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.runtime.installation import optional
-from tomldiary.storage.shared.database import DatabaseLost, check_options
+from tomldiary.storage.shared.database import DatabaseLost, address, check_options
 from tomldiary.toml.values import checked_table
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Connection:
             raise ValueError(
                 "Cannot specify both credentials_path and credentials_dict. Please provide only one credential method."
             )
-        self._path = base_path.strip("/")
+        self._path, self._database = base_path.strip("/"), database
         segments = [segment for segment in self._path.split("/") if segment]
         self._segments = segments
         if len(segments) % 2 or not segments:
@@ -102,7 +102,8 @@ class Connection:
             vars(self).pop(name, None)
 
     def __str__(self) -> str:
-        return f"firestore://{self._project}/{self._path}"
+        place = f"firestore://{self._project}/{self._path}"
+        return address(place, "database", self._database, "(default)")
 
     def run(self, work: Callable[[], R], *, is_conditional: bool = False) -> R:
         """Return the result of a request.

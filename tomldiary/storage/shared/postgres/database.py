@@ -22,11 +22,11 @@ from tomldiary.storage.shared.database import (
     DatabaseLost,
     Head,
     Step,
+    address,
     check_options,
     not_an_address,
     stored_id,
     user_of,
-    without_secrets,
 )
 from tomldiary.storage.shared.postgres import statements
 from tomldiary.storage.shared.postgres.listener import PostgresListener, reason
@@ -149,8 +149,7 @@ class PostgresDatabase:
         self._dropped.atexit = False
 
     def __str__(self) -> str:
-        """Return the address without user, password and parameters."""
-        return without_secrets(self._url)
+        return address(self._url, "schema", self._schema)
 
     @property
     def risk(self) -> str | None:
