@@ -14,10 +14,9 @@ import pytest
 
 from servers import FIRESTORE, POSTGRES, REDIS
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.shared.backend import SharedBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 SERVERS = ("postgres", "redis", "firestore")
 SHARED = ("folder", *SERVERS)
@@ -81,18 +80,9 @@ def engine(request: pytest.FixtureRequest, disk: Path) -> Engine:
 
 
 @pytest.fixture
-def opened(engine: Engine) -> Iterator[Callable[..., Any]]:
-    """Opens backends on the place, and closes them after the test."""
-    backends: list[Any] = []
-
-    def open_one(**options: object) -> Any:
-        backends.append(engine.backend(**options))
-        return backends[-1]
-
-    yield open_one
-    for backend in backends:
-        if isinstance(backend, SharedBackend):
-            backend.close()
+def opened(engine: Engine) -> Callable[..., Any]:
+    """Opens backends on the place; they are closed after the test."""
+    return engine.backend
 
 
 def _folder_texts(engine: Engine) -> str:

@@ -426,9 +426,9 @@ def test_doctor_checks_users_at_once_and_reports_them_in_order(engine, monkeypat
 def change_state_of_alice(engine):
     """Store a state that another program might write."""
     if engine.name == "redis":
-        redis = pytest.importorskip("redis").Redis.from_url(engine.server)
         prefix = engine.url.partition("prefix=")[2]
-        redis.hset(f"{prefix}:{{alice}}:texts", "preferences", "a text without a version")
+        with pytest.importorskip("redis").Redis.from_url(engine.server) as client:
+            client.hset(f"{prefix}:{{alice}}:texts", "preferences", "a text without a version")
     else:
         state = engine.backend().database.connection.head("alice")
         state.set({"revision": 1})
