@@ -201,7 +201,8 @@ class DiaryStore(BaseStore):
             namespace: The namespace of the item.
             key: The key of the item.
             fn: Gets a copy of the value, or None if there is none. It returns the new value, or None to remove the
-                item. It may be called again after a hand edit, and must not write.
+                item. It may be called again after a hand edit. What it writes for this user is part of the
+                transaction.
             index: As in `put`.
             ttl: As in `put`.
 
@@ -211,6 +212,7 @@ class DiaryStore(BaseStore):
         Raises:
             ValueError: The new value cannot be stored. Nothing was written.
             IdentifierError: The namespace belongs to another user than the authenticated one.
+            NestedTransaction: `fn` wrote to another user.
         """
         check_written(namespace)
         ttl = _given(ttl, namespace)

@@ -26,7 +26,13 @@ from store_expiry import end_of
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.errors import BackendError, InvalidValue, NewerVersion, UnsafeDocument
+from tomldiary.errors import (
+    BackendError,
+    InvalidValue,
+    NestedTransaction,
+    NewerVersion,
+    UnsafeDocument,
+)
 from tomldiary.history.verify import verify
 from tomldiary.identifiers.namespaces import SHARED, document_of, namespace_of
 from tomldiary.store.operations import Get, List, Put, Search
@@ -770,6 +776,29 @@ def test_threads_that_update_one_key_lose_nothing(store):
     for thread in threads:
         thread.join()
     assert get(store, NS, "n").value == {"n": 80}
+
+
+def test_writes_inside_an_update_are_part_of_its_transaction(store, diary):
+    alice = diary.user("alice")
+
+    def change(old):
+        put(store, NS, "b", {"n": 1})
+        store.update(NS, "c", lambda _: {"n": 2})
+        with alice.transaction():
+            alice.upsert_preference("likes", "tea")
+        with pytest.raises(NestedTransaction):
+            put(store, ("bob", "notes"), "b", {"n": 1})
+        if old is not None:
+            raise ValueError("refused")
+        return {"n": 3}
+
+    assert store.update(NS, "a", change).value == {"n": 3}
+    assert [get(store, NS, key).value for key in "abc"] == [{"n": 3}, {"n": 1}, {"n": 2}]
+    assert len({change.seq for change in alice.history()}) == 1
+    alice.remove_preference("likes", "pref001")
+    with pytest.raises(ValueError, match="refused"):
+        store.update(NS, "a", change)
+    assert not alice.preferences("likes")
 
 
 def test_an_update_of_an_expired_item_begins_anew(diary):

@@ -111,7 +111,10 @@ class Transaction:
 
     @contextmanager
     def opened(self) -> Generator[None]:
-        """Open the transaction for a `with` block; calls in the block join it."""
+        """Open the transaction for a `with` block, unless it is open; calls in the block join it."""
+        if self.is_open:
+            yield
+            return
         self.is_open = True
         self.task, self.thread = current_task(), threading.get_ident()
         outer = SCOPE.set(self)

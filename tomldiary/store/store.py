@@ -368,7 +368,7 @@ class ItemStore(ItemPuts):
             namespace: The namespace of the item.
             key: The key of the item.
             change: The function that returns the new value, or None to remove the item. It gets a copy of the value, or None
-                for a missing item. It may be called again after a hand edit, and must not write to the same user's memory.
+                for a missing item. It may be called again. What it writes for this user is part of the transaction.
             index: As in `Put`.
             ttl: As in `Put`.
             session: As in `run`.
@@ -377,6 +377,7 @@ class ItemStore(ItemPuts):
         Raises:
             InvalidValue: `change` is no plain function, or the returned value cannot be stored. Nothing was written.
             IdentifierError: The namespace belongs to a user who is not signed in.
+            NestedTransaction: `change` wrote to another user.
         """
         if not callable(change):
             raise wrong_type(
@@ -389,7 +390,8 @@ class ItemStore(ItemPuts):
 
         def write(tx: Transaction) -> Item | None:
             before = self._entry_within(tx, probe.namespace, probe.key)
-            made = change(None if before is None else copied(before.value))
+            with tx.opened():
+                made = change(None if before is None else copied(before.value))
             put = self._checked(Put(probe.namespace, probe.key, made, index, ttl))  # pyright: ignore[reportArgumentType] - checked there
             assert isinstance(put, Put)  # noqa: S101 - for the type checker
             self._apply(tx, [put], session)
