@@ -12,16 +12,14 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines import engine, opened  # noqa: F401 - fixtures of all tests
+from engines import close_opened, engine, opened  # noqa: F401 - fixtures of all tests
 from file_systems import HookedFiles
-from tomldiary.storage.shared.backend import SharedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,19 +108,10 @@ def _writers_have_time_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close the backends that a test opened, because a connection that is only collected is a warning in a later test."""
-    opened_backends: WeakSet[SharedBackend] = WeakSet()
-    begin = SharedBackend.__init__
-
-    def begin_and_note(self: SharedBackend, *args: Any, **options: Any) -> None:
-        begin(self, *args, **options)
-        opened_backends.add(self)
-
-    monkeypatch.setattr(SharedBackend, "__init__", begin_and_note)
+def _databases_are_closed() -> Iterator[None]:
+    """Close the backends that a test opened: a connection that is only collected is a warning in a later test."""
     yield
-    for each in [*opened_backends]:
-        each.close()
+    close_opened()
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
+from weakref import WeakSet
 
 import pytest
 
 from servers import FIRESTORE, POSTGRES, REDIS
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.backend import SharedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,9 @@ SHARED = ("folder", *SERVERS)
 """Several processes may open these at once."""
 ALL = ("memory", *SHARED)
 _VARIABLES = {"postgres": POSTGRES, "redis": REDIS, "firestore": FIRESTORE}
+
+
+_opened: WeakSet[Any] = WeakSet()
 
 
 class Engine(NamedTuple):
@@ -39,6 +44,7 @@ class Engine(NamedTuple):
     def backend(self, **options: object) -> Any:
         """A new backend, as another process would open it."""
         made = self.only or open_backend(self.url, None)
+        _opened.add(made)
         for name, value in options.items():
             setattr(made, name, value)
         return made
@@ -46,6 +52,14 @@ class Engine(NamedTuple):
     def texts(self) -> str:
         """Everything that the place holds, as one text."""
         return _READERS[self.name](self)
+
+
+def close_opened() -> None:
+    """Close the connections of all backends that `Engine.backend` made."""
+    for each in [*_opened]:
+        if isinstance(each, SharedBackend):
+            each.close()
+    _opened.clear()
 
 
 def needs(name: str) -> pytest.MarkDecorator:

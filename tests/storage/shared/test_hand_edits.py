@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 import engines
 from tomldiary import Diary, Forgotten
 from tomldiary.cli.app import app
-from tomldiary.cli.commands.edit import save_text
+from tomldiary.cli.commands import edit
 from tomldiary.errors import RevisionConflict
 from tomldiary.identifiers.user_ids import encode_folder
+from tomldiary.storage.shared.backend import SharedBackend
 
 
 @pytest.fixture
@@ -24,6 +25,18 @@ def alice(opened):
 
 def run(engine, *arguments):
     return CliRunner().invoke(app, [*arguments, "--path", engine.url])
+
+
+def after_each(monkeypatch, owner, name, act):
+    """Run `act` after each call of a function of a module or class."""
+    function = getattr(owner, name)
+
+    def call(*arguments):
+        result = function(*arguments)
+        act()
+        return result
+
+    monkeypatch.setattr(owner, name, call)
 
 
 def texts(memory):
@@ -124,12 +137,7 @@ def test_push_brings_nothing_back_that_was_forgotten_during_a_push(
     run(engine, "pull", str(tmp_path))
     file = tmp_path / "alice" / "preferences.toml"
     file.write_text(file.read_text().replace('"tea"', '"green tea"'))
-
-    def save_and_forget(*arguments):
-        save_text(*arguments)
-        alice.forget(everything=True)
-
-    monkeypatch.setattr("tomldiary.cli.commands.edit.save_text", save_and_forget)
+    after_each(monkeypatch, edit, "save_text", lambda: alice.forget(everything=True))
     assert run(engine, "push", str(tmp_path)).exit_code == 0
     monkeypatch.undo()
     file.write_text(file.read_text() + "# a comment\n")
@@ -183,6 +191,20 @@ def test_pull_overwrites_no_edit(engine, alice, tmp_path):
     assert run(engine, "pull", str(tmp_path)).exit_code == 0
     assert texts(alice) == ["green tea", "coffee"]
     assert b'"green tea"\r\n' in file.read_bytes()
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_pull_overwrites_no_edit_that_is_made_meanwhile(
+    engine, alice, tmp_path, monkeypatch, is_removed
+):
+    run(engine, "pull", str(tmp_path))
+    if is_removed:
+        alice.forget(everything=True)
+    file = tmp_path / "alice" / "preferences.toml"
+    after_each(monkeypatch, SharedBackend, "users", lambda: file.write_text("# mine\n"))
+    done = run(engine, "pull", str(tmp_path))
+    assert f"{file}: was edited during this call and was not overwritten" in str(done.exception)
+    assert file.read_text() == "# mine\n"
 
 
 @pytest.mark.parametrize(

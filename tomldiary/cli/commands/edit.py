@@ -250,8 +250,9 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         for kind in backend.kinds(user):
             stored = backend.read(user, kind)
             if stored is not None:
-                names.add(f"{encode_folder(user)}/{kind}.toml")
-                pulled.write(f"{encode_folder(user)}/{kind}.toml", stored.text, epoch)
+                name = f"{encode_folder(user)}/{kind}.toml"
+                names.add(name)
+                pulled.write(name, stored.text, epoch)
     pulled.keep_only(names)
     if as_json:
         print_json({"folder": str(folder), "documents": len(names)})
@@ -295,7 +296,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         pulled.note(name, text.encode(), epoch)
         # The next edit of this file begins with what is stored now, as in a folder.
         stored = backend.read(user, kind)
-        if stored is not None and (folder / name).read_bytes() == text.encode():
+        if stored is not None and not pulled.is_edited(name):
             pulled.write(name, stored.text, epoch)
     problems = [
         one_line(problem)
@@ -349,12 +350,19 @@ class _PulledFolder:
 
     def edited(self) -> dict[Path, bytes]:
         """Return the files that were added or edited, with their contents."""
-        found: dict[Path, bytes] = {}
-        for file in sorted(self._files()):
-            data = file.read_bytes()
-            if _digest(data) not in self._texts.get(file.relative_to(self._folder).as_posix(), ()):
-                found[file] = data
-        return found
+        found = {file: file.read_bytes() for file in sorted(self._files())}
+        return {file: data for file, data in found.items() if self._is_new(self._name(file), data)}
+
+    def is_edited(self, name: str) -> bool:
+        """Return whether a file has a text that was neither written nor pushed; False for a missing file."""
+        file = self._folder / name
+        return file.exists() and self._is_new(name, file.read_bytes())
+
+    def _is_new(self, name: str, data: bytes) -> bool:
+        return _digest(data) not in self._texts.get(name, ())
+
+    def _name(self, file: Path) -> str:
+        return file.relative_to(self._folder).as_posix()
 
     def removed(self) -> list[str]:
         """Return the names of the files that were pulled and are missing."""
@@ -391,7 +399,12 @@ class _PulledFolder:
             out.write(self._lines[name])
 
     def write(self, name: str, text: str, epoch: int) -> None:
-        """Add a file to the list, then write it atomically."""
+        """Add a file to the list, then write it atomically.
+
+        Raises:
+            InvalidValue: The file has been edited meanwhile.
+        """
+        self._keep_edited(name)
         self.note(name, text.encode(), epoch)
         file = self._folder / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -400,12 +413,20 @@ class _PulledFolder:
     def keep_only(self, names: set[str]) -> None:
         """Remove the files that are not in `names`, and the lines of texts that no file has."""
         for file in self._files():
-            if file.relative_to(self._folder).as_posix() not in names:
+            if self._name(file) not in names:
+                self._keep_edited(self._name(file))
                 file.unlink()
         if names:
             replace_file(self._list, "".join(map(self._lines.__getitem__, sorted(names))))
         else:
             self._list.unlink(missing_ok=True)
+
+    def _keep_edited(self, name: str) -> None:
+        if self.is_edited(name):
+            raise InvalidValue(
+                "was edited during this call and was not overwritten. Push it, then pull again",
+                where=str(self._folder / name),
+            )
 
 
 def _digest(data: bytes) -> str:
