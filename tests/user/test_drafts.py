@@ -198,6 +198,15 @@ def test_a_draft_that_is_taken_back_is_no_draft(alice):
     assert alice.drafts() == []
 
 
+def test_a_draft_that_is_taken_back_removes_no_entry_of_another_session(alice):
+    draft = alice.draft("s1")
+    draft.upsert_preference("likes", "window seats")
+    alice.upsert_preference("likes", "tea", session_id="s2")
+    draft.remove_preference("likes", "pref001")
+    assert alice.drafts() == alice.promote_session("s1") == []
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
 def test_promoting_over_a_newer_write_is_a_conflict(alice):
     alice.blocks.set("notes", "stored")
     alice.blocks.append("notes", "draft", session_id="s1", ephemeral=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from datetime import UTC, datetime
@@ -390,6 +391,35 @@ def test_a_pending_change_is_shown_and_made_by_its_path_alone(tmp_path, alice):
             alice.review.edit(name, {"text": "y"})
     alice.review.reject("all", "own", "odd", "new", "bad")
     assert [*alice.blocks] == ["persona"]
+
+
+@pytest.mark.parametrize(
+    ("is_new", "edited", "found"),
+    [
+        (True, "", "nothing"),
+        (True, 'entry = "dark roast"', "text"),
+        (False, 'entry = "dark roast"', "text"),
+    ],
+)
+def test_a_pending_change_without_its_fields_removes_no_entry(
+    tmp_path, alice, is_new, edited, found
+):
+    stored = [] if is_new else [alice.upsert_preference("likes", "coffee")]
+    for options in ({"actor": "web"}, {"session_id": "s1", "ephemeral": True}):
+        alice.upsert_preference("likes", "roast", id=None if is_new else "pref001", **options)
+    stored = stored or [alice.upsert_preference("likes", "coffee")]
+    for name in ("quarantine", "drafts"):
+        path = tmp_path / f"memories/alice/{name}.toml"
+        path.write_text(re.sub("(?m)^entry = .*", edited, path.read_text("utf-8")), "utf-8")
+    drafted, reviewed = sorted(map(str, alice.problems()))
+    assert f"entry: expected a table, found {found}." in drafted
+    assert f"entry: expected a table, found {found}." in reviewed
+    waits = alice.review()[0].id
+    for decide in (lambda: alice.review.accept(waits), lambda: alice.promote_session("s1")):
+        with pytest.raises(InvalidValue, match="the pending change has no fields"):
+            decide()
+    for seen in (alice, alice.draft("s1")):
+        assert [*seen.preferences("likes").items()] == stored
 
 
 def test_what_is_consolidated_waits_and_is_forgotten_with_its_episode(tmp_path):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import entry_data, said_by
+from tomldiary.entries.fields import Problem, entry_data, said_by, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.json_paths import texts_in
@@ -29,7 +29,7 @@ from tomldiary.toml.values import copied
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tomldiary.entries.kind import Tables
+    from tomldiary.entries.kind import Rules, Tables
     from tomldiary.toml.document import Path
 
 
@@ -44,6 +44,14 @@ class PendingKind(EntryKind):
         yield str(entry.get("reason", ""))
         for value in entry_data(held_entry(entry) or {}).values():
             yield from texts_in(value)
+
+    def wrong(
+        self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
+    ) -> Iterator[Problem]:
+        yield from super().wrong(where, path, entry, rules)
+        if lacks_fields(entry):
+            found = toml_word(entry["entry"]) if "entry" in entry else "nothing"
+            yield Problem(f"{where}.entry", f"expected a table, found {found}")
 
     def text(self, entry: Mapping[str, Any]) -> str:
         return str((held_entry(entry) or {}).get("text", ""))
@@ -100,6 +108,12 @@ def held_entry(stored: Mapping[str, Any]) -> Raw | None:
     """Return the fields that the entry of a pending change would have; None if it would be removed."""
     inner: object = stored.get("entry")
     return cast("Raw", inner) if isinstance(inner, dict) else None
+
+
+def lacks_fields(stored: Mapping[str, Any]) -> bool:
+    """Return whether the fields of an entry are missing, although the change does not remove it."""
+    is_removal = "entry" not in stored and stored.get("is_new") is not True
+    return held_entry(stored) is None and not is_removal
 
 
 def place_of(stored: Mapping[str, Any]) -> tuple[str, Path]:

@@ -25,7 +25,14 @@ from tomldiary.entries.kinds import (
 )
 from tomldiary.entries.kinds.collections import checked_value
 from tomldiary.entries.kinds.parts import join, parts_among
-from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
+from tomldiary.entries.kinds.pending import (
+    Raw,
+    held_entry,
+    lacks_fields,
+    pending_entry,
+    place_of,
+    waiting,
+)
 from tomldiary.entries.preferences import Preferences, reserve_ids
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import Known
@@ -167,7 +174,7 @@ def drafts_of(tables: Tables, session_id: str) -> dict[_Place, tuple[str, Raw]]:
     return {
         place_of(entry): (name, entry)
         for name, entry in waiting(tables, DRAFTS, timestamp()).items()
-        if entry.get("_created_by") == session_id and is_entry(*place_of(entry))
+        if entry.get("_created_by") == session_id and incomplete(entry) is None
     }
 
 
@@ -196,7 +203,9 @@ def _keep(
             continue
         name, first = earlier.get((document, path), ("", {}))
         real = tx.document(document).table(path)
-        if name and same_value(None if real is None else {**real}, after):
+        # Another session may have stored a new entry with the id of the draft; this one never saw it.
+        is_withdrawn = after is None and first.get("is_new") is True
+        if name and (is_withdrawn or same_value(None if real is None else {**real}, after)):
             pending.delete((why.into, name))
             continue
         fresh = pending_entry(
@@ -264,7 +273,7 @@ def make(
         LimitReached, ImmutableEntry, InvalidValue: A rule forbids it.
     """
     for each in changes:
-        check_place(each.id, each.document, each.path)
+        check_complete(each.id, tx.edit(into).table((into, each.id)) or {})
     conflicts = [] if force else _changed_since(tx, changes)
     if conflicts:
         raise EntryConflict(
@@ -334,10 +343,22 @@ def _is_confirmed(book: FactRules, each: PendingChange) -> bool:
     return True
 
 
-def check_place(name: str, document: str, path: Path) -> None:
-    """Raise InvalidValue if the pending change `name` names no entry, as after a hand edit."""
-    if not is_entry(document, path):
-        raise InvalidValue("the pending change names no entry. Reject it.", where=name)
+def incomplete(stored: Mapping[str, Any]) -> str | None:
+    """Return what a pending change lacks; None if it is complete. A hand edit may have damaged it."""
+    if not is_entry(*place_of(stored)):
+        return "the pending change names no entry. Reject it."
+    if lacks_fields(stored):
+        return (
+            "the pending change has no fields. Correct its `entry` in the document, or reject it."
+        )
+    return None
+
+
+def check_complete(name: str, stored: Mapping[str, Any]) -> None:
+    """Raise InvalidValue if the pending change `name` is incomplete, as after a hand edit."""
+    lacking = incomplete(stored)
+    if lacking is not None:
+        raise InvalidValue(lacking, where=name)
 
 
 def check_fields(document: str, path: Path, entry: Mapping[str, Any], rules: Rules) -> None:

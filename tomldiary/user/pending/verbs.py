@@ -30,8 +30,8 @@ from tomldiary.user.context import Accessor, UserPart
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
+    check_complete,
     check_fields,
-    check_place,
     is_entry,
     make,
 )
@@ -164,8 +164,8 @@ class UserReview(_Waiting, Accessor):
             stored = waiting(edit, QUARANTINE, timestamp()).get(id)
             if stored is None:
                 raise UnknownEntry(f"{QUARANTINE}/{id}", "review() returns what waits.")
+            check_complete(id, stored)
             document, place = place_of(stored)
-            check_place(id, document, place)
             held = held_entry(stored)
             if held is None:
                 raise InvalidValue(
