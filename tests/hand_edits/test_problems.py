@@ -81,18 +81,28 @@ def test_keys_of_the_greatest_allowed_length_are_no_problem(tmp_path: Path) -> N
     assert alice.problems() == []
 
 
-def test_a_wrong_time_of_a_temporal_fact_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ('_valid_from = "May"', "_valid_from: expected a time, found text"),
+        ("_valid_to = 2020-01-01", "_valid_to: it is earlier than `_valid_from`"),
+        ('_confidence = "high"', "_confidence: expected a number from 0 to 1; it counts as 1"),
+        ("_confidence = -0.5", "_confidence: expected a number from 0 to 1; it counts as 0"),
+    ],
+)
+def test_a_wrong_managed_field_of_a_fact_is_named(tmp_path: Path, written: str, named: str) -> None:
     diary = Diary(tmp_path, agent="rules")
     diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
     alice = diary.user("alice")
     alice.facts.commit(Home(who="user", city="Rome"), valid_from="2024-05-01")
     file = tmp_path / "alice/facts.toml"
-    good = file.read_text()
-    file.write_text(good.replace('_from = "2024-05-01T00:00:00.000000+00:00"', '_from = "May"'))
+    lines = file.read_text().splitlines()
+    name = written.partition(" ")[0]
+    file.write_text("\n".join([*(line for line in lines if not line.startswith(name)), written]))
     age(file)
     [problem] = map(str, alice.problems())
-    assert problem.startswith('facts.home."user@2024-05-01"._valid_from: expected a time')
-    assert any("_valid_from: expected a time" in finding.message for finding in check(diary))
+    assert problem.startswith(f'facts.home."user@2024-05-01".{named}')
+    assert any(named in finding.message for finding in check(diary))
 
 
 def test_a_wrong_key_of_a_temporal_fact_is_named_with_a_right_one(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import Facts, Held, chained, interval, stored_facts
+from tomldiary.entries.facts import (
+    Facts,
+    Held,
+    chained,
+    confidence_of,
+    interval,
+    stored_facts,
+)
 from tomldiary.entries.fields import (
     MAX_KEY,
     Problem,
@@ -85,6 +92,14 @@ class FactKind(EntryKind):
             message = str(found).removeprefix(f"{found.where}: ").removesuffix(".")
             yield Problem(found.where, message, "Correct it; until then it is not read.")
         yield from super().wrong(where, path, entry, rules)
+        sure = confidence_of(entry)
+        if entry.get("_confidence", sure) != sure:
+            message = f"expected a number from 0 to 1; it counts as {sure:g}"
+            yield Problem(f"{where}._confidence", message)
+        start, end = interval(entry)
+        if start is not None and end is not None and end < start:
+            message = "it is earlier than `_valid_from`, so the fact never holds"
+            yield Problem(f"{where}._valid_to", message)
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
         known = {problem.where for problem in self.problems(before, rules)}
