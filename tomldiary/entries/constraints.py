@@ -69,7 +69,7 @@ class Constraint:
         multi_valued: The values of the last field of the singleton key for which several facts may hold. Each maps to
             the field that distinguishes these facts: `{"likes": "object"}`.
         normalise: The fields whose text is compared without case, spaces and punctuation: `Name-Is`, `nameIs` and
-            `name_is` are equal. The file keeps the first spelling. Inner fields are not supported.
+            `name_is` are equal. A fact that is said again keeps its spelling. Inner fields are not supported.
         append_only: Whether texts and lists can only grow. Only `forget` removes a part of them.
         required: The fields that must have a value. Inner fields are written with dots.
         ttl: The lifetime of an entry after its last change; None for no limit. Expired entries are neither recalled
