@@ -21,7 +21,7 @@ from tomldiary.agents.submission import AgentWriter, submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
-from tomldiary.errors import InvalidValue, cause_of
+from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
@@ -368,8 +368,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 if isinstance(loaded, str):
                     noted["error_type"] = loaded
                     return None
-                lines = MemoryLines(*loaded)
+                whose, *texts = loaded
+                _check_owner(run, whose)
+                lines = MemoryLines(*texts)
                 news = next_injection(before, lines, about=about, **toolset.form(ctx))
+            except IdentifierError:  # the model's answer may be that of the other run, too
+                raise
             except Exception as error:  # noqa: BLE001 - `on_error` decides
                 noted["error_type"] = type(error).__name__
                 toolset.go_on_without(error)
@@ -382,13 +386,13 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     @durable_operation("load")
     async def _load(
         self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
-    ) -> tuple[list[str], list[str]] | str:
+    ) -> tuple[str, list[str], list[str]] | str:
         try:
             memory = await self._toolset.lines(user, session, words)
         except Exception as error:  # noqa: BLE001 - an engine may repeat an operation that raises, without end
             self._toolset.go_on_without(error)
             return type(error).__name__
-        return list(memory.shown), list(memory.also_true)
+        return user, list(memory.shown), list(memory.also_true)
 
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler
@@ -419,18 +423,23 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     async def _begin(self, ctx: RunContext[AgentDepsT], run: RunState) -> None:
         try:
-            began = run.outermost.epoch
-            run.epoch = await self._epoch(ctx, run.owner.user) if began is None else began
+            run.epoch = run.outermost.epoch
+            if run.epoch is None:
+                whose, epoch = await self._epoch(ctx, run.owner.user)
+                _check_owner(run, whose)
+                run.epoch = epoch
+        except IdentifierError:
+            raise
         except Exception as error:  # noqa: BLE001 - see `_new_memory`
             self._toolset.go_on_without(error)
 
     @durable_operation("epoch")
-    async def _epoch(self, _ctx: RunContext[AgentDepsT], user: str) -> int | None:
+    async def _epoch(self, _ctx: RunContext[AgentDepsT], user: str) -> tuple[str, int | None]:
         try:
-            return await self._toolset.diary.turns.current_epoch(user)
+            return user, await self._toolset.diary.turns.current_epoch(user)
         except Exception as error:  # noqa: BLE001 - as for `load`
             self._toolset.go_on_without(error)
-            return None
+            return user, None
 
     async def _record(
         self,
@@ -449,18 +458,21 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         with span(ctx, "submit") as noted:
             noted["status"] = status
             is_submitted = False
+            turn = (
+                run.owner.user,
+                run.owner.session,
+                user_msg,
+                answer,
+                status,
+                ctx.run_id or "",
+                run.earlier or None,
+                [list(step) for step in steps],
+                run.epoch,
+            )
             try:
-                await self._submit(
-                    ctx,
-                    *run.owner,
-                    user_msg,
-                    answer,
-                    status,
-                    ctx.run_id or "",
-                    run.earlier or None,
-                    [list(step) for step in steps],
-                    run.epoch,
-                )
+                if await self._submit(ctx, *turn) != digest(run.owner.user, user_msg):
+                    # The engine replayed the submit of an overlapping run; this one may never have been made.
+                    await self._submit_now(ctx, *turn)
                 is_submitted = True
             except asyncio.CancelledError:
                 # The turn is stored all the same, but an engine that cancels a workflow replays it later.
@@ -475,8 +487,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                         run.outermost, is_answered=status == "completed", is_paused=is_paused
                     )
 
-    @durable_operation("submit")
-    async def _submit(
+    async def _submit_now(
         self,
         _ctx: RunContext[AgentDepsT],
         user: str,
@@ -488,9 +499,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         earlier: list[tuple[str, str]] | None = None,
         steps: list[list[str]] | None = None,
         epoch: int | None = None,
-    ) -> None:
+    ) -> str:
+        submitted = digest(user, user_msg)
         if not user_msg and not assistant_msg:
-            return
+            return submitted
         operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
         turn = Turn(
             user,
@@ -505,3 +517,17 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             epoch=epoch,
         )
         await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
+        return submitted
+
+    _submit = durable_operation("submit")(_submit_now)
+
+
+def _check_owner(run: RunState, user: str) -> None:
+    """Check that a durable operation returned the data of the user of the run.
+
+    An engine that finds results by their order may confuse overlapping runs when it recovers a workflow.
+    """
+    if user != run.owner.user:
+        raise IdentifierError(
+            "the recovered workflow confused overlapping runs of two users. Start each run in a workflow of its own."
+        )

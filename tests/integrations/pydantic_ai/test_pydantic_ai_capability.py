@@ -830,6 +830,20 @@ def test_an_agent_with_a_diary_can_be_made_durable(tmp_path: Path, engine: str):
     assert done.stdout.strip().endswith("ok")
 
 
+@pytest.mark.skipif(DURABLE is None, reason="$TOMLDIARY_DURABLE_PYTHON names no interpreter")
+def test_a_recovered_workflow_confuses_no_users_of_overlapping_runs(tmp_path: Path):
+    done = subprocess.run(
+        [str(DURABLE), str(ROOT / "tests/support" / "dbos_overlap.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("ok")
+
+
 @pytest.mark.skipif(
     DURABLE is None or not Path(DURABLE).with_name("temporal").exists(),
     reason="$TOMLDIARY_DURABLE_PYTHON names no environment with Temporal's server",
