@@ -165,7 +165,8 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
     """Return the messages of a turn so far; none if there is no user message, now or in an earlier turn.
 
-    If the turn was removed from the thread meanwhile, the result is its question and the last answer after it.
+    If the turn was removed from the thread meanwhile, the result is its question and the last answer after it, which
+    may be the result of a tool.
 
     Args:
         turn: The turn at its start.
@@ -178,10 +179,12 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
     first = turn.behind or turn.ids[0]
     start = next((n for n, one in enumerate(thread) if one.id and one.id == first), None)
     if start is None:
-        answers = [one for one in thread if one.by == "assistant" and one.id not in turn.ids_before]
-        return [*turn.asked, *(one._replace(calls=()) for one in answers[-1:])]
-    not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
-    said = own_part(thread[start + bool(turn.behind) :], not_of_it)
+        rest = [one for one in thread if one.id not in turn.ids_before]
+        answers = [one._replace(calls=()) for one in rest if one.by == "assistant"]
+        said = [*turn.asked, *answers[-1:], *(one for one in rest[-1:] if one.by == "tool")]
+    else:
+        not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
+        said = own_part(thread[start + bool(turn.behind) :], not_of_it)
     if structured is not None and said and said[-1].by == "tool":
         said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
     return said

@@ -876,6 +876,27 @@ def test_a_result_that_is_returned_directly_is_the_answer(writer):
 
 
 @both
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [(("Booking", {"city": "Oslo"}), '{"city":"Oslo"}'), (("show", {}), "a map")],
+)
+def test_an_answer_without_text_follows_a_question_that_was_summarised(writer, call, answer, mode):
+    @tool(return_direct=True)
+    def show() -> str:
+        """Show."""
+        return "a map"
+
+    summary = Scripted(answers=[AIMessage("They talked.")])
+    behind = [SummarizationMiddleware(summary, trigger=("messages", 3), keep=("messages", 1))]
+    strategy = ToolStrategy(Booking)
+    agent = agent_of(
+        writer, NOOP, calling(call), tools=[noop, show], behind=behind, response_format=strategy
+    )
+    talk(agent, "To Oslo.", mode=mode)
+    assert writer.said == [("To Oslo.", answer)]
+
+
+@both
 @pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "t2"}}])
 @pytest.mark.parametrize("name", ["tools", "tool_node"])
 def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
