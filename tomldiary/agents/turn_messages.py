@@ -16,6 +16,7 @@ from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
+from tomldiary.retrieval.render import is_framed
 from tomldiary.runtime.lru import WhileUsed
 from tomldiary.storage.protocol import LocalFolder
 
@@ -94,8 +95,11 @@ def spoken(
 
 
 def is_question(message: Any) -> bool:
-    """Return whether a user wrote a LangChain message: it is marked neither as generated nor as part of a tool call."""
-    return _by(message) == "user" and not is_generated(message.additional_kwargs, message.name)
+    """Return whether a user wrote a LangChain message: it is not marked as generated, and more than a rendered memory."""
+    if _by(message) != "user" or is_generated(message.additional_kwargs, message.name):
+        return False
+    parts = _parts(message.content)
+    return not parts or any(part is None or not is_framed(part) for part in parts)
 
 
 def is_generated(marks: Mapping[str, Any], name: str | None) -> bool:
@@ -115,14 +119,21 @@ def _by(message: Any) -> str:
 
 
 def _words(content: object) -> str:
-    """Return the text of a user's message, with one line for each part."""
+    """Return the text of a user's message, with one line for each part; a rendered memory is none."""
+    return _unless_blank(
+        "\n".join(part for part in _parts(content) if part and not is_framed(part))
+    )
+
+
+def _parts(content: object) -> list[str | None]:
+    """Return the text of each part of a message; None for an image and other parts without words."""
     if isinstance(content, str):
-        return _unless_blank(content)
+        return [content]
     parts = (
         part if isinstance(part, str) else part.get("text") if part.get("type") in _TEXTS else None
         for part in cast("list[Any]", content)
     )
-    return _unless_blank("\n".join(each for each in parts if each and isinstance(each, str)))
+    return [part if isinstance(part, str) else None for part in parts]
 
 
 def _unless_blank(text: str) -> str:

@@ -399,11 +399,13 @@ def test_memory_and_summaries_are_never_part_of_the_turn(diary, writer):
     assert writer.said[-1][1].endswith("here.")
 
 
-def test_memory_that_a_client_sends_back_is_not_extracted(diary, writer):
+@pytest.mark.parametrize("keeps_marks", [True, False])
+def test_memory_that_a_client_sends_back_is_not_extracted(diary, writer, keeps_marks):
     model = Scripted(answers=[OK])
     agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)])
     talk(agent, "Hello")
-    talk(agent, [HumanMessage("I like rain."), *memories(model.asked[0])])
+    [shown] = memories(model.asked[0])
+    talk(agent, [HumanMessage("I like rain."), shown if keeps_marks else HumanMessage(shown.text)])
     assert writer.said == [("Hello", "ok"), ("I like rain.", "ok")]
 
 

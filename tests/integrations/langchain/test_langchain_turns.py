@@ -44,6 +44,7 @@ from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.retrieval.render import framed_memory
 from tomldiary.runtime.lru import Recent
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langchain.endings import endings
@@ -106,10 +107,14 @@ def test_a_run_without_a_message_of_the_user_is_no_turn(writer, mode):
     assert writer.turns == []
 
 
+IMAGE = {"type": "image", "url": "http://localhost/dog.png"}
+SHOWN = framed_memory(["- rain"])
+
+
 @both
-def test_the_answer_to_an_image_without_words_is_a_turn(writer, mode):
-    image = HumanMessage([{"type": "image", "url": "http://localhost/dog.png"}])
-    talk(agent_of(writer, AIMessage("Your dog Rex.")), [image], mode=mode)
+@pytest.mark.parametrize("content", [[IMAGE], [SHOWN, IMAGE], []])
+def test_the_answer_to_an_image_without_words_is_a_turn(writer, content, mode):
+    talk(agent_of(writer, AIMessage("Your dog Rex.")), [HumanMessage(content)], mode=mode)
     assert writer.said == [("", "Your dog Rex.")]
 
 

@@ -341,6 +341,35 @@ def test_a_human_message_with_the_name_of_a_node_is_an_answer(saver, mode):
 
 
 @both
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (lambda memory: [HumanMessage(memory)], "Which roast?"),
+        (
+            lambda memory: [HumanMessage([memory, {"type": "text", "text": "Or tea?"}])],
+            "Which roast?\n\nOr tea?",
+        ),
+        (
+            lambda memory: [HumanMessage([{"type": "text", "text": memory}])],
+            "Which roast?",
+        ),
+    ],
+    ids=["message", "part", "only part"],
+)
+def test_memory_that_a_graph_writes_as_a_human_message_is_no_turn(written, said, mode):
+    diary, noted = Diary("memory:"), Noted()
+    diary.user("alice").upsert_preference("likes", "dark roast")
+    nodes = [
+        ("recall", recall_node(diary)),
+        ("show", lambda state: {"messages": written(state["memory"])}),
+        ("chat", chat_node(answering("Dark."))),
+        ("extract", extract_node(diary, noted)),
+    ]
+    run(graph_of(nodes), "Which roast?", ALICE, mode)
+    assert noted.turns == [("t1", said, "Dark.")]
+
+
+@both
 def test_what_a_supervisor_writes_for_its_workers_is_no_answer(mode):
     """langgraph-supervisor marks these messages."""
     extractor = Noted()
