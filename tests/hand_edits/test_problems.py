@@ -85,7 +85,8 @@ def test_keys_of_the_greatest_allowed_length_are_no_problem(tmp_path: Path) -> N
     ("written", "named"),
     [
         ('_valid_from = "May"', "_valid_from: expected a time, found text"),
-        ("_valid_to = 2020-01-01", "_valid_to: it is earlier than `_valid_from`"),
+        ("_valid_to = 2020-01-01", "_valid_to: it is not after `_valid_from`"),
+        ("_valid_to = 2024-05-01T00:00:00Z", "_valid_to: it is not after `_valid_from`"),
         ('_confidence = "high"', "_confidence: expected a number from 0 to 1; it counts as 1"),
         ("_confidence = -0.5", "_confidence: expected a number from 0 to 1; it counts as 0"),
     ],

@@ -97,8 +97,8 @@ class FactKind(EntryKind):
             message = f"expected a number from 0 to 1; it counts as {sure:g}"
             yield Problem(f"{where}._confidence", message)
         start, end = interval(entry)
-        if start is not None and end is not None and end < start:
-            message = "it is earlier than `_valid_from`, so the fact never holds"
+        if start is not None and end is not None and end <= start:
+            message = "it is not after `_valid_from`, so the fact never holds"
             yield Problem(f"{where}._valid_to", message)
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
