@@ -470,7 +470,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 run.epoch,
             )
             try:
-                if await self._submit(ctx, *turn) != digest(run.owner.user, user_msg):
+                if await self._submit(ctx, *turn) != digest(*run.owner, user_msg):
                     # The engine replayed the submit of an overlapping run; this one may never have been made.
                     await self._submit_now(ctx, *turn)
                 is_submitted = True
@@ -500,7 +500,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         steps: list[list[str]] | None = None,
         epoch: int | None = None,
     ) -> str:
-        submitted = digest(user, user_msg)
+        submitted = digest(user, session, user_msg)
         if not user_msg and not assistant_msg:
             return submitted
         operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
