@@ -815,33 +815,29 @@ def test_spans_have_the_right_parents_in_the_trace_of_a_run(tmp_path: Path):
 DURABLE = os.environ.get("TOMLDIARY_DURABLE_PYTHON")
 
 
-@pytest.mark.skipif(DURABLE is None, reason="$TOMLDIARY_DURABLE_PYTHON names no interpreter")
-@pytest.mark.parametrize("engine", ["temporal", "dbos", "prefect"])
-def test_an_agent_with_a_diary_can_be_made_durable(tmp_path: Path, engine: str):
+def run_durable(script: str, *arguments: str, **variables: str) -> None:
+    """Run a program of tests/support in the environment of the durable engines; its last word is "ok"."""
     done = subprocess.run(
-        [str(DURABLE), str(ROOT / "tests/support" / "durable_agents.py"), engine, str(tmp_path)],
+        [str(DURABLE), str(ROOT / "tests/support" / script), *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}", **variables},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("ok")
+
+
+@pytest.mark.skipif(DURABLE is None, reason="$TOMLDIARY_DURABLE_PYTHON names no interpreter")
+@pytest.mark.parametrize("engine", ["temporal", "dbos", "prefect"])
+def test_an_agent_with_a_diary_can_be_made_durable(tmp_path: Path, engine: str):
+    run_durable("durable_agents.py", engine, str(tmp_path))
 
 
 @pytest.mark.skipif(DURABLE is None, reason="$TOMLDIARY_DURABLE_PYTHON names no interpreter")
 def test_a_recovered_workflow_confuses_no_users_of_overlapping_runs(tmp_path: Path):
-    done = subprocess.run(
-        [str(DURABLE), str(ROOT / "tests/support" / "dbos_overlap.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("ok")
+    run_durable("dbos_overlap.py", str(tmp_path))
 
 
 @pytest.mark.skipif(
@@ -849,20 +845,7 @@ def test_a_recovered_workflow_confuses_no_users_of_overlapping_runs(tmp_path: Pa
     reason="$TOMLDIARY_DURABLE_PYTHON names no environment with Temporal's server",
 )
 def test_a_workflow_that_temporal_replays_submits_each_turn_once(tmp_path: Path):
-    done = subprocess.run(
-        [str(DURABLE), str(ROOT / "tests/support" / "temporal_workflow.py")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}",
-            "FOLDER": str(tmp_path / "memories"),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("ok")
+    run_durable("temporal_workflow.py", FOLDER=str(tmp_path / "memories"))
 
 
 def test_durability_needs_no_package_of_an_engine(tmp_path: Path):

@@ -275,10 +275,10 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         directory, _, kind = name.removesuffix(".toml").partition("/")
         user = decode_folder(directory) or _user_of_hash(backend, directory)
         is_new = pulled.epoch(name) is None
-        if pulled.source(name) not in (None, str(backend.database)):
+        source = pulled.source(name)
+        if source not in (None, str(backend.database)):
             raise InvalidValue(
-                f"was pulled from {pulled.source(name)}. Push it there, or pull {backend.database} to another folder and"
-                " edit that",
+                f"was pulled from {source}. Push it there, or pull {backend.database} to another folder and edit that",
                 where=str(file),
             )
         if is_new and (user is None or entry_kind(kind).name not in KINDS):
