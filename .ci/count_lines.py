@@ -46,11 +46,8 @@ class Module(NamedTuple):
     path: Path
     source: str
     tree: ast.Module
-
-    @property
-    def code_lines(self) -> int:
-        """The number of lines with code on them."""
-        return code_lines(self.source, self.tree)
+    code_lines: int
+    """The number of lines with code on them."""
 
     @property
     def package(self) -> str:
@@ -103,7 +100,7 @@ def modules(*packages: str, root: Path = ROOT) -> dict[str, Module]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             source = path.read_text("utf-8")
             tree = ast.parse(source)
-            found[name] = Module(name, path, source, tree)
+            found[name] = Module(name, path, source, tree, code_lines(source, tree))
     return found
 
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines import close_opened, engine, opened  # noqa: F401 - fixtures of all tests
+from engines import close_opened, engine, opened, with_one_of_each_file  # noqa: F401 - fixtures of all tests
 from file_systems import HookedFiles
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.files import FileSystem
 
-# Else each process that a test starts would compile the package anew.
+# Else each process that runs tests, or that a test starts, would compile the tests and the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # A shell starts jobs in the background without interrupts, and the processes of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -57,6 +58,11 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests that lack a server once for each file."""
+    items[:] = with_one_of_each_file(items)
+
+
 @given(st.none())
 def _any_property(_nothing: None) -> None:
     """Let Hypothesis create its generator now: it warns, on 3.14 with CI set, when only frozen objects refer to one."""
@@ -74,52 +80,36 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
             os._exit(70)
 
 
-@pytest.fixture(autouse=True)
-def _warnings_are_logged() -> None:
-    """Set the level of the root logger back.
-
-    The first releases of pydantic-ai 2 raise it while they read a docstring. Two threads at once leave it raised.
-    """
-    logging.root.setLevel(logging.WARNING)
-
-
 _LOCAL = {"127.0.0.1", "::1", "localhost"}
+_connect = socket.socket.connect
 
 
-@pytest.fixture(autouse=True)
-def _network_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def _connect_here(self: socket.socket, address: object) -> None:
     """Fail any test that tries to reach another machine."""
-    connect = socket.socket.connect
-
-    def guarded(self: socket.socket, address: object) -> None:
-        if isinstance(address, tuple) and address[0] not in _LOCAL:
-            raise AssertionError(f"a test tried to reach {address[0]}")
-        connect(self, address)
-
-    monkeypatch.setattr(socket.socket, "connect", guarded)
+    if isinstance(address, tuple) and address[0] not in _LOCAL:
+        raise AssertionError(f"a test tried to reach {address[0]}")
+    _connect(self, address)
 
 
 @pytest.fixture(autouse=True)
-def _writers_have_time_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that is closed may finish its turns however slow the machine is; tests of the limit name one."""
+def _surroundings() -> Iterator[None]:
+    """Begin each test in the same surroundings; one fixture, because thousands of tests set it up."""
+    socket.socket.connect = _connect_here
+    # The first releases of pydantic-ai 2 raise the level while they read a docstring; two threads leave it raised.
+    logging.root.setLevel(logging.WARNING)
+    # A writer that is closed may finish its turns however slow the machine is; tests of the limit name one.
     writer = sys.modules.get("tomldiary.writer.writer")
     if writer is not None:
-        monkeypatch.setattr(writer, "SHUTDOWN_TIMEOUT", 300)
-
-
-@pytest.fixture(autouse=True)
-def _databases_are_closed() -> Iterator[None]:
-    """Close the backends that a test opened: a connection that is only collected is a warning in a later test."""
-    yield
-    close_opened()
-
-
-@pytest.fixture(autouse=True)
-def _model_requests_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail any test that lets pydantic-ai ask a model of a provider."""
+        writer.SHUTDOWN_TIMEOUT = 300
+        # Each of thousands of writers starts these threads, which takes 10 ms; each worker has a thread in any case.
+        sys.modules["tomldiary.writer.worker"].THREADS = 1
+    # No test may ask a model of a provider.
     models = sys.modules.get("pydantic_ai.models")
     if models is not None:
-        monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", False)
+        models.ALLOW_MODEL_REQUESTS = False
+    yield
+    # A connection that is only collected is a warning in a later test.
+    close_opened()
 
 
 @pytest.fixture

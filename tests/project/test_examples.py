@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import programs
 from processes import STRICT
 
 ROOT = Path(__file__).parents[2]
@@ -111,21 +109,10 @@ SHOWN = {
 TELLS = {"writer_health.py": "tomldiary: "}  # its stderr: a turn fails there
 
 
-# One process imports the frameworks and is forked for each example, which runs, and ends, as if it were alone.
+# Run an example in each of several folders.
 RUNS = """
-import json, os, runpy, sys
-import langchain.agents, langgraph.graph, pydantic_ai
-import tomldiary_langchain, tomldiary_langgraph, tomldiary_pydantic_ai, tomldiary.diary
-for line in sys.stdin:
-    example, *outputs, folders = json.loads(line)
-    child = os.fork()
-    if not child:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-else:
-    sys.exit()
-for number, output in enumerate(outputs, 1):
-    os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY), number)
+import runpy, sys
+example, *folders = sys.argv[1:]
 for folder in folders:
     sys.argv = [example, *filter(None, [folder])]
     runpy.run_path(example, run_name="__main__")
@@ -133,34 +120,18 @@ for folder in folders:
 """
 
 
-@pytest.fixture(scope="module")
-def frameworks():
-    """A process that runs what is written to it."""
-    with subprocess.Popen(
-        [sys.executable, *STRICT, "-c", RUNS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": PATHS, "PYTHONUTF8": "1"},
-    ) as process:
-        yield process
-
-
-def run(process, name, outputs, *folders):
+def run(name, *folders):
     """Run an example in each of these folders ("" is one of its own); return what each run printed."""
-    told = [outputs / "stdout", outputs / "stderr"]
-    process.stdin.write(
-        json.dumps([str(EXAMPLES / name), *map(str, told), [*map(str, folders)]]) + "\n"
+    example = EXAMPLES / name
+    done = programs.run(
+        *STRICT, "-c", RUNS, example, *folders, imported=programs.FRAMEWORKS, timeout=120
     )
-    process.stdin.flush()
-    code = process.stdout.readline()
-    stdout, stderr = (path.read_text("utf-8") for path in told)
-    assert code == "0\n", stderr
+    assert done.returncode == 0, done.stderr
     expected = TELLS.get(name)
     assert [
-        line for line in stderr.splitlines() if not expected or not line.startswith(expected)
+        line for line in done.stderr.splitlines() if not expected or not line.startswith(expected)
     ] == []
-    return stdout.split("\0\n")[:-1]
+    return done.stdout.split("\0\n")[:-1]
 
 
 def test_every_example_is_listed_here():
@@ -175,10 +146,8 @@ def test_no_example_can_ask_a_model_of_a_provider():
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_it_runs_offline_and_again_in_a_folder_it_is_given(
-    name, frameworks, tmp_path, tmp_path_factory
-):
-    outputs = run(frameworks, name, tmp_path_factory.mktemp("output"), "", tmp_path, tmp_path)
+def test_it_runs_offline_and_again_in_a_folder_it_is_given(name, tmp_path):
+    outputs = run(name, "", tmp_path, tmp_path)
     assert len(outputs) == 3
     lines = outputs[0].splitlines()
     assert [line for line in SHOWN[name] if line not in lines] == []

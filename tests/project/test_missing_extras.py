@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+import programs
 
 ROOT = Path(__file__).parents[2]
 ALICE = "from tomldiary import Diary; alice = Diary('memory:', agent='rules').user('alice'); "
@@ -70,10 +70,7 @@ def test_every_extra_has_a_use_here():
     ("extra", "missing", "use"), USES, ids=[f"{extra}-{name}" for extra, name, _ in USES]
 )
 def test_a_missing_dependency_names_the_command_that_installs_it(extra, missing, use, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCK.format(name=missing) + use],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = programs.run("-c", BLOCK.format(name=missing) + use, cwd=tmp_path)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
     assert f'python -m pip install "tomldiary-kit[{extra}]"' in last

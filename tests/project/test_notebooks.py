@@ -1,16 +1,13 @@
-"""Each notebook runs in a kernel from top to bottom; a cell that runs a second time stores nothing new."""
+"""Each notebook, and what a reader pastes from a page, runs in a real kernel, whose event loop runs already."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from functools import partial
 
-import nbformat
 import pytest
+from test_readme import README, ROOT, TEST_FILE, blocks, matches
 
-from kernels import execute, running_kernel
-
-ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # Run between cells: the fields of every entry that are no bookkeeping, by user and key.
@@ -27,6 +24,11 @@ def _state():
 """
 BEFORE = "_before, _was = _state(), globals().get('diary')"
 AFTER = "assert _state() == _before and _was is globals().get('diary'), (_before, _state())"
+
+PAGES = [
+    README,
+    *(ROOT / "docs" / f"{name}.md" for name in ("langgraph", "langchain", "pydantic-ai")),
+]
 
 SHOWN = {
     "01_five_minutes": [
@@ -75,6 +77,16 @@ SHOWN = {
 }
 
 
+# Not for the session: its thread would run beside tests that watch the threads of this process.
+@pytest.fixture(scope="module")
+def execute(tmp_path_factory):
+    """Run cells in a folder, all in one kernel; see `kernels.execute`."""
+    import kernels  # noqa: PLC0415 - slow to import
+
+    with kernels.running_kernel(tmp_path_factory.mktemp("kernel")) as client:
+        yield partial(kernels.execute, client)
+
+
 def outputs(cells):
     """Return what cells showed, as one text."""
     found = []
@@ -87,14 +99,10 @@ def outputs(cells):
     return "\n".join(found)
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    with running_kernel(tmp_path_factory.mktemp("notebooks")) as client:
-        yield client
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_a_cell_twice_stores_nothing_new(path, client):
+def test_a_notebook_runs_and_a_cell_twice_stores_nothing_new(path, execute, tmp_path):
+    import nbformat  # noqa: PLC0415 - slow to import
+
     stored = nbformat.read(path, as_version=4)
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in cells)  # kept clean for diffs
@@ -102,7 +110,7 @@ def test_a_notebook_runs_and_a_cell_twice_stores_nothing_new(path, client):
     for cell in cells:
         again = "" if "diary = Diary(" in cell.source else cell.source  # that is another memory
         run += [cell.source, BEFORE, again, AFTER]
-    shown = outputs(execute(client, run)[1::4])
+    shown = outputs(execute(tmp_path, run)[1::4])
     for expected in SHOWN[path.stem]:
         assert re.search(escaped(expected), shown), expected
 
@@ -114,3 +122,23 @@ def escaped(expected):
 
 def test_each_notebook_is_checked():
     assert [path.stem for path in NOTEBOOKS] == sorted(SHOWN)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_python_block_of_a_page_runs_in_a_notebook(page, execute, tmp_path):
+    shown, sources = [], []
+    for block in blocks(page):
+        if block.language == "python" and not TEST_FILE.match(block.text):
+            sources.append(block.text)
+        elif block.language == "text" and sources:
+            shown.append((len(sources) - 1, block))
+    cells = execute(tmp_path, sources)
+    printed = [
+        "".join(output.get("text", "") for output in cell.outputs if output.get("name") == "stdout")
+        for cell in cells
+    ]
+    told = [each.text for cell in cells for each in cell.outputs if each.get("name") == "stderr"]
+    assert "".join(told) == ""
+    for number, block in shown:
+        assert matches(block.text, printed[number]), f"{block.place} should be:\n{printed[number]}"

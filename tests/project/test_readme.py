@@ -49,6 +49,8 @@ FILE = re.compile(r"# (memories/\S+\.toml)\n")
 NEEDS = re.compile(r"# needs tomldiary-kit\[([\w,]+)\]\n")
 MODULES = {"chroma": "chromadb", "qdrant": "qdrant_client"}
 """Libraries that are tested in an environment of their own."""
+HOOKS = "reopened or lose_no_update or forgotten_session"
+"""The tests of a suite that call the methods of a class on a page; tests/storage/test_backends.py runs the others."""
 TEST_FILE = re.compile(r"# (test_\w+\.py)\n")
 
 
@@ -112,7 +114,8 @@ class Reader:
         file = TEST_FILE.match(block.text)
         if file is not None:
             Path(file[1]).write_text(block.text, "utf-8")
-            code, told = in_another_process("-m", "pytest", "-p", "no:cacheprovider", "-q", file[1])
+            options = ["-p", "no:cacheprovider", "-q", "-k", HOOKS]
+            code, told = in_another_process("-m", "pytest", *options, file[1])
             assert code == 0, f"{block.place}\n{told}"
             assert "passed" in told
             return

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import programs
 from capabilities import needs_fork
 
 FORKS = """
@@ -41,3 +44,35 @@ def test_a_forked_child_never_reports_as_its_runner(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+@needs_fork
+def test_a_program_has_its_own_surroundings_and_ends_as_python_does(tmp_path):
+    code = """
+import atexit, os, sys, threading
+atexit.register(print, "at exit")
+threading.Timer(0.05, print, ["a thread"]).start()
+print(os.getcwd(), os.environ["WHO"], *sys.argv[1:])
+sys.exit(3)
+"""
+    done = programs.run("-c", code, "x", cwd=tmp_path, env={"WHO": "alice"})
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout == f"{tmp_path} alice x\na thread\nat exit\n"
+
+
+@needs_fork
+def test_a_program_is_really_killed():
+    program = programs.start("-c", "print('ready', flush=True); input()")
+    assert program.stdout.readline() == "ready\n"
+    program.kill()
+    assert program.communicate() == ""
+    assert program.returncode == -9
+    with pytest.raises(ProcessLookupError):
+        os.kill(program.pid, 0)
+
+
+@needs_fork
+def test_a_program_that_never_ends_is_killed():
+    program = programs.start("-c", "import time\nwhile True: time.sleep(1)")
+    assert program.communicate(timeout=0.5) == ""
+    assert program.returncode == -9

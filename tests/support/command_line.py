@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import programs
 from tomldiary.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -46,13 +46,5 @@ def call(*arguments, cwd=None, check=None, **environment):
 
 def program(*arguments, **environment):
     """Run a command in a process of its own."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
-    return subprocess.run(
-        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1", **environment},
-        timeout=120,
-        check=True,
-    )
+    env = {**os.environ, **environment}
+    return programs.run("-m", "tomldiary", *arguments, cwd=ROOT, env=env, check=True)

@@ -6,6 +6,7 @@ Servers are found by the environment variables of `servers`; a test of one that 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -28,6 +29,8 @@ _VARIABLES = {"postgres": POSTGRES, "redis": REDIS, "firestore": FIRESTORE}
 
 
 _opened: WeakSet[Any] = WeakSet()
+_LACKING: set[str] = set()
+"""The reasons with which tests are skipped."""
 
 
 class Engine(NamedTuple):
@@ -65,7 +68,25 @@ def close_opened() -> None:
 def needs(name: str) -> pytest.MarkDecorator:
     """Mark tests that need a server; without it they are skipped before anything is set up."""
     reason = f"no {name} server; run: python tests/support/servers.py python -m pytest"
+    _LACKING.add(reason)
     return pytest.mark.skipif(not os.environ.get(_VARIABLES[name]), reason=reason)
+
+
+def with_one_of_each_file(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return tests without those that lack their server, except for the first one of each file and server.
+
+    It is skipped in place of the others. Two thousand skipped tests would take several seconds.
+    """
+    kept, seen = [], set()
+    for item in items:
+        reasons = {
+            mark.kwargs.get("reason") for mark in item.iter_markers("skipif") if mark.args[0]
+        }
+        lacking = {(item.path, each) for each in reasons if each in _LACKING}
+        if not lacking or lacking - seen:
+            kept.append(item)
+        seen |= lacking
+    return kept
 
 
 def space(name: str, folder: Path | None = None) -> Engine:
@@ -138,19 +159,11 @@ def _redis_texts(engine: Engine) -> str:
 def _firestore_texts(engine: Engine) -> str:
     from google.cloud import firestore  # noqa: PLC0415 - see above
 
-    client = firestore.Client(project="tests")
-    found = []
-
-    def walk(collection: Any) -> None:
-        for place in collection.list_documents():
-            found.append((place.path, place.get().to_dict()))
-            for below in place.collections():
-                walk(below)
-
-    for collection in client.document("/".join(engine.url.split("/")[3:])).collections():
-        walk(collection)
-    client.close()
-    return repr(found)
+    with closing(firestore.Client(project="tests")) as client:
+        # A name would restrict the query to collections with this name.
+        below = client.document("/".join(engine.url.split("/")[3:])).collection("")
+        found = firestore.CollectionGroup(below).stream()
+        return repr([(each.reference.path, each.to_dict()) for each in found])
 
 
 _READERS = {

@@ -31,9 +31,11 @@ def running_kernel(folder):
     manager.cleanup_resources()
 
 
-def execute(client, sources):
-    """Run cells in a kernel that has forgotten all names; return the cells with what each one printed."""
-    cells = [nbformat.v4.new_code_cell(source) for source in ("%reset -f", *sources)]
+def execute(client, folder, sources):
+    """Run cells in a folder, in a kernel that has forgotten all names; return them with what each one printed."""
+    # What was imported stays, so that garbage collection need not look at it for each notebook.
+    first = ("%reset -f", "import gc; gc.freeze(); del gc", f"%cd -q {folder}")
+    cells = [nbformat.v4.new_code_cell(source) for source in (*first, *sources)]
     client.nb = nbformat.v4.new_notebook(cells=cells)
     client.execute()
-    return cells[1:]
+    return cells[len(first) :]

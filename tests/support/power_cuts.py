@@ -12,6 +12,7 @@ what may be found after the power went at any of them, by the rules that a file 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from tomldiary.storage.files import FileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 TOP = 0  # the folder that was there before, whose names are on the disk
 
@@ -291,10 +292,21 @@ class CrashState:
     """What is found after a crash, and what had been acknowledged before it."""
 
     step: int
-    tree: Tree
+    durable: dict[int, dict[str, int]]
+    """The names that are on the disk."""
+    kept: tuple[Names, ...]
+    """The later changes of names that are there as well."""
+    contents: Callable[[str], dict[int, bytes]]
+    """Returns the contents of the files; only the states that a test examines compute them."""
+    data: str
+    """What becomes of unsynced data."""
     acknowledged: dict[str, int]
     is_power_cut: bool
     how: str
+
+    @functools.cached_property
+    def tree(self) -> Tree:
+        return _tree(_renamed(self.durable, self.kept), self.contents(self.data))
 
 
 KEPT = ("kept",)
@@ -340,14 +352,26 @@ def crash_states(
             pending = _sync_folder(operation.node, durable, pending)
         if not is_watched:
             continue
-        dirty = any(file.pending for file in files.values())
-        contents: dict[str, dict[int, bytes]] = {}
-        for kept, data, how in _cuts(pending, torn if dirty else KEPT, choose, subsets):
-            if data not in contents:
-                contents[data] = {node: file.content(data) for node, file in files.items()}
-            folders, is_power_cut = _renamed(durable, kept), how != "killed"
-            tree = _tree(folders, contents[data])
-            yield CrashState(step, tree, acknowledged, is_power_cut, how)
+        contents = _contents_of(files)
+        is_dirty = any(file.pending for file in files.values())
+        known = _renamed(durable, ())
+        for kept, data, how in _cuts(pending, torn if is_dirty else KEPT, choose, subsets):
+            found = known, tuple(kept), contents, data
+            yield CrashState(step, *found, acknowledged, how != "killed", how)
+
+
+def _contents_of(files: dict[int, _File]) -> Callable[[str], dict[int, bytes]]:
+    """Return a function that tells what is in the files as they are now, by what becomes of unsynced data."""
+    synced = {node: file.durable for node, file in files.items()}
+    dirty = {
+        node: _File(file.durable, [*file.pending]) for node, file in files.items() if file.pending
+    }
+
+    @functools.cache
+    def contents(data: str) -> dict[int, bytes]:
+        return synced | {node: file.content(data) for node, file in dirty.items()}
+
+    return contents
 
 
 def _cuts(pending, torn, choose, subsets):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
+
+import programs
 
 # Warnings are errors, but for those of pyproject.toml.
 _IGNORED = [
@@ -36,27 +36,18 @@ def as_user(number, work):
     return told
 
 
-def run_at_once(code, *arguments):
+def run_at_once(code, *arguments, imported=programs.CORE):
     """Run code with each of these lists of arguments, from the moment on at which all of them are ready.
 
     The code prints "ready" then, and waits for a line.
     """
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, *each],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for each in arguments
-    ]
+    started = [programs.start("-c", code, *each, imported=imported) for each in arguments]
     for process in started:
         assert process.stdout.readline() == "ready\n"
     for process in started:
         process.stdin.write("go\n")
-        process.stdin.flush()
     for process in started:
-        process.communicate(timeout=60)
+        process.communicate()
         assert process.returncode == 0
 
 

@@ -15,9 +15,10 @@ from pydantic import Field
 class Scripted(BaseChatModel):
     """Answers what it was told to, and keeps what it was asked."""
 
-    answers: list[Any]
-    asked: list[Any] = Field(default_factory=list)
-    offered: list[Any] = Field(default_factory=list)
+    # Not in the repr, which LangChain makes for each call.
+    answers: list[Any] = Field(repr=False)
+    asked: list[Any] = Field(default_factory=list, repr=False)
+    offered: list[Any] = Field(default_factory=list, repr=False)
 
     @property
     def _llm_type(self):

@@ -177,7 +177,9 @@ def firestore() -> Iterator[str]:
         "start",
         f"--host-port=127.0.0.1:{port}",
     ]
-    with running(command, port):
+    # Tests use the emulator for a few minutes only, so a quick start saves more than fast code.
+    options = os.environ.get("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    with running(command, port, env={**os.environ, "JAVA_TOOL_OPTIONS": options}):
         yield f"127.0.0.1:{port}"
 
 

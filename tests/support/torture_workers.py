@@ -27,7 +27,7 @@ __all__ = ["ENDLESS", "USER", "Failure", "Figures", "Worker", "Workers", "first_
 
 USER = "torture"
 ENDLESS = 10**9
-_IMPORTED = ["__main__", "warmed"]  # by the process that all workers are forked from
+_IMPORTED = ["__main__", "torture", "warmed"]  # by the process that all workers are forked from
 _PATIENCE = 120.0  # seconds without a word from any worker until it counts as hanging
 
 

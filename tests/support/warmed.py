@@ -1,8 +1,20 @@
-"""Imported by the process that workers are forked from: what each would build at its first write is built."""
+"""Imports and builds what a first write needs, once, in the process that others are forked from."""
 
 from __future__ import annotations
 
-import torture  # noqa: F401 - what the workers run
+import gc
+import tempfile
+
 from tomldiary.diary import Diary
 
-Diary("memory:", agent="rules").user("alice").upsert_preference("likes", "nothing")
+
+def _use_a_memory() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for text in ("tea", "coffee"):
+            alice = Diary(folder, agent="rules", durability="process").user("alice")
+            alice.upsert_preference("likes", text)
+            alice.recall(text)
+
+
+_use_a_memory()
+gc.freeze()

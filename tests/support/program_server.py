@@ -1,0 +1,84 @@
+"""A process that imports modules once, and is forked for each program that `programs` starts.
+
+    program_server.py SOCKET MODULES...
+
+A request has the arguments of Python, a folder and the environment, and comes with four descriptors: the program's
+streams, and a pipe that gets its process id at first, and its exit code at the end.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import gc
+import importlib
+import json
+import os
+import re
+import runpy
+import socket
+import sys
+import types
+import warnings
+
+
+def next_program(control: socket.socket) -> list:
+    """Wait for requests; return each one in a child of its own, and never in this process."""
+    while True:
+        request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 4)
+        if not request:
+            sys.exit()
+        if os.fork():
+            for each in descriptors:
+                os.close(each)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            continue
+        control.close()
+        *streams, status = descriptors
+        if child := os.fork():
+            for each in streams:
+                os.close(each)
+            os.write(status, b"%d\n" % child)
+            os.write(status, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            os._exit(0)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.close(status)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - they are the streams of the process
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - they are the streams of the process
+        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - they are the streams of the process
+        return json.loads(request)
+
+
+def main() -> None:
+    number, *modules = sys.argv[1:]
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()  # a program that ends need not look at it
+    (first, *arguments), folder, environment = next_program(socket.socket(fileno=int(number)))
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[0:1] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    while first == "-W":
+        option, first, *arguments = arguments
+        action, message, category = (*option.split(":"), "", "Warning")[:3]
+        warnings.filterwarnings(action, re.escape(message), getattr(builtins, category))
+    if first == "-c":
+        code, *rest = arguments
+        sys.argv = ["-c", *rest]
+        program = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(program))  # noqa: S102 - the program of a test
+    elif first == "-m":
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *arguments]
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
