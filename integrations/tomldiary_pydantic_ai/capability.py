@@ -416,30 +416,34 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         finally:
             run.is_over = True
             try:
-                if run.records:
+                if run.is_turn:
                     await self._record(ctx, run, status, result)
             finally:
                 self._toolset.turns.end(run.turn)
 
     async def _begin(self, ctx: RunContext[AgentDepsT], run: RunState) -> None:
+        run.epoch = run.outermost.epoch
+        run.is_turn = run.records and not any(outer.records for outer in run.around)
         try:
-            run.epoch = run.outermost.epoch
-            if run.epoch is None:
-                whose, epoch = await self._epoch(ctx, run.owner.user)
-                _check_owner(run, whose)
-                run.epoch = epoch
+            begun = await self._epoch(ctx, run.owner.user, run.epoch, is_turn=run.is_turn)
+            _check_owner(run, begun[0])
+            _, run.epoch, run.is_turn = begun
         except IdentifierError:
             raise
         except Exception as error:  # noqa: BLE001 - see `_new_memory`
             self._toolset.go_on_without(error)
 
     @durable_operation("epoch")
-    async def _epoch(self, _ctx: RunContext[AgentDepsT], user: str) -> tuple[str, int | None]:
+    async def _epoch(
+        self, _ctx: RunContext[AgentDepsT], user: str, epoch: int | None, *, is_turn: bool
+    ) -> tuple[str, int | None, bool]:
+        """Return what is known when a run begins; an engine that recovers only a part of the work knows no run around."""
         try:
-            return user, await self._toolset.diary.turns.current_epoch(user)
+            if epoch is None:
+                epoch = await self._toolset.diary.turns.current_epoch(user)
         except Exception as error:  # noqa: BLE001 - as for `load`
             self._toolset.go_on_without(error)
-            return user, None
+        return user, epoch, is_turn
 
     async def _record(
         self,
@@ -448,30 +452,35 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         status: TurnStatus,
         result: AgentRunResult[Any] | None,
     ) -> None:
-        if any(outer.records for outer in run.around):
-            return  # it is part of the turn of the outer run
         answer, steps, is_paused = run.ending(ctx, result)
-        user_msg = "\n\n".join(self._toolset.turns.take_words(run.outermost.turn))
-        # A replayed workflow must call the operation again, also if this process has submitted the words before.
-        if not run.outermost.turn.said and not answer:
+        turns, asked = self._toolset.turns, run.outermost.turn
+        # A replayed workflow must call the operation again, whatever this process knows of the words.
+        if not (asked.heard or asked.said or answer):
             return
+        # A forked or reset workflow replays the run with other ids, and with another session unless it has a name.
+        of_run = digest(run.owner.user, run.turn.place, *run.turn.heard, answer)
+        submission = digest(ctx.run_id or "", run.owner.session, status, of_run)
+        taken = turns.take_words(asked, submission)
         with span(ctx, "submit") as noted:
             noted["status"] = status
             is_submitted = False
             turn = (
                 run.owner.user,
                 run.owner.session,
-                user_msg,
+                "\n\n".join(taken.texts),
                 answer,
                 status,
                 ctx.run_id or "",
                 run.earlier or None,
                 [list(step) for step in steps],
                 run.epoch,
+                of_run,
             )
             try:
-                if await self._submit(ctx, *turn) != digest(*run.owner, user_msg):
-                    # The engine replayed the submit of an overlapping run; this one may never have been made.
+                is_own = await self._submit(ctx, *turn) == of_run
+                # DBOS may have replayed the submit of an overlapping run; this one may never have been made. Temporal
+                # confuses no results: there, another version of the program gave the answer.
+                if not is_own and is_woken_by_threads(asyncio.get_running_loop()):
                     await self._submit_now(ctx, *turn)
                 is_submitted = True
             except asyncio.CancelledError:
@@ -483,9 +492,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 tell(_logger, f"a turn could not be submitted: {cause_of(error)}", logging.ERROR)
             finally:
                 if is_submitted:
-                    self._toolset.turns.note(
-                        run.outermost, is_answered=status == "completed", is_paused=is_paused
-                    )
+                    is_answered = status == "completed"
+                    turns.note(run.outermost, taken, is_answered=is_answered, is_paused=is_paused)
+                else:
+                    turns.give_back(taken)
 
     async def _submit_now(
         self,
@@ -499,10 +509,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         earlier: list[tuple[str, str]] | None = None,
         steps: list[list[str]] | None = None,
         epoch: int | None = None,
+        of_run: str = "",
     ) -> str:
-        submitted = digest(user, session, user_msg)
         if not user_msg and not assistant_msg:
-            return submitted
+            return of_run
         operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
         turn = Turn(
             user,
@@ -517,7 +527,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             epoch=epoch,
         )
         await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
-        return submitted
+        return of_run
 
     _submit = durable_operation("submit")(_submit_now)
 

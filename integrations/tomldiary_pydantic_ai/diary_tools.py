@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic_ai import RunContext, ToolReturn, capabilities
+from pydantic_ai import RunContext, Tool, ToolReturn, capabilities
 from pydantic_ai.exceptions import UserError
 
 from tomldiary.agents.answers import Answer, failure
 from tomldiary.agents.turn_messages import digest
-from tomldiary.agents.verbs import VERBS, MemoryVerbs, naming_categories, parameters_of
+from tomldiary.agents.verbs import MemoryVerbs, naming_categories, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
+    from pydantic_ai._function_schema import FunctionSchema
     from pydantic_ai.tools import ToolDefinition
 
     from tomldiary.diary import Diary
@@ -51,18 +53,37 @@ def span(ctx: RunContext[Any], name: str) -> Generator[dict[str, int | bool | st
                 current.set_attribute(f"tomldiary.{key}", value)
 
 
-def diary_functions(
-    verbs: Callable[[RunContext[Any], str], MemoryVerbs],
-) -> dict[str, Callable[..., Coroutine[Any, Any, str]]]:
-    """Return the tools by name.
+def diary_tool(
+    verb: str, verbs: Callable[[RunContext[Any], str], MemoryVerbs], **options: Any
+) -> Tool[Any]:
+    """Return a verb as a tool.
 
     Args:
+        verb: The name of the verb, which is that of the tool.
         verbs: Returns the verbs for the user of a call; its second argument is the id of the call.
+        **options: Further options of the tool.
     """
-    return {verb: _tool(verb, verbs) for verb in VERBS}
+    function, made = _function(verb, verbs), _schema(verb)
+    # A copy, because pydantic-ai lets a host change the JSON schema in place.
+    schema = replace(made, function=function, json_schema=copy.deepcopy(made.json_schema))
+    return Tool(function, name=verb, function_schema=schema, **options)
 
 
-def _tool(
+@cache
+def _schema(verb: str) -> FunctionSchema:
+    """Return the schema of a verb's tool for any function; it is made once, because that takes a millisecond."""
+    never_called = cast("Callable[[RunContext[Any], str], MemoryVerbs]", None)
+    tool = Tool(
+        _function(verb, never_called),
+        name=verb,
+        takes_ctx=True,
+        docstring_format="google",
+        require_parameter_descriptions=True,
+    )
+    return tool.function_schema
+
+
+def _function(
     verb: str, verbs: Callable[[RunContext[Any], str], MemoryVerbs]
 ) -> Callable[..., Coroutine[Any, Any, str]]:
     """Return a function with the run context as first parameter, followed by the parameters of a verb."""

@@ -85,6 +85,9 @@ class UserTurn:
     """The framework's id of the conversation, which several users may share."""
     place: str = ""
     """A digest of the exchanges before the turn."""
+    heard: Sequence[str] = ()
+    """The texts since the last answer when the run began, of any user. What this process knows of other runs changes
+    `texts`, but not these."""
     texts: list[_Text] = field(default_factory=list[_Text])
     is_answered: bool = False
     is_failed: bool = False
@@ -122,8 +125,11 @@ class RunState:
     turn: UserTurn
     scope: str
     records: bool
+    """Whether its turn is submitted, unless the run is part of the turn of a run around it."""
     around: Sequence[RunState] = ()
     """The runs of the same user whose tools started this one, outermost first."""
+    is_turn: bool = False
+    """Whether it is submitted as a turn of its own when it ends."""
     epoch: int | None = None
     """The user's fencing token at the start of the run; None is unknown."""
     history: Sequence[ModelMessage] = ()
@@ -166,14 +172,16 @@ class RunState:
 
     def begin(self, ctx: RunContext[Any], last: LastTurns) -> None:
         """Collect the user's texts before the first request: in the history and in the prompt."""
+        self._prompt = prompt_words(ctx.prompt)
+        before = unanswered(ctx.messages)
+        prompt = () if self._prompt is None else (self._prompt,)
+        self.turn.place = digest(*(text for pair in exchanges(ctx.messages) for text in pair))
+        self.turn.heard = (*(words.text for words in before), *prompt)
         if self.around:  # another agent wrote its prompt
             return
-        self._prompt = prompt_words(ctx.prompt)
         self._prompt_place.content = self._prompt or ""
         self.history = tuple(ctx.messages)
-        self.turn.place = digest(*(text for pair in exchanges(self.history) for text in pair))
         self.turn.conversation = ctx.conversation_id or self.turn.id
-        before = unanswered(ctx.messages)
         last.begin(self.turn, before, self._prompt or "")
         self._new_prompts(ctx.messages, ctx)
         self._answered = {*self._known} - {id(words.part) for words in before}
@@ -359,12 +367,23 @@ class _Sent(NamedTuple):
     said: tuple[str, ...] = ()
 
 
+class TakenWords(NamedTuple):
+    """The texts that a run submits."""
+
+    submission: str
+    """The id of the submit, which is the same in a replay."""
+    texts: tuple[str, ...]
+    marked: Sequence[_Text]
+    """The texts of all runs that count as submitted with these."""
+
+
 class LastTurns:
     """The last turn of each session and the users of recent runs, so that no run submits texts of another again."""
 
     def __init__(self) -> None:
         self._turns: Recent[RunOwner, UserTurn] = Recent(_SESSIONS_KEPT)
         self._sent: Recent[tuple[str | None, ...], _Sent] = Recent(_SESSIONS_KEPT)
+        self._submitted: Recent[str, tuple[str, ...]] = Recent(_SESSIONS_KEPT)  # by submission
         self._open: WeakSet[UserTurn] = WeakSet()
         self._lock = threading.Lock()
 
@@ -456,15 +475,21 @@ class LastTurns:
         with self._lock:
             self._open.add(turn)
 
-    def take_words(self, turn: UserTurn) -> list[str]:
+    def take_words(self, turn: UserTurn, submission: str) -> TakenWords:
         """Return the texts that a run has to submit now, and mark them as submitted for all runs that also have them.
 
         These are agents in its tools, and overlapping runs with the same texts in their history.
+
+        Args:
+            turn: The turn.
+            submission: The id of the submit. A replay in this process takes the same texts again, because Prefect finds a
+                recorded result by the arguments of the call.
         """
         with self._lock:
             taken = [one for one in turn.texts if not one.is_submitted]
+            marked = [*taken]
             for one in taken:
-                one.is_submitted, one.queued = True, None
+                one.is_submitted = True
             for other in self._open:
                 if (other.owner, other.place) != (turn.owner, turn.place):
                     continue
@@ -473,15 +498,23 @@ class LastTurns:
                         is_same = its.text == mine.text and (its.is_before or mine.is_before)
                         if is_same and not its.is_submitted:
                             its.is_submitted = True
+                            marked.append(its)
                             break
-        return [one.text for one in taken]
+            texts = tuple(one.text for one in taken)
+            return TakenWords(submission, self._submitted.get(submission, texts), marked)
+
+    def give_back(self, taken: TakenWords) -> None:
+        """Record that a run could not submit its texts, so that another run with them does."""
+        with self._lock:
+            for one in taken.marked:
+                one.is_submitted = False
 
     def end(self, turn: UserTurn) -> None:
         """Record that the run of a turn submits nothing any more."""
         with self._lock:
             self._open.discard(turn)
 
-    def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
+    def note(self, run: RunState, taken: TakenWords, *, is_answered: bool, is_paused: bool) -> None:
         """Record that the turn of a run was submitted; a paused one waits for tool results."""
         user = run.owner.user
         # A copy, because the user may send more during the run, if an agent in one of its tools has submitted the turn.
@@ -492,6 +525,7 @@ class LastTurns:
             is_failed=not is_answered,
         )
         with self._lock:
+            self._submitted.keep(taken.submission, taken.texts)
             self._turns.keep(turn.owner, turn)
             self._sent.keep((turn.memory, turn.conversation, turn.id), _Sent(user, run.in_messages))
             for part, text in run.parts():

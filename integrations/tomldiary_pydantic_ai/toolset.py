@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from pydantic_ai import RunContext, TemplateStr, Tool
+from pydantic_ai import RunContext, TemplateStr
 from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
@@ -34,7 +34,7 @@ from tomldiary.retrieval.injection import how_to_read
 from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
-from tomldiary_pydantic_ai.diary_tools import diary_functions, with_categories
+from tomldiary_pydantic_ai.diary_tools import diary_tool, with_categories
 from tomldiary_pydantic_ai.run import LastTurns, RunState
 
 if TYPE_CHECKING:
@@ -320,18 +320,14 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         self._guidance = None if guidance is None else scrub(checked_text(guidance, "guidance"))
         described = checked_descriptions(descriptions, VERBS)
         needs_approval = known_tools("approve", approve, names)
-        functions = diary_functions(self._verbs)
         prepare = {"remember": with_categories(self.diary)}
         for name in names:
             self.add_tool(
-                Tool(
-                    functions[name],
-                    takes_ctx=True,
-                    name=name,
+                diary_tool(
+                    name,
+                    self._verbs,
                     description=described.get(name),
                     prepare=prepare.get(name),
-                    docstring_format="google",
-                    require_parameter_descriptions=True,
                     requires_approval=name in needs_approval,
                     metadata={_MARK: {"memory": id, "verb": name}},
                 )

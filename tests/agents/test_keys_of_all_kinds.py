@@ -132,6 +132,8 @@ def test_a_fact_beside_a_category_called_facts_is_changed_by_its_key():
 def test_a_pending_change_is_refused_with_its_reason(verbs):
     for answer in (verbs.update("quarantine/12", "x"), verbs.forget("quarantine/12")):
         assert answer.startswith("❌ quarantine/12: it waits for a decision of a person")
+    for answer in (verbs.update("drafts/12", "x"), verbs.forget("drafts/12")):
+        assert answer.startswith("❌ drafts/12: it is a draft of a session, which the application")
 
 
 def test_items_and_conversations_are_forgotten_by_key(alice, verbs, diary):

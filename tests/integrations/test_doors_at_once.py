@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import programs
 import talking_doors
 from processes import run_at_once
 from talking_doors import DOORS, SESSION, Echo, talk
@@ -54,7 +55,8 @@ def in_three_processes(folder):
     code = (
         f"import sys; sys.path.insert(0, {SUPPORT!r}); import talking_doors; talking_doors.main()"
     )
-    run_at_once(code, *([str(folder), door, *words(door)] for door in DOORS))
+    commands = ([str(folder), door, *words(door)] for door in DOORS)
+    run_at_once(code, *commands, imported=programs.FRAMEWORKS)
 
 
 @pytest.mark.parametrize("run", [in_one_process, in_three_processes])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
 import sys
 import threading
 import weakref
@@ -18,6 +17,7 @@ from langchain_core.language_models import FakeListChatModel
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
+import programs
 from tomldiary import Diary, MemoryWriter
 from tomldiary.agents.submission import SubmittedMessages
 from tomldiary.agents.turn_messages import of_memory
@@ -144,8 +144,7 @@ next(run)
 
 
 def test_a_turn_that_comes_too_late_at_exit_is_reported(tmp_path):
-    command = [sys.executable, "-c", ABANDONED, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    ended = programs.run("-c", ABANDONED, tmp_path, imported=programs.FRAMEWORKS, check=True)
     assert "a turn could not be stored" in ended.stderr
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +18,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
+import programs
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import BackendError
 from tomldiary.writer.receipts import Turn
@@ -67,13 +67,8 @@ def ask(agent, mode):
 def run(program, folder):
     """Run a program that may import this module; its argument is a folder."""
     paths = [str(Path(__file__).parent), *sys.path]
-    return subprocess.run(
-        [sys.executable, "-c", program, folder],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        check=False,
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return programs.run("-c", program, folder, imported=programs.FRAMEWORKS, env=env)
 
 
 @hosts

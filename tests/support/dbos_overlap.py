@@ -1,17 +1,25 @@
-"""Recovers a DBOS workflow whose two runs overlap, in another order than before; run by a test.
+"""Recovers DBOS workflows: with overlapping runs in another order than before, and with other ids; run by a test.
 
 Usage: python dbos_overlap.py FOLDER
 """
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from dbos import DBOS, SetWorkflowID
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec.dbos import DBOSDurability
-from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import FunctionModel
 
 from tomldiary import Diary
@@ -103,13 +111,80 @@ def turns_of(user):
     return diary.user(user).conversations()[user].turns
 
 
+def converse(messages, _info):
+    said = str(messages)
+    if "yes" in said:
+        raise LookupError
+    if "Plan" in said and not any(isinstance(one, ToolReturnPart) for one in messages[-1].parts):
+        return ModelResponse(parts=[ToolCallPart("delegate", {})])
+    return ModelResponse(parts=[TextPart("done")])
+
+
+def talker(name):
+    own = DiaryCapability(diary, lambda ctx: ctx.deps, tools="none")
+    return Agent(
+        FunctionModel(converse), name=name, deps_type=str, capabilities=[own, DBOSDurability()]
+    )
+
+
+planner, helper = talker("planner"), talker("helper")
+
+
+@DBOS.step()
+async def after_the_run() -> None:
+    pass
+
+
+@DBOS.workflow()
+async def delegated(user: str) -> str:
+    answer = (await helper.run("Look it up.", deps=user)).output
+    await after_the_run()
+    return answer
+
+
+@planner.tool
+async def delegate(ctx) -> str:
+    return await delegated(ctx.deps)
+
+
+@DBOS.workflow()
+async def converse_with_all() -> str:
+    said = []
+    for user in ("dave", "erin"):
+        said.append(ModelRequest([UserPromptPart("yes")]))
+        with suppress(LookupError):
+            await planner.run(message_history=said, deps=user, conversation_id="channel")
+    return (await planner.run("Plan it.", deps="carol")).output
+
+
+async def names_of_steps(workflow):
+    return [step["function_name"] for step in await DBOS.list_workflow_steps_async(workflow)]
+
+
+async def check_replays_with_other_ids():
+    with SetWorkflowID("all"):
+        assert await converse_with_all() == "done"
+    [part] = [one.workflow_id for one in await DBOS.list_workflows_async(name="delegated")]
+    for workflow in ("all", part):  # the second one without the run around it
+        steps = await names_of_steps(workflow)
+        again = await DBOS.fork_workflow_async(workflow, len(steps) + 1)
+        assert await again.get_result() == "done"
+        assert await names_of_steps(again.workflow_id) == steps
+    memory.writer.flush(30)
+    turns = {
+        user: [session.turns for session in diary.user(user).conversations().values()]
+        for user in ("carol", "dave", "erin")
+    }
+    assert turns == {"carol": [1], "dave": [1], "erin": [1]}, turns
+
+
 async def main():
+    await check_replays_with_other_ids()
     for user in ("alice", "bob"):
         diary.user(user).upsert_preference("likes", f"the secret of {user}")
     with SetWorkflowID("first"):
         assert await work() == ["done", "done"]
-    names = [step["function_name"] for step in await DBOS.list_workflow_steps_async("first")]
-    operations = [name.rpartition(".")[2] for name in names]
+    operations = [name.rpartition(".")[2] for name in await names_of_steps("first")]
     assert operations[::2] == operations[1::2] == ["epoch", "load", "request", "submit"]
     assert sorted(said.count("the secret of") for said in TOLD) == [1, 1]
 

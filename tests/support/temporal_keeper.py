@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from itertools import count
 
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.temporal import TemporalDurability
@@ -13,6 +14,7 @@ from tomldiary import Diary, MemoryWriter
 from tomldiary_pydantic_ai import DiaryCapability
 
 SHOWN = []
+VERSIONS = count(1)
 FAILURES = ["I hate rain.", "I hate snow.", "I hate snow."]
 """Prompts whose next request fails."""
 
@@ -43,3 +45,9 @@ agent = Agent(
     deps_type=Deps,
     capabilities=[memory, team, TemporalDurability()],
 )
+
+
+@agent.output_validator
+def versioned(ctx, output):
+    """Give bob another answer in each replay, as a new version of the program does."""
+    return f"{output} in version {next(VERSIONS)}" if ctx.deps.user_id == "bob" else output

@@ -36,6 +36,18 @@ class Talk:
         return last.output
 
 
+@workflow.defn
+class Ask:
+    """Asks with a message of the host, without a prompt."""
+
+    @workflow.run
+    async def run(self, user: str) -> str:
+        said = [ModelRequest([UserPromptPart("I love rain.")])]
+        asked = await agent.run(message_history=said, deps=Deps(user, "s1"))
+        await workflow.sleep(0.1)
+        return asked.output
+
+
 async def connected(address: str, plugin: Any) -> Any:
     """Return a client; the server listens some time before it answers."""
     from temporalio.client import Client  # noqa: PLC0415 - no workflow needs it
@@ -61,15 +73,15 @@ async def main() -> None:
         async with Worker(
             client,
             task_queue="talks",
-            workflows=[Talk],
+            workflows=[Talk, Ask],
             plugins=[AgentPlugin(agent)],
             max_cached_workflows=0,
         ):
             talk = client.execute_workflow(Talk.run, "alice", id="talk", task_queue="talks")
-            assert await asyncio.wait_for(talk, 60) == "done"
+            assert await asyncio.wait_for(talk, 150) == "done"
             # The memory of bob cannot be read.
-            talk = client.execute_workflow(Talk.run, "bob", id="broken", task_queue="talks")
-            assert await asyncio.wait_for(talk, 60) == "done"
+            ask = client.execute_workflow(Ask.run, "bob", id="broken", task_queue="talks")
+            assert (await asyncio.wait_for(ask, 60)).startswith("done in version")
             without_user = client.execute_workflow(
                 Talk.run, "", id="without_user", task_queue="talks"
             )
@@ -93,7 +105,7 @@ if __name__ == "__main__":
     assert "- likes: tea" in SHOWN[0]
     assert "- likes: cocoa" in SHOWN[0]
     texts = [each.text for each in diary.user("team").preferences("likes").values()]
-    assert texts == ["cocoa", "I love jazz."], texts
+    assert texts == ["cocoa", "I love jazz.", "I love rain."], texts
     known = {
         name: [each.text for each in found.values()] for name, found in alice.preferences().items()
     }

@@ -106,14 +106,18 @@ class RunTree:
         """Return the run id in a LangChain config, such as that of a node."""
         return getattr(field_of(config, "callbacks"), "parent_run_id", None)
 
-    def attempt_of(self, config: Any) -> tuple[list[str], list[str]]:
-        """Return the runs that a node is in, and the runs that failed beside them: a retry or a fallback follows those."""
+    def attempt_of(self, config: Any) -> tuple[list[str], list[tuple[str, str]]]:
+        """Return the runs that a node is in, and the failed runs beside each of them, which it may retry.
+
+        Returns:
+            The ids of the runs, and pairs of a failed run and the one of them that began after it.
+        """
         around: list[str] = []
-        failed: list[str] = []
+        failed: list[tuple[str, str]] = []
         run = self.run_of(config)
         while run is not None and (parent := self._parents.get(run)) is not None:
             around.append(str(run))
-            failed += map(str, self._failed.get(parent, ()))
+            failed += [(str(each), str(run)) for each in self._failed.get(parent, ())]
             run = parent
         return around, failed
 

@@ -236,7 +236,7 @@ class SubmittedMessages:
 
     def first_attempt(
         self,
-        attempt: tuple[Iterable[str], Iterable[str]],
+        attempt: tuple[Iterable[str], Iterable[tuple[str, str]]],
         user: str,
         named: str,
         asked: Sequence[Spoken],
@@ -252,17 +252,19 @@ class SubmittedMessages:
             turn: The session and the ids of these messages in this attempt.
         """
         around, failed = attempt
-        words = exchange_of(asked)[0]
+        said = digest(user, named, exchange_of(asked)[0])
         with self._guard:
-            for run in failed:
-                known = self._attempts.get(digest(run, user, named, words))
+            for run, own in failed:
+                # Only one attempt follows: equal words after it are said again.
+                known = self._attempts.pop(digest(run, said), None)
+                known = self._attempts.get(digest(own, said), known)
                 if known is not None and len(known[1]) == len(turn[1]):
                     turn = known
             for one, first in zip(asked, turn[1], strict=False):
                 if self.has(user, turn[0], one._replace(id=first)):  # the attempt may be resumed
                     self._known.keep(_key(user, turn[0], one), None)
             for run in around:
-                self._attempts.keep(digest(run, user, named, words), turn)
+                self._attempts.keep(digest(run, said), turn)
         return turn
 
     def owner(
@@ -365,7 +367,8 @@ class SubmittedMessages:
             yield None
             return
         part = [one for one, key in zip(turn, keys, strict=True) if not key or key in new]
-        said = exchange_of(part, is_over=is_over)
+        # A tool's result is no answer if the answer behind it is known.
+        said = exchange_of(part, is_over=is_over and part[-1:] == turn[-1:])
         if operation and said != exchange_of(turn, is_over=is_over):
             operation = digest(operation, *said)
         try:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models import override_allow_model_requests
-from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from provider_server import provider_server, retry_soon
 from tomldiary import Diary, MemoryWriter, RetryPolicy, extractor_agent
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary_pydantic_ai import DiaryCapability
 
-TURNS = 8
+if TYPE_CHECKING:
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.models.openai import OpenAIChatModel
+
+TURNS = 4
 WRITERS = 2
 
 
 def _openai(url: str) -> OpenAIChatModel:
+    from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - slow to import
+    from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - slow to import
+
     provider = OpenAIProvider(base_url=f"{url}/v1", api_key="x")
     return OpenAIChatModel("gpt-5-mini", provider=provider)
 
 
 def _anthropic(url: str) -> AnthropicModel:
+    from pydantic_ai.models.anthropic import AnthropicModel  # noqa: PLC0415 - slow to import
+    from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: PLC0415 - slow to import
+
     provider = AnthropicProvider(base_url=url, api_key="x")
     return AnthropicModel("claude-haiku-4-5", provider=provider)
 

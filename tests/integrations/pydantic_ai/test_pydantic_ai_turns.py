@@ -7,8 +7,6 @@ import copy
 import gc
 import inspect
 import multiprocessing
-import subprocess
-import sys
 import threading
 import time
 from contextlib import nullcontext, suppress
@@ -17,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
+
+import programs
 
 pytest.importorskip("pydantic_ai")
 
@@ -362,8 +362,8 @@ def test_a_program_without_a_writer_keeps_its_turns_silently(
     tmp_path: Path,
 ):
     code = f"""
-import sys
-sys.path[:0] = {[str(ROOT), str(ROOT / "integrations")]!r}
+import warnings
+warnings.filterwarnings("error", module="tomldiary")
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 from tomldiary import Diary
@@ -372,10 +372,7 @@ diary = Diary({str(tmp_path)!r}, agent="rules")
 agent = Agent(TestModel(call_tools=[]), capabilities=[DiaryCapability(diary, user_id="alice")])
 agent.run_sync({SAID!r})
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error:::tomldiary", "-c", code],
-        check=True, timeout=60, capture_output=True, text=True,
-    )  # fmt: skip
+    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
     assert done.stderr == ""
     likes = Diary(tmp_path).user("alice").preferences("likes")
     assert [item.text for item in likes.values()] == [SAID]
@@ -1085,6 +1082,22 @@ def test_runs_at_once_submit_the_words_of_their_history_once(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_words_that_a_run_could_not_submit_are_left_to_another(tmp_path: Path):
+    setting = Setting(tmp_path)
+    history = user_says(SAID)
+    closed = MemoryWriter(setting.diary)
+    closed.close_sync()
+    memory = DiaryCapability(setting.diary, "alice", "s1", writer=closed)
+    other = Agent(FunctionModel(answer), capabilities=[memory])
+
+    async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await other.run(message_history=history)
+        return answer(messages, info)
+
+    asyncio.run(setting.agent.run(message_history=history, model=FunctionModel(respond)))
+    setting.the_turn("completed", "Good choice.")
+
+
 def test_a_message_with_an_approval_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"), output_type=[str, DeferredToolRequests])
 
@@ -1624,6 +1637,18 @@ def test_a_run_repeated_after_a_restart_counts_once(tmp_path: Path):
 
 
 @names_its_run
+def test_a_replayed_run_submits_the_same_words(tmp_path: Path):
+    setting = Setting(tmp_path)
+    for _ in range(2):
+        said = user_says(SAID)
+        asyncio.run(setting.agent.run(message_history=said, run_id="1", conversation_id="s1"))
+    assert setting.writer.flush(30)
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, SAID]
+    assert setting.diary.user("alice").conversations()["s1"].turns == 1
+    setting.writer.close_sync()
+
+
+@names_its_run
 def test_a_run_id_reused_in_another_conversation_loses_no_turn(tmp_path: Path):
     setting = Setting(tmp_path)
     agent = Agent(
@@ -1758,7 +1783,7 @@ from pathlib import Path
 from test_pydantic_ai_turns import SAID, Setting
 Setting(Path({str(tmp_path)!r})).agent.run_sync(SAID)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
     assert Diary(tmp_path).user("alice").conversations()["s1"].turns == 1
 
 
@@ -1785,7 +1810,7 @@ slow = FunctionModel(wait)
 agent = Setting(Path({str(tmp_path)!r})).agent
 {use}
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
     alice = Diary(tmp_path).user("alice")
     assert alice.conversations()["s1"].turns == 1
     assert [each.text for each in alice.preferences()["likes"].values()] == [SAID]
