@@ -236,6 +236,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         settings = agent_config().get("configurable")
         return self._submitted.owner(settings, self._where, known, message, digest(user))
 
+    def _owners(self, state: AgentState[Any], run: Run) -> dict[str, str]:
+        """Note and return `_owner` of each unanswered message by id; a tool may have added messages of the run's user."""
+        known = kept(state, "diary_asked_by").get(self.name, {})
+        said = said_in(run.turn, run.messages)
+        added = [one for one in said if one.by == "user" and one.id and one.id not in known]
+        return known | {one.id: self._owner(state, run.user, one) for one in added}
+
     def _settle(
         self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
     ) -> Run:
@@ -331,6 +338,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _shown(self, request: ModelRequest[ContextT], run: Run) -> ModelRequest[ContextT]:
         run.see(request.state["messages"])
+        self._owners(request.state, run)  # noted before the model is called, which may fail
         if not run.memory:
             return request
         if self._inject == "instructions":
@@ -342,9 +350,15 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     ) -> ModelCallResult[Any]:
         run.messages = [*request.state["messages"], *response.result]
         asked = {one.id: one.text for one in run.turn.unanswered}
-        if asked == kept(request.state, "diary_asked").get(self.name, {}):
+        fields = {"diary_asked": asked, "diary_asked_by": self._owners(request.state, run)}
+        changed = {
+            field: {self.name: now}
+            for field, now in fields.items()
+            if now != kept(request.state, field).get(self.name, {})
+        }
+        if not changed:
             return response
-        return ExtendedModelResponse(response, Command(update={"diary_asked": {self.name: asked}}))
+        return ExtendedModelResponse(response, Command(update=changed))
 
     # After the turn
 

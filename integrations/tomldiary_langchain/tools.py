@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
-from inspect import Parameter, Signature
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangChain reads the annotation
+from langchain_core.tools import StructuredTool, ToolException, create_schema_from_function
 from pydantic import ValidationError
 
 from tomldiary.agents.identity import checked_id, current_place, field_of
@@ -29,7 +29,6 @@ from tomldiary.agents.verbs import (
     MemoryVerbs,
     Verb,
     naming_categories,
-    parameters_of,
 )
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.constraints import explained
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Generator, Mapping
 
+    from langchain_core.utils.pydantic import TypeBaseModel
     from pydantic.v1 import ValidationError as ValidationErrorV1
 
     from tomldiary.agents.answers import Answer
@@ -167,20 +167,20 @@ def _tool(
     async def arun(*texts: str, config: RunnableConfig, **arguments: Any) -> tuple[str, Any]:
         return await in_thread(run, *texts, config=config, **arguments)
 
-    given = Parameter("config", Parameter.KEYWORD_ONLY, annotation=RunnableConfig)
-    parameters = [*parameters_of(verb), given]
-    for each in (run, arun):
-        each.__doc__ = getattr(MemoryVerbs, verb).__doc__
-        each.__annotations__ = {one.name: one.annotation for one in parameters}
-        each.__signature__ = Signature(parameters)
-    tool = _Tool.from_function(
-        run,
-        arun,
+    schema = _arguments(verb, name)
+    return _Tool(
         name=name,
-        parse_docstring=True,
+        description=f"{description or schema.__doc__} {note}".strip(),
+        args_schema=schema,
+        func=run,
+        coroutine=arun,
         response_format="content_and_artifact",
         handle_tool_error=True,
         handle_validation_error=unfit,
     )
-    tool.description = f"{description or tool.description} {note}".strip()
-    return tool
+
+
+@lru_cache
+def _arguments(verb: str, name: str) -> TypeBaseModel:
+    """Return the model of a tool's arguments; all tools of a name share it, because LangChain makes it slowly."""
+    return create_schema_from_function(name, getattr(MemoryVerbs, verb), parse_docstring=True)

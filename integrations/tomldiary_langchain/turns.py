@@ -175,16 +175,15 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
     """
     if not (turn.asked or turn.behind):
         return []
-    thread = _spoken(messages)
     first = turn.behind or turn.ids[0]
-    start = next((n for n, one in enumerate(thread) if one.id and one.id == first), None)
+    start = next((n for n, one in enumerate(messages) if one.id and one.id == first), None)
     if start is None:
-        rest = [one for one in thread if one.id not in turn.ids_before]
+        rest = [one for one in _spoken(messages) if one.id not in turn.ids_before]
         answers = [one._replace(calls=()) for one in rest if one.by == "assistant"]
         said = [*turn.asked, *answers[-1:], *(one for one in rest[-1:] if one.by == "tool")]
     else:
         not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
-        said = own_part(thread[start + bool(turn.behind) :], not_of_it)
+        said = own_part(_spoken(messages[start + bool(turn.behind) :]), not_of_it)
     if structured is not None and said and said[-1].by == "tool":
         said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
     return said

@@ -312,6 +312,12 @@ def test_names_and_descriptions_of_tools_can_be_replaced(diary):
     assert (answer.name, answer.artifact[0]["text"]) == ("search_diary", "tea")
 
 
+def test_tools_of_one_name_share_the_model_of_their_arguments(diary):
+    # LangChain takes 30 ms for those of all tools, and a host may make tools for each request.
+    one, other = diary_tools(diary, "alice"), diary_tools(Diary("memory:"), "bob")
+    assert [tool.args_schema for tool in one] == [tool.args_schema for tool in other]
+
+
 @pytest.mark.parametrize("option", [{"tools": ["rm"]}, {"tools": "some"}, {"names": {"rm": "x"}},
                                     {"descriptions": {"rm": "x"}}])  # fmt: skip
 def test_an_unknown_tool_is_refused(diary, option):

@@ -12,7 +12,6 @@ import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
 from openai_server import OpenAIServer, Step, broken
@@ -132,6 +131,8 @@ def answered(finish_reason="stop", refusal=None):
 
 
 def turn_of(server, retry=None):
+    from langchain_openai import ChatOpenAI  # noqa: PLC0415 - slow to import
+
     model = ChatOpenAI(model="m", api_key="x", base_url=server.url, max_retries=0)
     writer = MemoryWriter(Diary("memory:", agent=model), retry=retry)
     with writer:

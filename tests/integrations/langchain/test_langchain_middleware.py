@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ from langchain.agents.middleware import (
     ModelRetryMiddleware,
     SummarizationMiddleware,
 )
+from langchain.tools import tool
 from langchain_core.messages import (
     AIMessage,
     HumanMessage,
@@ -32,8 +30,10 @@ from langchain_core.messages import (
 )
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
+import programs
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
@@ -99,6 +99,12 @@ def talk(agent, given, config=None, mode="invoke", **more):
 
 def memories(messages):
     return [one for one in messages if "<user_memory" in str(one.content)]
+
+
+@tool
+def noop() -> str:
+    """Do nothing."""
+    return "done"
 
 
 # What the model sees, and what nobody else does
@@ -407,11 +413,6 @@ def test_memory_that_a_client_sends_back_is_not_extracted(diary, writer, keeps_m
     [shown] = memories(model.asked[0])
     talk(agent, [HumanMessage("I like rain."), shown if keeps_marks else HumanMessage(shown.text)])
     assert writer.said == [("Hello", "ok"), ("I like rain.", "ok")]
-
-
-def noop() -> str:
-    """Do nothing."""
-    return "done"
 
 
 def test_a_removed_question_is_not_replaced_by_an_older_one(diary, writer):
@@ -736,6 +737,32 @@ def test_the_first_place_that_names_a_user_is_used(diary, writer, mode, explicit
     assert [one.text for one in diary.user(user).preferences("likes").values()][-1] == "tea"
 
 
+@both
+def test_a_run_within_another_has_the_user_of_its_own_context(diary, writer, mode):
+    inner = create_agent(Scripted(answers=[OK]), middleware=[DiaryMiddleware(diary, writer=writer)])
+
+    def call(_):
+        talk(inner, "Hello", mode=mode, context=Context("bob"))
+
+    outer = StateGraph(MessagesState, context_schema=Context).add_node("call", call)
+    talk(outer.add_edge(START, "call").compile(), "Hi", context=Context("alice"))
+    assert [turn.user_id for turn in writer.turns] == ["bob"]
+
+
+@both
+def test_a_run_within_another_with_its_own_settings_needs_a_user(diary, writer, mode):
+    inner = create_agent(Scripted(answers=[OK]), middleware=[DiaryMiddleware(diary, writer=writer)])
+
+    def call(_):
+        with pytest.raises(IdentifierError, match="the user is not known"):
+            talk(inner, "Hello", {"configurable": {"thread_id": "t"}}, mode)
+        talk(inner, "Hello", {"configurable": {"thread_id": "t", "user_id": "alice"}}, mode)
+
+    outer = StateGraph(MessagesState, context_schema=Context).add_node("call", call)
+    talk(outer.add_edge(START, "call").compile(), "Hi", context=Context("alice"))
+    assert [turn.user_id for turn in writer.turns] == ["alice"]
+
+
 def test_a_user_in_the_state_is_found_by_a_function(diary, writer):
     class State(AgentState):
         customer: str
@@ -850,13 +877,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
+    done = programs.run("-c", program, tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[:2] == ["tea", "1"]

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from langchain.agents import create_agent
-from langchain_anthropic import ChatAnthropic
-from langchain_openai import ChatOpenAI
 
+import programs
 from provider_server import provider_server, retry_soon
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter, RetryPolicy
 from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware
 
-TURNS = 12
+if TYPE_CHECKING:
+    from langchain_anthropic import ChatAnthropic
+    from langchain_openai import ChatOpenAI
+
+TURNS = 6
 _RETRIES = 5  # of the provider's client, for connections that the server reset
 
 
 def _openai(url: str) -> ChatOpenAI:
+    from langchain_openai import ChatOpenAI  # noqa: PLC0415 - slow to import
+
     return ChatOpenAI(model="gpt-5-mini", api_key="x", base_url=f"{url}/v1", max_retries=_RETRIES)
 
 
 def _anthropic(url: str) -> ChatAnthropic:
+    from langchain_anthropic import ChatAnthropic  # noqa: PLC0415 - slow to import
+
     return ChatAnthropic(model="claude-haiku-4-5", api_key="x", base_url=url, max_retries=_RETRIES)
 
 
@@ -42,7 +48,7 @@ def server(monkeypatch):
 
 async def _close(model) -> None:
     """Close the connections that all models of one server share; their libraries leave them open."""
-    is_openai = isinstance(model, ChatOpenAI)
+    is_openai = hasattr(model, "root_client")
     await (model.root_async_client if is_openai else model._async_client).close()
     (model.root_client if is_openai else model._client).close()
 
@@ -141,7 +147,6 @@ def test_turns_of_concurrent_runs_are_kept(tmp_path, chat_model, server):
 
 _HANGS = """
 import sys, threading
-sys.path[:0] = {path!r}
 from scripted_chat import Scripted
 from tomldiary import Diary, MemoryWriter
 
@@ -161,10 +166,8 @@ print(writer.close_sync(timeout=0)["pending"])
 
 def test_a_hanging_model_does_not_keep_the_process_alive(tmp_path):
     turn = "__import__('tomldiary').Turn('ann', 's', 'I like tea.', 'ok')"
-    code = _HANGS.format(path=sys.path, folder=str(tmp_path), turn=turn)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    code = _HANGS.format(folder=str(tmp_path), turn=turn)
+    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
     assert done.stdout == "1\n"
 
 

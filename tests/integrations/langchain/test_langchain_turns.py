@@ -290,16 +290,19 @@ def test_words_of_a_run_whose_process_was_killed_join_the_next_message(
     assert writer.said == [said]
 
 
-def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
-    @tool
-    def ask_user(question: str, runtime: ToolRuntime) -> Command[Any]:
-        """Ask."""
-        said = HumanMessage(interrupt(question))
-        result = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
-        return Command(update={"messages": [result, said]})
+@tool
+def ask_user(question: str, runtime: ToolRuntime) -> Command[Any]:
+    """Ask."""
+    said = HumanMessage(interrupt(question))
+    result = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
+    return Command(update={"messages": [result, said]})
 
-    asks = calling(("ask_user", {"question": "Any allergies?"}))
-    agent = agent_of(writer, asks, OK, tools=[ask_user], checkpointer=InMemorySaver())
+
+ASKS = calling(("ask_user", {"question": "Any allergies?"}))
+
+
+def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
+    agent = agent_of(writer, ASKS, OK, tools=[ask_user], checkpointer=InMemorySaver())
     talk(agent, "Book me a table.", THREAD)
     talk(agent, Command(resume="Yes, walnuts."), THREAD)
     talk(agent, "Thanks.", THREAD)
@@ -710,6 +713,22 @@ def test_equal_words_of_a_job_over_threads_are_a_turn_in_each(writer):
     assert [(turn.session_id, turn.user_msg) for turn in writer.turns] == [
         ("t1", "Hello"), ("t2", "Hello"), ("t3", "Hello"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("keeps_thread", [False, True])
+def test_equal_words_in_one_job_after_a_retry_are_a_turn_of_their_own(writer, keeps_thread):
+    agent = agent_of(writer, Down(), OK, OK)
+
+    def job(_):
+        thread = []
+        for text in ["yes", "yes", "yes"]:
+            with suppress(Down):
+                said = talk(agent, [*thread, HumanMessage(text)], THREAD)["messages"]
+                thread = said if keeps_thread else []
+
+    RunnableLambda(job).invoke({})
+    retried = [("failed", "yes", ""), ("completed", "", "ok")]
+    assert ended(writer) == [*retried, ("completed", "yes", "ok")]
 
 
 def test_a_chat_goes_on_in_the_session_of_its_first_attempt(writer):
@@ -1157,6 +1176,43 @@ def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer
     assert (len(model.asked), paid) == (1, [])
     talk(agent(), None, in_room("ann"), mode)
     assert said_by(writer) == [("ann", "I am Ann.", "ok")]
+
+
+@both
+def test_words_that_a_tool_got_of_another_user_are_no_part_of_a_turn(writer, mode):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[ASKS, Down(), OK])
+    agent = create_agent(model, [ask_user], middleware=[memory], checkpointer=InMemorySaver())
+    talk(agent, "I am Ann.", in_room("ann"), mode)
+    with pytest.raises(Down):
+        talk(agent, Command(resume="No walnuts."), in_room("ann"), mode)
+    talk(agent, "I am Bob.", in_room("bob"), mode)
+    assert said_by(writer) == [
+        ("ann", "I am Ann.\n\nNo walnuts.", ""),
+        ("bob", "I am Bob.", "ok"),
+    ]
+
+
+@both
+def test_a_run_with_words_that_a_tool_got_is_resumed_by_their_user_alone(mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    model, saver = Scripted(answers=[ASKS, NOOP, OK]), InMemorySaver()
+
+    def resume(user, given):
+        with Recording(Diary("memory:", agent="rules")) as own:  # as another process
+            memory = DiaryMiddleware(own.diary, writer=own)
+            agent = create_agent(
+                model, [ask_user, noop], middleware=[memory, approval], checkpointer=saver
+            )
+            talk(agent, given, in_room(user), mode)
+            return said_by(own)
+
+    resume("ann", "I am Ann.")
+    resume("ann", Command(resume="No walnuts."))
+    approved = Command(resume={"decisions": [{"type": "approve"}]})
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        resume("bob", approved)
+    assert resume("ann", approved) == [("ann", "I am Ann.\n\nNo walnuts.", "ok")]
 
 
 @both

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import subprocess
-import sys
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +20,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
+import programs
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError
 from tomldiary_langgraph import Memory, extract_node, recall_node
@@ -279,9 +278,7 @@ def test_a_state_that_drops_the_memory_is_shown_without_logging(tmp_path):
         "for _ in range(2):\n"
         "    graph.invoke({'messages': [('user', 'Hello')]}, {'configurable': {'user_id': 'alice'}})\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
-    )
+    done = programs.run("-c", program, imported=programs.FRAMEWORKS, check=True)
     assert done.stderr.count("the graph's state has no field 'memory'") == 1
 
 

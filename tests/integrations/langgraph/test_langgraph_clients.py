@@ -8,8 +8,6 @@ import json
 import operator
 import os
 import re
-import subprocess
-import sys
 import threading
 import tomllib
 import warnings
@@ -31,6 +29,7 @@ from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send
 
+import programs
 from processes import STRICT
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary
@@ -150,14 +149,8 @@ def test_an_invalid_call_fails_alone_and_a_get_sees_an_earlier_put(store):
 
 
 def example(name, *arguments, strict=True, **env):
-    done = subprocess.run(
-        [sys.executable, *(STRICT if strict else ()), EXAMPLES / name, *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'integrations'}", **env},
-        timeout=120,
-        check=False,
-    )
+    line = [*(STRICT if strict else ()), EXAMPLES / name, *arguments]
+    done = programs.run(*line, imported=programs.FRAMEWORKS, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -1075,6 +1075,19 @@ def test_two_nodes_of_a_graph_record_each_message_once(kind):
     assert noted.turns == [("t1", "I like tea.", "Plan."), ("t1", "", "Done.")]
 
 
+def test_a_tool_s_result_without_an_id_is_no_answer_of_a_later_node():
+    diary = Diary("memory:", agent=(noted := Noted()))
+    look_up = [calling(("look", {})), ToolMessage("secret", tool_call_id="c0")]
+    nodes = [
+        ("tools", lambda _: {"messages": look_up}),
+        ("answer", lambda _: {"messages": [AIMessage("ok", id="1")]}),  # models give ids
+        ("first", extract_node(diary)),
+        ("last", extract_node(diary)),
+    ]
+    run(graph_of(nodes, state=WithoutIds), "I like tea.", ALICE, "sync")
+    assert noted.turns == [("t1", "I like tea.", "ok"), ("t1", "I like tea.", "")]
+
+
 @recorded
 def test_a_turn_whose_recording_failed_is_recorded_by_the_next_node(kind):
     diary = Diary("memory:", agent=(noted := Noted()))
