@@ -33,6 +33,9 @@ class Enforcement:
         self._engine.check = rules.apply
         if rules.has_times:
             self._engine.sweep = rules.sweep
+            self._engine.kept = lambda name, document: rules.kept(
+                name, document, self._engine.now()
+            )
         self._engine.guards[collection.partition("/")[0]] = rules.undo_edits
 
     def _report_edit(self, user: str, kind: str, before: Document, after: Document) -> None:

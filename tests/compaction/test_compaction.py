@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from pydantic import BaseModel
 
+import programs
 from tomldiary import CompactionConfig, Diary, PreferenceItem
 from tomldiary.compaction import tools
 from tomldiary.compaction.draft import CompactionDeps, CompactionStats
@@ -394,7 +395,7 @@ def test_counts_of_another_process_during_compaction_are_kept(tmp_path):
     def slow(deps):
         deps.rewrite_preference_block("likes/pref001", text="tea, mostly green")
         deps.rewrite_conversation_block("s", summary="About tea.")
-        subprocess.run([sys.executable, "-c", BOOST, str(tmp_path)], check=True)
+        programs.run("-c", BOOST, tmp_path, check=True)
 
     diary = diary_at(tmp_path, Recording(slow), total_char_threshold=1)
     diary.compaction_config.compact_preferences = True

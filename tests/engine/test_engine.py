@@ -8,8 +8,6 @@ import gc
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 import tomllib
@@ -17,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import programs
 from capabilities import needs_exchange
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
@@ -56,12 +55,7 @@ def texts(folder, user="alice", category="likes"):
 
 
 def start(folder, name, count):
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder), name, str(count)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return programs.start("-c", WRITER, folder, name, count)
 
 
 def records(folder):
@@ -73,7 +67,6 @@ def test_four_processes_on_one_user_lose_nothing(tmp_path):
     writers = [start(tmp_path, f"writer {name}", 60) for name in "abcd"]
     for writer in writers:
         writer.stdin.write("go\n")
-        writer.stdin.flush()
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
@@ -479,24 +472,16 @@ def test_a_lock_held_too_long_is_a_timeout(tmp_path):
         pytest.raises(LockTimeout, match="locked by another"),
     ):
         diary.user("alice").upsert_preference("likes", "tea")
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            (
-                "import sys; from tomldiary.backends import LocalBackend\n"
-                f"with LocalBackend({str(tmp_path)!r}).lock('alice', 1):\n"
-                "    print('held', flush=True); sys.stdin.readline()"
-            ),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    code = (
+        "import sys; from tomldiary.backends import LocalBackend\n"
+        f"with LocalBackend({str(tmp_path)!r}).lock('alice', 1):\n"
+        "    print('held', flush=True); sys.stdin.readline()"
     )
+    holder = programs.start("-c", code)
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(LockTimeout):
         diary.user("alice").upsert_preference("likes", "tea")
-    holder.send_signal(signal.SIGKILL)
+    holder.kill()
     holder.communicate()
     diary.user("alice").upsert_preference("likes", "tea")  # the dead holder's lock is free at once
 
@@ -509,9 +494,9 @@ def test_a_process_with_long_transactions_lets_others_in_between(tmp_path):
         "    with backend.lock('alice', 60):\n"
         "        print('held', flush=True); time.sleep(0.15)  # as if an editor were saving\n"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
+    holder = programs.start("-c", code, tmp_path)
     try:
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline() == "held\n"
         alice = Diary(tmp_path, agent="rules", lock_timeout=3).user("alice")
         for number in range(4):
             alice.upsert_preference("likes", f"thing {number}")
@@ -529,9 +514,7 @@ def test_a_forked_child_takes_locks_of_its_own(tmp_path):
             f"d = Diary({str(tmp_path)!r}, agent='rules', lock_timeout=0.05)\n"
             "try:\n    d.user('alice').upsert_preference('likes', 'x')\nexcept LockTimeout:\n    print('waited')"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True
-        )
+        done = programs.run("-c", script, check=True)
         assert done.stdout == "waited\n"
         child = os.fork()
         if child == 0:

@@ -228,6 +228,29 @@ def test_a_write_finds_no_entry_that_is_over(diary, alice):
     assert alice.facts.get("note/a").data.text == "new"
 
 
+@pytest.mark.parametrize("said", ["old walnut", "new walnut"])
+def test_an_extractor_gets_no_entry_that_is_over(tmp_path, said):
+    def extract(message, *, deps):
+        assert "old walnut" not in message.replace(deps.user_msg, "")
+        deps.upsert("likes", "pref001", deps.user_msg, [])
+
+    diary = Diary(tmp_path, agent=extract, max_prefs_per_category=1)
+    diary.constrain("preferences/likes", Constraint(ttl=timedelta(days=30)))
+    ann = diary.user("ann")
+    ann.upsert_preference("likes", "old walnut", now=OLD)
+    assert ann.add_turn(said, "Noted.", session_id="s").skipped == []
+    assert [item.text for item in ann.preferences("likes").values()] == [said]
+
+
+def test_no_episode_that_is_over_is_consolidated(diary, alice):
+    diary.constrain("episodes", Constraint(ttl=timedelta(days=30)))
+    with alice.transaction():
+        alice.episodes.add("I love walnuts.", "", now=OLD)
+        alice.episodes.add("I love chess.", "")
+    assert alice.consolidate().read == 1
+    assert [item.text for item in alice.preferences("likes").values()] == ["I love chess."]
+
+
 def test_an_entry_that_replaces_one_that_is_over_obeys_the_rule(diary, alice):
     rule = Constraint(ttl=timedelta(days=30), required="text", limit=1)
     diary.constrain("items/work", rule)

@@ -19,6 +19,7 @@ from tomldiary.errors import DiaryError, ExtractorUnusable
 from tomldiary.extraction.tools import commit_fact
 from waiting import until
 
+REFUSED = "an extractor or a compactor cannot flush or close its own writer"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -107,6 +108,33 @@ def test_a_bad_episode_keeps_out_no_other_and_is_tried_again(alice, cities):
     cities.poisoned = set()
     assert alice.consolidate().read == 1
     assert cities.read == ["Paris", "Tokyo", "Oslo", "Paris", "Paris"]
+    assert homes(alice) == ["Oslo"]
+
+
+class Panic(BaseException):
+    """What a library written in Rust raises when it fails."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, Panic])
+def test_an_error_that_is_no_exception_keeps_out_no_other_episode(alice, cities, error):
+    async def fail(city):
+        if city == "Paris":
+            raise error
+
+    cities.pause = fail
+    done = alice.consolidate()
+    assert (done.read, len(done.failed)) == (2, 1)
+
+
+def test_an_episode_that_a_strict_hook_refuses_keeps_out_no_other(alice, diary):
+    def refuse(changes):
+        if any("likes Paris" in change.text for change in changes):
+            raise ValueError
+
+    diary.hooks.add(refuse, name="policy", strict=True)
+    done = alice.consolidate()
+    diary.hooks.close()
+    assert (done.read, len(done.failed)) == (2, 1)
     assert homes(alice) == ["Oslo"]
 
 
@@ -266,6 +294,21 @@ def test_a_writer_consolidates_in_the_background(alice, diary):
         writer.consolidate("alice")
 
 
+def test_an_extractor_that_flushes_in_a_consolidation_gets_an_error(alice, diary, cities):
+    errors = []
+
+    async def flush(city):
+        try:
+            writer.flush(5)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    cities.pause = flush
+    with MemoryWriter(diary) as writer:
+        assert writer.consolidate("alice").result(30).read == 3
+    assert [error.partition(",")[0] for error in errors] == [REFUSED] * 3
+
+
 def test_a_writer_that_another_thread_closes_still_consolidates(alice, diary):
     writer = MemoryWriter(diary)
     closing = threading.Thread(target=writer.close_sync)
@@ -356,6 +399,18 @@ def test_a_writer_gives_up_on_a_bad_episode_and_reads_the_others(alice, diary, c
     assert cities.read.count("Paris") == 5
     cities.poisoned = set()
     assert alice.consolidate().read == 1
+
+
+def test_a_writer_serves_other_users_after_an_exit_of_the_extractor(alice, diary, cities):
+    async def leave(city):
+        if city == "Paris":
+            raise SystemExit
+
+    cities.pause = leave
+    diary.user("bob").episodes.add("I live in Rome", "Noted.", session_id="s")
+    with MemoryWriter(diary, consolidate_every=100) as writer:
+        assert writer.flush(30)
+    assert cities.read == ["Paris", "Rome"]
 
 
 def test_a_writer_asks_a_model_that_is_down_once_and_waits(alice, diary, cities):

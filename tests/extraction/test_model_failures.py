@@ -7,18 +7,16 @@ import json
 import socket
 import threading
 import time
+from importlib.util import find_spec
 
 import httpx
 import pytest
 
 pytest.importorskip("pydantic_ai")
-pytest.importorskip("openai")
 
 from pydantic_ai import Agent, models
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 
 from openai_server import OpenAIServer, Step, broken, calls, closed_url, resets, says, slow, status
@@ -27,6 +25,7 @@ from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary.extraction.failures import explained
 from tomldiary_pydantic_ai import extractor_agent
 
+pytestmark = pytest.mark.skipif(find_spec("openai") is None, reason="needs the extra openai")
 SECRET = "sk-very-secret-0123456789"  # noqa: S105 - not a real one
 LIKES_TANGO = calls(("upsert_preference", {"category": "likes", "text": "loves tango"}))
 
@@ -38,6 +37,9 @@ def _requests_to_loopback(monkeypatch):
 
 
 def model_at(url):
+    from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - slow to import
+    from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - slow to import
+
     return OpenAIChatModel("any", provider=OpenAIProvider(base_url=url, api_key=SECRET))
 
 

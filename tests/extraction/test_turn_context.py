@@ -6,13 +6,12 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime
 
 import pytest
 
+import programs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import InvalidValue
@@ -187,7 +186,7 @@ os._exit(9)
 
 
 def test_the_context_of_a_turn_survives_a_crash(tmp_path):
-    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
+    programs.run("-c", CRASH, tmp_path)
     diary = Diary(tmp_path, agent="rules")
     with MemoryWriter(diary) as writer:
         assert writer.flush(30)
@@ -195,7 +194,7 @@ def test_the_context_of_a_turn_survives_a_crash(tmp_path):
 
 
 def test_a_queued_turn_is_extracted_at_its_own_time(tmp_path):
-    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
+    programs.run("-c", CRASH, tmp_path)
     later, reader = datetime.now(UTC), Reader()
     with MemoryWriter(Diary(tmp_path, agent=reader)) as writer:
         assert writer.flush(30)
@@ -214,7 +213,7 @@ def test_a_forked_child_can_extract_turns():
 
 
 def test_forgetting_removes_the_context_of_queued_turns(tmp_path):
-    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
+    programs.run("-c", CRASH, tmp_path)
     [journal] = (tmp_path / ".tomldiary" / "journal").rglob("*.toml")
     assert "Do you have allergies?" in journal.read_text()
     reader = Reader()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import programs
 from hooked_writer import open_index
 from tomldiary import Diary
 
@@ -26,16 +25,11 @@ def killed_runs(tmp_path, kind, runs, mode):
     folder, path = tmp_path / "memories", str(tmp_path / "index")
     choose, drifts = random.Random(11), []
     for run in range(runs):
-        process = subprocess.Popen(
-            [sys.executable, str(WRITER), str(folder), path, kind, str(run), mode],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        process = programs.start(WRITER, folder, path, kind, run, mode)
         assert process.stdout.readline() == "ready\n"
         time.sleep(choose.uniform(0.05, 0.5))
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.communicate()
         with open_index(kind, path) as index, Diary(folder, agent="rules") as diary:
             diary.hooks.add(index, name="index", poll=0.2)
             assert diary.hooks.flush(60)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from outside_index import ScriptedIndex
 from six_verbs import SixVerbs
-from tomldiary import Diary
+from tomldiary import Constraint, Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import HookError, InvalidValue, NestedTransaction, NotSupported, UnknownEntry
+from tomldiary.errors import (
+    BackendError,
+    HookError,
+    InvalidValue,
+    NestedTransaction,
+    NotSupported,
+    UnknownEntry,
+)
 from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.delivery import Cursor, Cursors, Delivery
 from tomldiary.runtime.sources import HOOKS
@@ -366,6 +374,18 @@ def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):
     ]
 
 
+def test_a_hook_finds_and_keeps_no_entry_that_is_over(diary, index):
+    diary.constrain("blocks", Constraint(ttl=timedelta(days=30)))
+    diary.hooks.add(index, name="index")
+    diary.user("alice").blocks.set("persona", "kind")
+    assert diary.hooks.flush()
+    assert diary.hooks.search("index", "kind", user_id="alice")
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(days=31)
+    assert diary.hooks.search("index", "kind", user_id="alice") == []
+    assert diary.hooks.reconcile("index").removed == 1
+    assert not index.entries
+
+
 def test_a_search_of_a_hook_may_return_none(diary, index):
     diary.hooks.add(index, name="index")
     index.search = lambda query, *, user, limit: None
@@ -483,6 +503,26 @@ def test_changes_of_another_process_are_found_without_a_word(tmp_path, index):
         Diary(tmp_path, agent="rules").user("alice").blocks.set("other", "process")
         until(lambda: index.entries)
     assert index.texts("alice") == {"blocks/other": "process"}
+
+
+def test_a_user_who_cannot_be_read_keeps_back_no_other_user(tmp_path, index, monkeypatch):
+    with Diary(tmp_path, agent="rules") as diary:
+        for user in ("alice", "bob"):
+            diary.user(user).blocks.set("persona", user)
+        backend = diary.engine.backend
+        read = backend.last_record
+
+        def last_record(user):
+            if user == "alice":
+                raise BackendError("history cannot be read")
+            return read(user)
+
+        monkeypatch.setattr(backend, "last_record", last_record)
+        diary.hooks.add(index, name="index", poll=0.05)
+        until(lambda: index.entries)
+        assert index.texts("bob") == {"blocks/persona": "bob"}
+        until(lambda: diary.hooks.stats()["index"]["failing"] == 1)
+        assert not diary.hooks.flush(0.1)
 
 
 def test_long_and_odd_user_ids_have_cursors(tmp_path, index):

@@ -53,6 +53,15 @@ class Contact(BaseModel):
     note: str = ""
 
 
+class Mailed(BaseModel):
+    text: str
+
+
+class Law(BaseModel):
+    name: str
+    text: str
+
+
 def remember(diary, alice):
     assert "Noted" in MemoryVerbs(alice, "s").remember(SAID, "likes", [CANARY])
     return alice.preferences("likes")["pref001"].text
@@ -323,3 +332,44 @@ def test_a_fact_whose_key_is_a_secret_is_found_by_it(tmp_path, is_temporal):
         assert user.facts.get(f"contact/{CANARY}") is not None
         assert (user.blocks["bo@example.org"].text, user.problems()) == (KEPT, [])
     assert b"4111 1111" not in everything(tmp_path)
+
+
+def test_facts_that_are_equal_once_redacted_are_equal(tmp_path):
+    diary = Diary(tmp_path, agent="rules", redact=True)
+    diary.register_schema("mailed", Mailed)
+    diary.register_schema("law", Law, Constraint(singleton_key="name", immutable=True))
+    diary.register_schema("contact", Contact, Constraint(singleton_key="name", temporal=True))
+    alice = diary.user("alice")
+    for _ in range(2):
+        alice.facts.commit(Mailed(text=SAID))
+        alice.facts.commit(Law(name="n", text=SAID))
+        alice.facts.commit(Contact(name="Anna", note=SAID))
+        alice.facts.update("contact/Anna", {"note": SAID})
+        alice.upsert_preference("likes", "mail", contexts=[CANARY, "home"])
+    assert alice.facts.count(include_ended=True) == 3
+    [liked] = alice.preferences("likes").values()
+    assert liked.contexts == ["[redacted: email]", "home"]
+
+
+def test_an_update_with_a_secret_that_was_stored_redacts_it(tmp_path):
+    for redact in (False, True):
+        diary = Diary(tmp_path, agent="rules", redact=redact)
+        diary.register_schema("contact", Contact, Constraint(singleton_key="name"))
+        alice = diary.user("alice")
+        if not redact:
+            alice.facts.commit(Contact(name="Anna", note=SAID))
+    alice.facts.update("contact/Anna", {"note": SAID})
+    assert alice.facts.get("contact/Anna").data.note == KEPT
+
+
+def test_an_extractor_keeps_facts_with_secrets_as_keys_apart(tmp_path):
+    async def run(message, *, deps):
+        deps.commit_fact("contact", {"name": CANARY, "note": SAID})
+        deps.commit_fact("contact", {"name": "bo@example.org", "note": SAID})
+
+    diary = Diary(tmp_path, agent=run, redact=True)
+    diary.register_schema("contact", Contact, Constraint(singleton_key="name"))
+    alice = diary.user("alice")
+    alice.add_turn("Hi.", "Hi.", session_id="s")
+    found = {fact.id: fact.data.note for fact in alice.facts.query("contact")}
+    assert found == dict.fromkeys([f"contact/{CANARY}", "contact/bo@example.org"], KEPT)

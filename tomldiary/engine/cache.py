@@ -78,6 +78,8 @@ class DocumentCache:
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., bool]] = {}
         """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Enforcement`."""
+        self.kept: Callable[[str, Document], Document] = lambda _, document: document
+        """Returns a document, or all parts of a kind as one, without expired entries."""
         self.on_edit: Callable[[str, str, Document, Document], None] | None = None
         """Called with each new hand edit that was read: user, name, the document before it, and the edited one."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
@@ -118,14 +120,15 @@ class DocumentCache:
         return self.join(user, kind, parts)
 
     def draft(self, user: str, kind: str) -> JoinedEdit:
-        """Return an edit of all entries of a kind as values only, which is never stored.
+        """Return an edit of all entries of a kind as values only, without expired ones; it is never stored.
 
         Raises:
             DocumentError: As `document`.
         """
         with self.reading():
             parts: dict[str, Any] = {
-                part: ValueEdit(self.document(user, part)) for part in self.parts(user, kind)
+                part: ValueEdit(self.kept(part, self.document(user, part)))
+                for part in self.parts(user, kind)
             }
         return JoinedEdit(KINDS[kind], parts, parts.__getitem__, None)
 

@@ -21,11 +21,18 @@ from tomldiary.entries.episodes import (
     to_episode,
 )
 from tomldiary.entries.facts import ALWAYS
-from tomldiary.errors import DiaryError, ExtractionError, ExtractorUnusable, Forgotten, MissingExtra
+from tomldiary.errors import (
+    DiaryError,
+    ExtractionError,
+    ExtractorUnusable,
+    Forgotten,
+    HookError,
+    MissingExtra,
+)
 from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, is_stopped
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import checked_flag, checked_limit, timestamp
 
@@ -79,7 +86,7 @@ async def consolidate(
     limit: int | None = None,
     include_read: bool = False,
     attempts: int | None = None,
-    ends_at: Callable[[ExtractionError], bool] | None = None,
+    ends_at: Callable[[DiaryError], bool] | None = None,
 ) -> Consolidated:
     """Read the episodes that were not read yet, and store the results of the diary's extractor.
 
@@ -112,7 +119,7 @@ async def consolidate(
             applied = await _read(diary, user_id, each)
         except (ExtractorUnusable, MissingExtra):
             raise
-        except ExtractionError as error:
+        except (ExtractionError, HookError) as error:
             cause = type(error.__cause__ or error).__name__
             _logger.warning("an episode could not be read: %s; it is tried again later", cause)
             await in_thread(_note_failure, diary, user_id, each, cause)
@@ -141,7 +148,7 @@ def _pending(
     rows = [
         (happened(entry), key, entry, document)
         for document in episode_kinds(listed)
-        for key, entry in episode_entries(engine.document(user_id, document))
+        for key, entry in episode_entries(engine.kept(document, engine.document(user_id, document)))
     ]
     for at, key, entry, document in sorted(rows, key=lambda row: row[:2]):
         episode = to_episode(key, entry)
@@ -189,7 +196,10 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
             return await diary.turns.run_extractor(message, deps)
     except (ExtractionError, ExtractorUnusable, MissingExtra):
         raise
-    except (DiaryError, TimeoutError, TypeError, ValueError) as error:
+    except BaseException as error:
+        # A model may raise any error, also a CancelledError of its own; none may stop the other episodes.
+        if isinstance(error, KeyboardInterrupt | SystemExit) or is_stopped():
+            raise
         raise ExtractionError(f"the episode could not be read ({type(error).__name__}).") from error
 
 

@@ -347,10 +347,9 @@ def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenan
         book.delete(operation.id)
         return operation.id
     schema = book.schema(operation.type)
-    fields = dict(operation.fields)
-    schema.check_fields(list(fields))
+    data = schema.checked_fields(dict(operation.fields))
     by = by._replace(confidence=operation.confidence)
-    return f"{schema.name}/{book.commit(schema, schema.checked(fields), by)}"
+    return f"{schema.name}/{book.commit(schema, data, by)}"
 
 
 def _upsert(
@@ -473,8 +472,12 @@ _NAMES = frozenset(
 """Fields of operations that name something, or what is stored."""
 
 
-def redacted(operations: Sequence[Operation], redact: Callable[[Any], Any]) -> list[Operation]:
-    """Return operations with every text redacted, but not names and values that the diary writes."""
+def redacted(
+    operations: Sequence[Operation],
+    redact: Callable[[Any], Any],
+    schemas: Mapping[str, FactSchema],
+) -> list[Operation]:
+    """Return operations with every text redacted, but not names, keys of facts and values that the diary writes."""
     fresh: list[Operation] = []
     for operation in operations:
         changes: dict[str, Any] = {}
@@ -482,8 +485,12 @@ def redacted(operations: Sequence[Operation], redact: Callable[[Any], Any]) -> l
             value = getattr(operation, each.name)
             if each.name in {"values", "fields"}:
                 pairs = cast("tuple[tuple[str, Any], ...]", value)
+                kept: tuple[str, ...] = ()
+                if isinstance(operation, CommitFact) and operation.type in schemas:
+                    kept = schemas[operation.type].key_fields(dict(pairs))
                 changes[each.name] = tuple(
-                    (key, said if key[:1] == "_" else redact(said)) for key, said in pairs
+                    (key, said if key[:1] == "_" or key in kept else redact(said))
+                    for key, said in pairs
                 )
             elif each.name not in _NAMES:
                 changes[each.name] = redact(value)

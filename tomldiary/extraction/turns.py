@@ -13,8 +13,9 @@ from tomldiary.engine.engine import is_erased
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
+from tomldiary.entries.facts import schema_named
 from tomldiary.entries.kinds import FACTS
-from tomldiary.errors import DiaryError, ExtractionError, Forgotten, SchemaError
+from tomldiary.errors import DiaryError, ExtractionError, Forgotten, InvalidValue, SchemaError
 from tomldiary.extraction.context import checked_exchanges, checked_turn, find_tool_writes
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import Extractor, ExtractorStats, resolve_extractor
@@ -22,8 +23,11 @@ from tomldiary.extraction.failures import explained
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.operations import (
     Applied,
+    CommitFact,
+    ForgetPreference,
     Operation,
     TurnOperation,
+    UpsertPreference,
     apply_turn,
     current_operation,
     redacted,
@@ -226,14 +230,14 @@ class Turns:
         rules = diary.turn_rules.preferences
         deps = MemoryDeps(
             engine.draft(user_id, "preferences"),
-            ValueEdit(engine.document(user_id, "conversations")),
+            ValueEdit(engine.kept("conversations", engine.document(user_id, "conversations"))),
             rules.categories, diary.schema_name, session_id, rules.limit, context_now,
             similarity=diary.similarity,
         )  # fmt: skip
         deps.preferences.rules = rules  # with the types of entries
         schemas = diary.fact_schemas
         if schemas:
-            stored = engine.readable(user_id, FACTS.name)
+            stored = engine.kept(FACTS.name, engine.readable(user_id, FACTS.name))
             deps.fact_schemas, deps.facts = schemas, FactRules(ValueEdit(stored), schemas)
         deps.user_id = user_id
         deps.descriptions = diary.descriptions
@@ -341,7 +345,26 @@ class Turns:
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
             ) from error
         redactor = self._diary.redactor
-        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
+        if redactor is None:
+            return deps.operations
+        return redacted(deps.operations, redactor.values, self._diary.fact_schemas)
+
+    def fits(self, operations: Sequence[Operation]) -> bool:
+        """Return whether recorded operations fit the schema, which may have changed since."""
+        categories, schemas = (
+            self._diary.turn_rules.preferences.categories,
+            self._diary.fact_schemas,
+        )
+        for each in operations:
+            if isinstance(each, UpsertPreference | ForgetPreference):
+                if each.category not in categories:
+                    return False
+            elif isinstance(each, CommitFact):
+                try:
+                    schema_named(schemas, each.type).checked_fields(dict(each.fields))
+                except (SchemaError, InvalidValue):
+                    return False
+        return True
 
     def commit(
         self,

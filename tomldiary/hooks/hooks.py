@@ -10,13 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of, wrong_type
+from tomldiary.errors import (
+    DiaryError,
+    InvalidValue,
+    LockTimeout,
+    UnknownEntry,
+    cause_of,
+    wrong_type,
+)
 from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.callables import is_async
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import (
     check_instance,
     checked_count,
@@ -155,7 +163,7 @@ class _Worker:
         """Find users with undelivered changes that are unknown here: of other processes, or from before a crash."""
         began, number = time.monotonic(), self._scans_asked
         try:
-            found = [user for user in self.delivery.users() if self.delivery.is_behind(user)]
+            found = [user for user in self.delivery.users() if self._may_be_behind(user)]
         except Exception as error:  # noqa: BLE001 - the next scan retries after a storage error
             self._note_failure(error)
             with self._changed:
@@ -169,6 +177,15 @@ class _Worker:
             is_asked = self._scans_asked > number
             self._next_scan = 0.0 if is_asked else time.monotonic() + max(self._poll, 20 * took)
             self._changed.notify_all()
+
+    def _may_be_behind(self, user: str) -> bool:
+        """Return whether to deliver to a user; the delivery to one whose data cannot be read fails, not the scan."""
+        try:
+            return self.delivery.is_behind(user)
+        except DatabaseLost:
+            raise  # no user can be read
+        except DiaryError:
+            return True
 
     def _deliver(self, user: str) -> None:
         with self._changed:
@@ -234,7 +251,7 @@ class Hooks:
         return self._worker(name).delivery.hook
 
     def _worker(self, name: str) -> _Worker:
-        found = self._workers.get(name)
+        found = self._workers.get(checked_text(name, "name"))
         if found is None:
             known = ", ".join(self._workers) or "none"
             raise UnknownEntry(f"the hook {name!r}", f"The hooks are: {known}.")

@@ -109,7 +109,7 @@ def entry_now(
 def entries_now(
     engine: Engine, user: str, end: Position, keys: Collection[str] | None = None
 ) -> dict[str, Change]:
-    """Return entries of a user by key, as changes of the type "state" by the last transaction.
+    """Return entries of a user by key, without expired ones, as changes of the type "state" by the last transaction.
 
     Args:
         engine: The engine of the diary.
@@ -122,7 +122,7 @@ def entries_now(
     for name in engine.kinds(user):
         kind = entry_kind(name)
         if not kind.is_private:
-            for path, entry in kind.tables(engine.document(user, name)).items():
+            for path, entry in kind.tables(engine.kept(name, engine.document(user, name))).items():
                 home = kind.home(name)
                 if keys is None or entry_key(path, home) in keys:
                     change = _change(user, end.epoch, record, home, path, None, _own(entry))
