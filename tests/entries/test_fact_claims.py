@@ -6,7 +6,7 @@ import pickle
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, Field
 
 from counted_models import counted
 from tomldiary import Constraint, Diary
@@ -216,3 +216,64 @@ def test_a_query_finds_a_key_of_numbers_by_an_equal_number(is_temporal):
     assert (
         alice.facts.count("size", {"number": 7}) == alice.facts.count("size", {"number": 7.0}) == 1
     )
+
+
+# Models of two versions of a program
+
+
+class Older(BaseModel):
+    role: str
+    food: str
+
+
+class Newer(BaseModel):
+    role: str
+    food: str
+    kcal: int = 0
+    place: str = Field("", validation_alias=AliasChoices("place", "shop"))
+
+
+@pytest.fixture
+def versions(tmp_path, is_temporal):
+    """The same user in an older and in a newer version of a program."""
+    found = []
+    for model in (Older, Newer):
+        diary = Diary(tmp_path)
+        diary.register_schema("diet", model, Constraint("role", temporal=is_temporal))
+        found.append(diary.user("alice").facts)
+    return found
+
+
+def test_an_update_keeps_the_fields_that_only_a_newer_version_has(versions):
+    old, new = versions
+    new.commit(Newer(role="user", food="rice", kcal=300, shop="Spar"))
+    old.update("diet/user", {"food": "soup"})
+    assert new.get("diet/user").data == Newer(role="user", food="soup", kcal=300, shop="Spar")
+
+
+def test_a_fact_that_an_older_version_says_again_is_not_changed(versions):
+    old, new = versions
+    key = new.commit(Newer(role="user", food="rice", kcal=300))
+    assert old.commit(Older(role="user", food="rice"), session_id="s2") == key
+    assert new.get(key).data.kcal == 300
+    old.commit(Older(role="user", food="soup"))
+    assert new.get("diet/user").data == Newer(role="user", food="soup")
+
+
+def test_a_fact_of_an_older_version_is_the_same_in_a_newer_one(versions, is_temporal):
+    old, new = versions
+    key = old.commit(Older(role="user", food="rice"))
+    assert new.commit(Newer(role="user", food="rice")) == key
+    if is_temporal:
+        new.update(key, {}, valid_to=datetime.now(UTC) + timedelta(days=1))
+    assert [fact.id for fact in new.query("diet", include_ended=True)] == [key]
+
+
+def test_an_update_removes_a_field_that_is_read_by_another_name(tmp_path, versions, is_temporal):
+    _, new = versions
+    new.commit("diet", {"role": "user", "food": "rice"})
+    file = tmp_path / "alice/facts.toml"
+    file.write_text(file.read_text().replace('place = ""', 'shop = "Spar"'))
+    new.update("diet/user", {"food": "soup"})
+    assert new.get("diet/user").data.place == "Spar"
+    assert file.read_text().count("shop") == is_temporal  # in the interval before

@@ -597,6 +597,28 @@ def test_updating_a_temporal_fact_ends_the_interval_that_holds(alice):
         alice.commit(Diet(role="user", food="vegan"), valid_from=day(2))
 
 
+def test_a_diary_without_the_type_shows_only_the_facts_that_hold(alice, diary, tmp_path):
+    for number, city in ((1, "Paris"), (3, "Rome")):
+        alice.commit(Home(who="user", city=city), valid_from=day(number))
+    alice.commit(Home(who="user@2020-01-01", city="Bern"), valid_from=day(1))
+    alice.commit(Diet(role="cook@2020-01-01", food="stew"))
+    alice.commit(Diet(role="cook@2020-01-02", food="soup"))
+    alice.commit(Likes(what="tea"), valid_from=day(1))
+    alice.commit(Likes(what="jazz"), valid_from=day(2))
+    other = Diary(tmp_path, agent="rules").user("alice")
+    assert other.render() == alice.render()
+    hits = [{hit.text for hit in each.recall("user cook tea jazz")} for each in (alice, other)]
+    assert hits[0] == hits[1]
+    assert not any("Paris" in text for text in hits[1])
+    assert (
+        other.profile()["facts"] == alice.profile()["facts"] == {"home": 2, "diet": 2, "likes": 2}
+    )
+    assert other.why("facts/home/user").text == "who = user, city = Rome"
+    assert other.why("facts/diet/cook@2020-01-01").text == "role = cook@2020-01-01, food = stew"
+    past = ("Paris" in each.render(valid_at=day(2)) for each in (alice, other))
+    assert all(past)
+
+
 def test_temporal_facts_without_a_singleton_key_hold_side_by_side(alice):
     for what in ("pizza", "sushi", "ramen", "pizza"):
         alice.commit(Likes(what=what))

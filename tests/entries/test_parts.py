@@ -7,8 +7,6 @@ import gc
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import tomllib
 from datetime import UTC, datetime, timedelta
@@ -20,6 +18,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+import programs
 from capabilities import needs_fork
 from file_systems import HookedFiles, killed_before
 from six_verbs import SixVerbs
@@ -473,11 +472,9 @@ for number in range(40):
     diary.user("alice").upsert_preference("likes", f"thing {sys.argv[2]} {number}")
 """
     place = str(tmp_path / "m")
-    running = [
-        subprocess.Popen([sys.executable, "-c", code, place, name], env={**os.environ, "PYTHONPATH": "."})
-        for name in ("a", "b")
-    ]  # fmt: skip
-    assert [process.wait(60) for process in running] == [0, 0]
+    running = [programs.start("-c", code, place, name) for name in ("a", "b")]
+    assert [process.communicate() for process in running] == ["", ""]
+    assert [process.returncode for process in running] == [0, 0]
     alice = opened(tmp_path / "m", SMALL).user("alice")
     texts = {item.text for item in alice.preferences("likes").values()}
     assert texts == {f"thing {name} {number}" for name in "ab" for number in range(40)}

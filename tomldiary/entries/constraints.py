@@ -16,7 +16,15 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 from unicodedata import normalize
 
-from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    Secret,
+    SecretBytes,
+    SecretStr,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError
 
 from tomldiary.entries.fields import MAX_KEY, inner_value, plain, toml_word
@@ -232,6 +240,16 @@ class FactSchema:
             for name, field in self.model.model_fields.items()
         }
 
+    @cached_property
+    def _names(self) -> set[Any]:
+        """The names by which the model reads or writes its fields."""
+        found: set[Any] = {*self.fields, *self.model.model_fields}
+        for field in self.model.model_fields.values():
+            alias = field.validation_alias
+            names = alias.choices if isinstance(alias, AliasChoices) else [alias]
+            found.update(each.path[0] if isinstance(each, AliasPath) else each for each in names)
+        return found
+
     @property
     def is_open(self) -> bool:
         """Whether the model allows extra fields."""
@@ -267,6 +285,11 @@ class FactSchema:
                     where=f"{self.name}.{name}",
                 )
 
+    def checked_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Validate given fields as `checked` does; raise InvalidValue also if the model lacks one."""
+        self.check_fields(list(fields))
+        return self.checked(fields)
+
     def data(self, fact: BaseModel) -> dict[str, Any]:
         """Return the fields of a fact as stored in the file; the fact is not changed.
 
@@ -280,13 +303,19 @@ class FactSchema:
             raise
         return self.checked(plain(data, self.name))
 
-    def checked(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def checked(self, data: Mapping[str, Any], *, is_stored: bool = False) -> dict[str, Any]:
         """Validate data with the model, and return it as stored in the file.
+
+        Args:
+            data: The fields.
+            is_stored: Keep the fields that the model lacks, which another version of the program may have stored.
 
         Raises:
             InvalidValue: Fields do not fit the model; the error names all of them.
         """
         stored = _as_json(self.parse(data))
+        if is_stored:
+            stored = {**{key: data[key] for key in data if key not in self._names}, **stored}
         # None is not stored if it is the default of the field.
         return encode_nulls(
             {

@@ -28,10 +28,12 @@ from tomldiary.errors import (
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, in_utc, same_value, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
+
+    Redact = Callable[[tuple[str, ...], Mapping[str, Any]], Mapping[str, Any]]
 
 _ROOT = "facts"
 
@@ -53,7 +55,22 @@ class Provenance(NamedTuple):
 
 
 class FactRules(Facts):
-    """Changes the facts document of an edit."""
+    """Changes the facts document of an edit.
+
+    Args:
+        tables: An edit of the document.
+        schemas: The registered types by name.
+        redact: Redacts the values of the table at a path, as `Edit.redact`; None if they are redacted already.
+    """
+
+    def __init__(
+        self,
+        tables: EditedTables,
+        schemas: Mapping[str, FactSchema],
+        redact: Redact | None = None,
+    ) -> None:
+        super().__init__(tables, schemas)
+        self._redact = redact
 
     @property
     def _edit(self) -> EditedTables:
@@ -84,6 +101,7 @@ class FactRules(Facts):
                 f"expected a number from 0 to 1, found {printed(given)}.",
                 where=f"{schema.name}._confidence",
             )
+        data = self._redacted(schema, data)
         single = schema.singleton(decode_nulls(data))
         if key is not None:
             _check_key(schema, key, single)
@@ -116,7 +134,8 @@ class FactRules(Facts):
         schema, held = self._existing(fact_id, now)
         schema.check_fields(list(changes))
         where = f"{schema.name}.{held.key}"
-        data = schema.checked({**decode_nulls(entry_data(held.entry)), **changes})
+        stored = decode_nulls(entry_data(held.entry))
+        data = self._redacted(schema, schema.checked({**stored, **changes}, is_stored=True))
         if schema.singleton(decode_nulls(data)) != schema.singleton(decode_nulls(held.entry)):
             raise InvalidValue(
                 "the singleton key tells facts apart and cannot be changed. Delete this fact and commit"
@@ -141,7 +160,7 @@ class FactRules(Facts):
             raise InvalidValue(
                 "this fact does not hold now. Commit what held then with valid_from.", where=where
             )
-        if same_value(data, entry_data(held.entry)):
+        if same_value(data, schema.checked(stored, is_stored=True)):
             self._end(schema.name, held.key, by.end, by)
             return held.key
         if by.end is not None:
@@ -306,6 +325,10 @@ class FactRules(Facts):
             return
         _check_order(start or ALWAYS, stop, f"{name}.{key}")
         self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": by.now})
+
+    def _redacted(self, schema: FactSchema, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data redacted, so that it is compared with stored facts as it will be stored."""
+        return data if self._redact is None else dict(self._redact((_ROOT, schema.name, ""), data))
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:
         put_noted(self._edit, (_ROOT, name, key), entry)

@@ -12,6 +12,7 @@ stored as the end of an interval, so facts may arrive in any order and a removed
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -130,8 +131,21 @@ class Facts:
 
     @staticmethod
     def says(schema: FactSchema, entry: Mapping[str, Any], compared: Mapping[str, Any]) -> bool:
-        """Return whether an entry has equal data; `compared` is from `FactSchema.compared`."""
-        return same_value(schema.compared(entry_data(entry)), compared)
+        """Return whether an entry has equal data, as it is stored or as its model reads it.
+
+        The two differ if another version of the program, with other fields, stored the entry.
+
+        Args:
+            schema: The type.
+            entry: The entry.
+            compared: The data, from `FactSchema.compared`.
+        """
+        stored = entry_data(entry)
+        if same_value(schema.compared(stored), compared):
+            return True
+        with suppress(InvalidValue):
+            return same_value(schema.compared(schema.checked(decode_nulls(stored))), compared)
+        return False
 
     def count(self, name: str, at: datetime | None = None) -> int:
         """Return the number of entries of a type, valid or not; with `at`, of the facts that hold at this time."""
@@ -184,6 +198,11 @@ class Facts:
                 "%s of type %s left out; problems() says why", counted(left_out, "fact"), name
             )
         return found
+
+    def unregistered(self, name: str) -> list[Held]:
+        """Return the entries of a type that is not registered, valid or not, with the intervals that their keys imply."""
+        found = tables_at(self._tables, _ROOT, name)
+        return chained(None, [Held(key, entry, *interval(entry)) for key, entry in found])
 
     def fact(self, schema: FactSchema, held: Held) -> Fact:
         """Return an entry as a typed fact."""
@@ -317,12 +336,12 @@ class Held(NamedTuple):
 
 def group_of(schema: FactSchema, key: str) -> str:
     """Return the part of a key that is the singleton key."""
-    return _head(key) if schema.constraint.temporal else key
+    return head_of(key) if schema.constraint.temporal else key
 
 
 @cleared_on_forget
 @lru_cache(maxsize=16384)
-def _head(key: str) -> str:
+def head_of(key: str) -> str:
     """Return a key without the start time at its end."""
     head, at, tail = key.rpartition("@")
     return head if at and moment(tail) is not None else key
@@ -333,13 +352,17 @@ def interval(entry: Mapping[str, Any]) -> tuple[datetime | None, datetime | None
     return moment(entry.get("_valid_from")), moment(entry.get("_valid_to"))
 
 
-def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
-    """Return entries whose intervals end when the next one with the same singleton key begins."""
-    if not schema.constraint.keys:
+def chained(schema: FactSchema | None, found: list[Held]) -> list[Held]:
+    """Return entries whose intervals end when the next one with the same singleton key begins.
+
+    Without a schema, an entry with a start is a temporal fact, because only these have one.
+    """
+    if schema is not None and not schema.constraint.keys:
         return found
     groups: dict[str, list[Held]] = {}
     for held in found:
-        groups.setdefault(group_of(schema, held.key), []).append(held)
+        is_temporal = schema is not None or held.start is not None
+        groups.setdefault(head_of(held.key) if is_temporal else held.key, []).append(held)
     ends: dict[str, datetime | None] = {}
     for group in groups.values():
         group.sort(key=lambda held: held.start or ALWAYS)

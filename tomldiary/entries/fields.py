@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_KEY = 200
 """The maximum number of characters of a key."""
-_MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to")
+_MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to", "_expires")
 _WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
 """The TOML names of types; `bool` is first, because it is a subclass of `int`."""
 

@@ -336,9 +336,7 @@ class UserFacts(Accessor):
             return schema, schema.data(fact)
         self._check_type(fact)
         schema = schema_named(self._diary.fact_schemas, fact)
-        fields = plain({} if data is None else data, fact)
-        schema.check_fields(list(fields))
-        return schema, schema.checked(fields)
+        return schema, schema.checked_fields(plain({} if data is None else data, fact))
 
     def _schema_of(self, fact: BaseModel) -> FactSchema:
         if not isinstance(fact, BaseModel):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -369,7 +367,9 @@ class UserFacts(Accessor):
         return Facts(self._context.read(_KIND), self._diary.fact_schemas)
 
     def _book(self, tx: Transaction) -> FactRules:
-        return FactRules(tx.entries(_KIND), self._diary.fact_schemas)
+        diary = self._diary
+        redact = None if diary.redactor is None else diary.redacted_entry
+        return FactRules(tx.entries(_KIND), diary.fact_schemas, redact)
 
     def _fact_id(self, written: str) -> str:
         """Return a fact's id, `type/key`; `recall` shows it as `facts/type/key`.

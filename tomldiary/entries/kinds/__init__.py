@@ -239,6 +239,16 @@ FACTS = register(FactKind("facts"))
 BLOCKS = register(BlockKind("blocks", texts=("text",)))
 EPISODES = register(EpisodeKind("episodes", texts=("input", "output")))
 ITEMS = register(ItemKind("items"))
-DRAFTS = register(PendingKind("drafts"))
-QUARANTINE = register(PendingKind("quarantine"))
+DRAFTS = register(
+    PendingKind(
+        "drafts",
+        entry_kind,
+        "it is a draft of a session, which the application promotes or discards.",
+    )
+)
+QUARANTINE = register(
+    PendingKind(
+        "quarantine", entry_kind, "it waits for a decision of a person, with `tomldiary review`."
+    )
+)
 """Changes from untrusted sources that wait for a review."""

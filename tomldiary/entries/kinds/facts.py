@@ -15,6 +15,7 @@ from tomldiary.entries.facts import (
     Held,
     chained,
     confidence_of,
+    head_of,
     interval,
     stored_facts,
 )
@@ -49,10 +50,14 @@ class FactKind(EntryKind):
     def resolved(
         self, path: Path, read: Callable[[str], Document], rules: Rules, at: datetime
     ) -> Path:
-        if path[1] not in rules.fact_schemas:
+        book, (type_, key) = Facts(read(self.name), rules.fact_schemas), path[1:]
+        if book.registered(type_) is not None:
+            found = book.find(f"{type_}/{key}", at)
+            return path if found is None else (*path[:2], found[1].key)
+        if book.entry(type_, key) is not None:
             return path
-        found = Facts(read(self.name), rules.fact_schemas).find("/".join(path[1:]), at)
-        return path if found is None else (*path[:2], found[1].key)
+        holding = (each.key for each in book.unregistered(type_) if each.holds(at))
+        return (*path[:2], next((each for each in holding if head_of(each) == key), key))
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, key, entry in stored_facts(tables):
@@ -147,8 +152,7 @@ class FactKind(EntryKind):
     ) -> None:
         name, book = collection[1], self._book(writing)
         schema = book.schema(name)
-        schema.check_fields(list(value))
-        data = schema.checked(value)
+        data = schema.checked_fields(value)
         single = schema.singleton(value)
         if schema.constraint.temporal and key != single:
             known = book.entry(name, key)
@@ -180,10 +184,13 @@ def _current(book: Facts, at: datetime) -> Callable[[str, Mapping[str, Any]], bo
         always = not schema.constraint.temporal
         return {each.key for each in book.held(type_) if always or each.holds(at)}
 
-    def is_current(name: str, entry: Mapping[str, Any]) -> bool:
+    @cache
+    def ended_in(type_: str) -> set[str]:
+        return {each.key for each in book.unregistered(type_) if not each.holds(at)}
+
+    def is_current(name: str, entry: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the kind's signature
         type_, _, key = name.partition("/")
         keys = keys_of(type_)
-        # The interval of a type that is not registered may be stored, but not its constraint.
-        return Held(key, entry, *interval(entry)).holds(at) if keys is None else key in keys
+        return key not in ended_in(type_) if keys is None else key in keys
 
     return is_current

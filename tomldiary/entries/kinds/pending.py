@@ -27,18 +27,30 @@ from tomldiary.text.json_paths import texts_in
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tomldiary.entries.kind import Rules, Tables
     from tomldiary.toml.document import Path
 
 
 class PendingKind(EntryKind):
-    """`[drafts.12]` or `[quarantine.12]`: a change that is not applied yet."""
+    """`[drafts.12]` or `[quarantine.12]`: a change that is not applied yet.
+
+    Args:
+        name: As for `EntryKind`.
+        kind_of: Returns the kind of a document's entries.
+        unchanged_because: As for `EntryKind`.
+    """
 
     is_recalled = is_shown = False
     is_private = True
-    unchanged_because = "it waits for a decision of a person, with `tomldiary review`."
+
+    def __init__(
+        self, name: str, kind_of: Callable[[str], EntryKind], unchanged_because: str
+    ) -> None:
+        super().__init__(name)
+        self._kind_of = kind_of
+        self.unchanged_because = unchanged_because
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         yield str(entry.get("reason", ""))
@@ -54,7 +66,8 @@ class PendingKind(EntryKind):
             yield Problem(f"{where}.entry", f"expected a table, found {found}")
 
     def text(self, entry: Mapping[str, Any]) -> str:
-        return str((held_entry(entry) or {}).get("text", ""))
+        held = held_entry(entry)
+        return "" if held is None else self._kind_of(place_of(entry)[0]).text(held)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
