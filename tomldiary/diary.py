@@ -456,7 +456,7 @@ class Diary(Viewed, AncestorCoroutines):
 def _check_options(
     compaction_config: Any, compactor: Any, draft_lifetime: Any, scorer: Any
 ) -> None:
-    """Raise InvalidValue for an option of a wrong type, which would otherwise fail in a later turn."""
+    """Raise InvalidValue or SchemaError for a wrong option, which would otherwise fail in a later turn."""
     check_instance(compaction_config, "compaction_config")
     check_instance(compactor, "compactor")
     if compaction_config is not None and not hasattr(compaction_config, "should_run"):
@@ -464,6 +464,7 @@ def _check_options(
     if not (compactor is None or callable(compactor) or hasattr(compactor, "run")):
         hint = "For a model: compactor_agent(model)."
         raise wrong_value(compactor, "an agent or a function", "compactor", hint)
+    check_extractor(compactor)
     if not isinstance(draft_lifetime, timedelta) or draft_lifetime <= timedelta():
         raise wrong_value(draft_lifetime, "a timedelta longer than zero", "draft_lifetime")
     if scorer is not None and (not callable(scorer) or is_async(scorer)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue, NotSupported, UnknownEntry
+from tomldiary.user.pending.held import Trust
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -219,6 +221,55 @@ def test_promoting_over_a_newer_write_is_a_conflict(alice):
     assert alice.blocks["notes"].text == "stored\ndraft"
 
 
+@pytest.mark.parametrize("is_draft", [True, False], ids=["draft", "quarantine"])
+@pytest.mark.parametrize("is_edited_before", [True, False], ids=["before", "since"])
+def test_only_a_hand_edit_since_the_change_was_written_is_a_conflict(
+    tmp_path, is_draft, is_edited_before
+):
+    diary = Diary(tmp_path, agent="rules", quarantine={"web"})
+    alice = diary.user("alice")
+    alice.blocks.set("notes", "stored")
+    path = tmp_path / "alice/blocks.toml"
+
+    def edit():
+        path.write_text(path.read_text().replace("stored", "by hand"))
+
+    if is_edited_before:
+        edit()
+    options = {"ephemeral": True} if is_draft else {"actor": "web"}
+    alice.blocks.append("notes", "waiting", session_id="s1", **options)
+
+    def decide(**options):
+        if is_draft:
+            return alice.promote_session("s1", **options)
+        return alice.review.accept(alice.review()[0].id, **options)
+
+    if is_edited_before:
+        alice.blocks.set("other", "this write logs every hand edit of the file")
+        decide()
+        assert alice.blocks["notes"].text == "by hand\nwaiting"
+        return
+    edit()
+    with pytest.raises(EntryConflict, match="blocks/notes changed since"):
+        decide()
+    assert alice.blocks["notes"].text == "by hand"
+    decide(force=True)
+    assert alice.blocks["notes"].text == "stored\nwaiting"
+
+
+def test_a_hand_edit_of_a_fact_since_its_draft_is_a_conflict(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    alice.facts.commit(Diet(role="user", value="vegan"))
+    alice.facts.update("diet/user", {"value": "omnivore"}, session_id="s1", ephemeral=True)
+    path = tmp_path / "alice/facts.toml"
+    path.write_text(path.read_text().replace("vegan", "vegetarian"))
+    with pytest.raises(EntryConflict, match="facts/diet/user changed since"):
+        alice.promote_session("s1")
+    assert alice.facts.get("diet/user").data.value == "vegetarian"
+
+
 def test_a_promoted_preference_gets_a_free_id_and_is_never_stored_twice(alice):
     alice.upsert_preference("likes", "jazz", session_id="s1", ephemeral=True)
     alice.upsert_preference("likes", "tea", session_id="s2", ephemeral=True)
@@ -305,11 +356,48 @@ def test_export_and_import_take_drafts_along(alice):
     assert texts(bob.draft("s1")) == EVERYTHING
 
 
+def imported(alice, before):
+    """A user with `before` transactions, who imported a draft and a quarantined change of one block."""
+    alice.diary.trust = Trust({"web"})
+    for number in range(5):
+        alice.upsert_preference("likes", f"thing {number}")
+    alice.blocks.set("notes", "stored")
+    alice.blocks.append("notes", "draft", session_id="s1", ephemeral=True)
+    alice.blocks.append("notes", "planted", session_id="s2", actor="web")
+    bob = alice.diary.user("bob")
+    for number in range(before):
+        bob.upsert_preference("dislikes", f"thing {number}")
+    bob.import_(alice.export())
+    return bob
+
+
+@pytest.mark.parametrize("before", [0, 20], ids=["new user", "longer history"])
+def test_an_imported_change_is_a_conflict_only_after_a_change_since(alice, before):
+    bob = imported(alice, before)
+    bob.promote_session("s1")
+    assert bob.blocks["notes"].text == "stored\ndraft"
+    with pytest.raises(EntryConflict, match="blocks/notes changed since"):
+        bob.review.accept(bob.review()[0].id)
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_second_import_of_the_same_changes_changes_nothing(alice, is_replaced):
+    bob = imported(alice, 0)
+    assert bob.import_(alice.export(), replace=is_replaced) == []
+    alice.blocks.append("notes", "more", session_id="s3", ephemeral=True)
+    assert bob.import_(alice.export(), replace=is_replaced) == ["drafts"]
+    assert [each.based_on for each in bob.drafts()] == [1, 2]
+
+
 def test_a_draft_without_a_session_and_a_drafted_turn_are_refused(alice):
     with pytest.raises(InvalidValue, match="belongs to a session"):
         alice.blocks.set("notes", "x", ephemeral=True)
     with pytest.raises(InvalidValue, match="belongs to a session"):
         alice.draft("")
+    for verb in (alice.promote_session, alice.discard_session):
+        for session in ("", None):
+            with pytest.raises(InvalidValue, match="belongs to a session"):
+                verb(session)
     with pytest.raises(NotSupported, match="not into a draft"):
         alice.draft("s1").add_turn("I like tea.", "Fine.", session_id="s1")
 
@@ -324,6 +412,35 @@ def test_a_confirmation_and_a_consolidation_of_a_draft_leave_memory_alone(alice)
     assert (alice.why("likes/pref001").is_verified, len(alice.preferences("likes"))) == (False, 1)
     assert [each.key for each in alice.promote_session("s1")] == ["likes/pref001"]
     assert alice.why("likes/pref001").is_verified is True
+
+
+def test_a_draft_of_each_kind_is_read_with_the_text_of_its_entry(alice):
+    written(alice)
+    told = {each.key.partition("/")[0]: each.text for each in alice.drafts()}
+    assert told == {
+        "likes": "jazz canary",
+        "facts": "role = user, value = vegan",
+        "blocks": "first\nsecond",
+        "episodes": "question\nanswer",
+    }
+    for each in alice.drafts():
+        assert alice.why(f"drafts/{each.id}").text == each.text
+
+
+def test_a_draft_is_promoted_and_not_confirmed(alice):
+    written(alice)
+    with pytest.raises(InvalidValue, match="drafts/1: it is a draft of a session"):
+        alice.confirm("drafts/1")
+    assert alice.last_transaction() == 5
+
+
+def test_an_end_of_a_draft_that_is_no_time_is_a_problem(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.blocks.set("plan", "x", session_id="s1", ephemeral=True)
+    path = tmp_path / "alice/drafts.toml"
+    path.write_text(re.sub('_expires = ".*"', '_expires = "never"', path.read_text()))
+    (problem,) = alice.problems()
+    assert "drafts.1._expires: expected a time, found text" in str(problem)
 
 
 def test_a_point_of_history_has_no_drafts(alice):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import six_verbs
+import programs
 
 PROGRAM = """
 import asyncio, os, signal, sys, threading
@@ -108,14 +104,7 @@ def test_an_extractor_that_ends_its_loop_ends_its_own_turn_only(tmp_path, step, 
 
 
 def run(program, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=Path(six_verbs.__file__).parent,
-    )
+    return programs.run("-c", program, *arguments)
 
 
 SAVING = """

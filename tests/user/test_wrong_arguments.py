@@ -23,12 +23,14 @@ from tomldiary import (
     DiaryError,
     InvalidValue,
     MemoryWriter,
+    PreferencesPrinter,
     RetryPolicy,
     Turn,
     UnknownEntry,
     pretty_print_conversations,
     pretty_print_preferences,
 )
+from tomldiary.doctor.doctor import check
 from tomldiary.errors import IdentifierError, SchemaError, UnknownCategory
 from tomldiary.evaluation import Collection, Question, compare, evaluate, evaluate_stored
 from tomldiary.importers import carry_over
@@ -503,6 +505,10 @@ def test_a_hook_is_asked_about_one_user_by_id_only(alice: UserDiary) -> None:
         hooks.search("index", "tea", user_id=nobody)
     with pytest.raises(IdentifierError):
         hooks.reconcile("index", "")
+    names: Any = [["index"], None]
+    for name in names:
+        with pytest.raises(InvalidValue, match="name: expected text"):
+            hooks.remove(name)
     hooks.close()
 
 
@@ -766,6 +772,10 @@ def test_an_extractor_that_is_a_generator_is_an_error() -> None:
 
 def test_a_missing_argument_is_named_with_the_method_that_was_called(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
+    with pytest.raises(TypeError, match=r"^UserDiary\.forget\(\) takes 1 positional argument"):
+        alice.forget("walnut")
+    with pytest.raises(TypeError, match=r"^UserDiary\.recall\(\) got an unexpected .* 'top_k'"):
+        asyncio.run(alice.arecall("walnut", top_k=3))
     with pytest.raises(TypeError, match=r"UserDiary\.add_turn\(\) missing .* 'session_id'"):
         alice.add_turn("hello", "hi")
 
@@ -815,6 +825,18 @@ COLLECTION = Collection("alice", [Question("tea?", frozenset({"likes/pref001"}))
         (lambda alice, log: ingest(alice.diary, log, "alice", format=None), "format: expected"),
         (lambda alice, log: carry_over(alice.diary, "claude-md", log), "alice: expected a user"),
         (lambda alice, log: carry_over("alice", "claude-md", log), "alice: expected a user"),
+        (lambda alice, log: carry_over(alice, ["mem0"], log), "source: expected text"),
+        (
+            lambda alice, log: carry_over(alice, "claude-md", log, their_user=5),
+            "their_user: expected text",
+        ),
+        (
+            lambda alice, log: carry_over(alice, "claude-md", log, singletons=["diet"]),
+            "singletons: expected a table",
+        ),
+        (lambda alice, log: check(alice), "diary: expected a Diary or a folder"),
+        (lambda alice, log: check(alice.diary, 5), "users: expected a list of names"),
+        (lambda alice, log: PreferencesPrinter(fields=5), "fields: expected a list of names"),
         (lambda alice, log: evaluate(log), "collections: expected the result of load_questions"),
         (lambda alice, log: evaluate([COLLECTION], alice.diary), "make_diary: expected a function"),
         (

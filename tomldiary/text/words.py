@@ -66,6 +66,7 @@ _CUT_MARK = "~"
 """Marks a truncated word at its end, so that "carol" does not match "caroline"."""
 END_MARK = "~"
 """Marks a possible last part of a compound at its beginning; it does not count as a word of the text."""
+_QUERY_PART = 10_000  # characters at the start and the end of a question that are read
 _LONG = 8  # letters of a word that may be a compound
 _SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
 
@@ -122,7 +123,12 @@ def indexed_words(text: str) -> list[str]:
 
 
 def asked_words(query: str) -> list[Asked]:
-    """Return the words of a question in order, each with its forms."""
+    """Return the words of a question in order, each with its forms.
+
+    Of a very long question, such as a pasted document, only the first and last 10,000 characters are read.
+    """
+    if len(query) > 2 * _QUERY_PART:
+        query = f"{query[:_QUERY_PART]} {query[-_QUERY_PART:]}"
     text = folded(query)
     found: list[Asked] = []
     runs = list(_WORD.finditer(_without_elisions(text)))

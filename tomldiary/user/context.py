@@ -255,11 +255,7 @@ class DraftContext(UserContext):
 
     def __init__(self, diary: Diary, user_id: str, session_id: str) -> None:
         super().__init__(diary, user_id)
-        self.session_id = session_name(session_id)
-        if not self.session_id:
-            raise InvalidValue(
-                "a draft belongs to a session. Pass the session's id.", where="session_id"
-            )
+        self.session_id = session_of_drafts(session_id)
         self.indexes = recall_indexes()
 
     def overlay(self) -> Overlay:
@@ -311,6 +307,20 @@ def session_name(given: str | None) -> str:
     return "" if given is None else checked_text(given, "session_id")
 
 
+def session_of_drafts(given: str | None) -> str:
+    """Return the id of a session that may have drafts as plain text.
+
+    Raises:
+        InvalidValue: The id is empty or not text.
+    """
+    name = session_name(given)
+    if not name:
+        raise InvalidValue(
+            "a draft belongs to a session. Pass the session's id.", where="session_id"
+        )
+    return name
+
+
 def delegated(
     part: Callable[[UserContext], S], method: Callable[Concatenate[S, P], R]
 ) -> tuple[
@@ -324,6 +334,8 @@ def delegated(
         method: A method of the part.
     """
     context_of: Callable[[object], UserContext] = attrgetter("_context")
+    # Python's errors about arguments then name the class that callers know, such as UserDiary.forget().
+    method.__qualname__ = f"UserDiary.{method.__name__}"
 
     @functools.wraps(method)
     def call(self: object, *args: P.args, **kwargs: P.kwargs) -> R:

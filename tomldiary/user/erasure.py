@@ -19,7 +19,7 @@ from tomldiary.identifiers.namespaces import labels_up_to
 from tomldiary.runtime.sources import HIDDEN
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
-from tomldiary.toml.values import checked_flag, checked_text, render_text
+from tomldiary.toml.values import checked_flag, checked_text, render_text, render_value
 from tomldiary.user.context import UserPart
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _traces(backend: Backend, user: str, text: str) -> list[str]:
     """
     forms = {text, *(normalize(form, text) for form in ("NFC", "NFD"))}
     for _ in range(2):  # twice, because history quotes documents whose texts are quoted already
-        forms |= {quote(each)[1:-1] for each in forms for quote in (render_text, json.dumps)}
+        forms |= {form for each in forms for form in _quoted(each)}
     wanted = {folded(form) for form in forms}
     found: set[str] = set()
     for name, content in _contents(backend, user):
@@ -147,6 +147,13 @@ def _traces(backend: Backend, user: str, text: str) -> list[str]:
         if any(each in stored for each in wanted):
             found.add(name)
     return sorted(found)
+
+
+def _quoted(text: str) -> set[str]:
+    """Return a text as TOML and JSON escape it, in strings on one line and, inside or at the end, on several lines."""
+    inside = render_value(f"\n{text}\n", lines=True)[len('"""\n\n') : -len('\n"""')]
+    at_end = render_value(f"\n{text}", lines=True)[len('"""\n\n') : -len('"""')]
+    return {render_text(text)[1:-1], json.dumps(text)[1:-1], inside, at_end}
 
 
 def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:

@@ -35,7 +35,7 @@ from tomldiary.toml.values import (
     timestamp,
 )
 from tomldiary.user.context import UserPart
-from tomldiary.user.pending.held import check_rules, claim
+from tomldiary.user.pending.held import check_rules, claim, renumbered
 
 if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
@@ -351,6 +351,8 @@ def _put(
     conflicts: list[str] = []
     filled = {_home(kind) for kind, each in before.items() if _has_entries(each)}
     for kind, document in sorted(documents.items()):
+        if entry_kind(kind).is_private:
+            document = renumbered(tx, document, kind)  # noqa: PLW2901 - the same document
         if before[kind].text and not _has_entries(before[kind]) and not _has_entries(document):
             continue  # only their `_meta` would differ
         if before[kind].text and _numbered_like(before[kind], document).text == before[kind].text:

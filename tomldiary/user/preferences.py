@@ -157,7 +157,8 @@ class UserPreferences(UserPart):
         checked_flag(count_up, "count_up")
         checked_flag(create, "create")
         id = None if id is None else checked_text(id, "id")  # noqa: A001
-        text = self._diary.redacted(text)  # before the text is compared with stored ones
+        # Before they are compared with what is stored.
+        text, contexts = self._diary.redacted(text), self._diary.redacted(contexts)
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
             book = self._book(tx.entries(_KIND))

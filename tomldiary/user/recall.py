@@ -198,7 +198,8 @@ class UserRecall:
         """Return the entries that best match a question, with their scores and matching words.
 
         Args:
-            query: A question or words; there is no query syntax.
+            query: A question or words; there is no query syntax. Of a very long one, the first and last 10,000
+                characters are read.
             limit: The maximum number of hits; None is all.
             kinds: The kinds to search: "preferences", "conversations", "facts", "blocks", "episodes"
                 and "items" (put by stores for this user); None is all of them.

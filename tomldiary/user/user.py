@@ -462,7 +462,8 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def documents(self) -> list[str]:
         """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""
-        return [*self._context.kinds()]
+        kinds, past = self._context.kinds(), self._context.past
+        return [*kinds] if past is None else [kind for kind in kinds if past.document(kind).text]
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""

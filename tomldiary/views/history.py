@@ -60,10 +60,7 @@ def _changed(before: _Fields, after: _Fields) -> list[str]:
 
 def text_of(key: str, entry: Mapping[str, Any] | None) -> str:
     """Return the text of an entry; "" if it is None."""
-    kind = _kind_of(key)
-    if entry is not None and kind.is_private:  # a pending change has the text of its entry
-        return text_of(str(entry.get("key", "")), held_entry(entry))
-    return "" if entry is None else kind.text(entry).strip()
+    return "" if entry is None else _kind_of(key).text(entry).strip()
 
 
 def _kind_of(key: str) -> EntryKind:

@@ -11,7 +11,13 @@ from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
-from tomldiary.entries.fields import entry_data, number_of, same_data, without_managed
+from tomldiary.entries.fields import (
+    entry_data,
+    number_of,
+    same_data,
+    tables_at,
+    without_managed,
+)
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
     EPISODES,
@@ -197,10 +203,13 @@ def _keep(
     old, new = kind.tables(before), kind.tables(edit.done())
     based_on = next_sequence(tx.engine.backend.last_record(tx.user)) - 1
     now = timestamp()
-    for path in dict.fromkeys([*old, *new]):
+    paths = [
+        path for path in dict.fromkeys([*old, *new]) if not same_value(old.get(path), new.get(path))
+    ]
+    if any(tx.document(document).table(path) is not None for path in paths):
+        based_on += _log_hand_edit(tx, document)
+    for path in paths:
         after = new.get(path)
-        if same_value(old.get(path), after):
-            continue
         name, first = earlier.get((document, path), ("", {}))
         real = tx.document(document).table(path)
         # Another session may have stored a new entry with the id of the draft; this one never saw it.
@@ -216,6 +225,18 @@ def _keep(
         if not name and _is_known(waiting(pending, why.into, now).values(), fresh):
             continue
         pending.put((why.into, name or _free(pending, why.into, based_on + 1)), fresh)
+
+
+def _log_hand_edit(tx: Transaction, document: str) -> bool:
+    """Have a hand edit of a document logged just before this write; return whether there is one.
+
+    A hand edit that is logged later would count as a change since the pending change was written.
+    """
+    known = tx.engine.load(tx.user, document)
+    if known is None or known.logged is None:
+        return False
+    tx.edit(document).is_changed = True
+    return True
 
 
 def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
@@ -393,7 +414,36 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
                     _, newest = states.get(each.id, (before, after))
                     states[each.id] = before, newest
     found |= {each.key for each in waiting if not same_value(*states.get(each.id, (None, None)))}
-    return sorted(found)
+    return sorted(found | {each.key for each in waiting if _is_edited(tx, each)})
+
+
+def _is_edited(tx: Transaction, each: PendingChange) -> bool:
+    """Return whether a hand edit that history does not have yet changed the entry."""
+    kind = entry_kind(each.document)
+    parts = parts_among(kind.name, tx.engine.kinds(tx.user)) if kind.is_split else [each.document]
+    for part in parts:
+        known = tx.engine.load(tx.user, part)
+        if known is not None and known.logged is not None:
+            old, new = (text.table(each.path) for text in (known.logged, known.document))
+            if not same_value(old, new):
+                return True
+    return False
+
+
+def renumbered(tx: Transaction, document: Document, into: str) -> Document:
+    """Return imported pending changes based on the import, because the export's numbers count another history.
+
+    Those that are stored already keep their numbers.
+    """
+    edit, stored = Edit(document), tx.document(into)
+    last = next_sequence(tx.engine.backend.last_record(tx.user))
+    for name, entry in tables_at(document, into):
+        known = stored.table((into, name)) or {}
+        if same_value({**known, "based_on": 0}, {**entry, "based_on": 0}):
+            edit.put((into, name), {**entry, "based_on": known.get("based_on")})
+        else:
+            edit.put((into, name), {**entry, "based_on": last})
+    return edit.done()
 
 
 def check_rules(tx: Transaction, before: Mapping[str, Document], rules: EnforcedRules) -> None:

@@ -26,7 +26,7 @@ from tomldiary.toml.values import (
     checked_text,
     timestamp,
 )
-from tomldiary.user.context import Accessor, UserPart
+from tomldiary.user.context import Accessor, UserPart, session_of_drafts
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
@@ -58,13 +58,12 @@ class _Waiting(UserPart):
 
     def _change(self, name: str, entry: Raw) -> PendingChange:
         document, path = place_of(entry)
-        kind, held = entry_kind(document), held_entry(entry)
-        before = None
+        kind, before = entry_kind(document), None
         if is_entry(document, path) and not entry.get("is_new"):
             before = self._context.entries(kind.name if kind.is_split else document).table(path)
         # Computed from the place, not read from the stored key, because a person decides by it.
         key = entry_key(path, kind.home(document)) if is_entry(document, path) else ""
-        return to_pending(name, entry, key, "" if held is None else kind.text(held), before)
+        return to_pending(name, entry, key, entry_kind(self.into).text(entry), before)
 
     def _decide(
         self,
@@ -237,6 +236,7 @@ class UserDrafts(_Waiting):
             Conflict: An entry was changed since; `keys` lists them. Nothing was changed.
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it. Nothing was changed.
         """
+        session_id = session_of_drafts(session_id)
         source = Source("promote", session_id, actor, reason)
         return self._decide(_of_session(session_id, keys), source, is_made=True, force=force)
 
@@ -259,6 +259,7 @@ class UserDrafts(_Waiting):
         Raises:
             UnknownEntry: The session has no draft of one of `keys`. Nothing was changed.
         """
+        session_id = session_of_drafts(session_id)
         source = Source("discard", session_id, actor, reason)
         return self._decide(_of_session(session_id, keys), source, is_made=False)
 
@@ -291,11 +292,15 @@ class Verdict(UserPart):
 
         Raises:
             UnknownEntry: There is no such entry.
+            InvalidValue: It is a pending change, which is accepted or promoted instead.
         """
         path = self._context.path(key)
+        kind = entry_kind(path[0])
+        if kind.is_private:
+            raise InvalidValue(f"{kind.unchanged_because} Nothing was changed.", where=key)
 
         def change(tx: Transaction) -> None:
-            edit_of = tx.entries if entry_kind(path[0]).is_split else tx.edit
+            edit_of = tx.entries if kind.is_split else tx.edit
             found = find_entry(path, tx.listed(), edit_of)
             if found is None:
                 raise UnknownEntry(key, "The history shows all keys.")
