@@ -8,8 +8,6 @@ import gc
 import logging
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -17,6 +15,7 @@ from collections import defaultdict
 import pytest
 from pydantic import BaseModel
 
+import programs
 from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
 from tomldiary.errors import ExtractionError, IdentifierError, InvalidValue, WriterBusy
@@ -103,15 +102,15 @@ def gated():
 # Nothing lost, everything in order
 
 
-def test_turns_of_200_users_are_in_order_for_each(tmp_path):
+def test_turns_of_100_users_are_in_order_for_each(tmp_path):
     diary = diary_at(tmp_path)
-    with MemoryWriter(diary, workers=8, qsize=600) as writer:
+    with MemoryWriter(diary, workers=8, qsize=300) as writer:
         for number in range(3):
-            for user in range(200):
+            for user in range(100):
                 writer.submit_nowait(turn(f"turn {number}", f"user {user}"))
     expected = [f"turn {number}" for number in range(3)]
     assert {user: texts(diary, user) for user in diary.users()} == {
-        f"user {user}": expected for user in range(200)
+        f"user {user}": expected for user in range(100)
     }
 
 
@@ -775,10 +774,7 @@ async def remember(message, *, deps):
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "asyncio.run(asyncio.sleep(0))"])
 def test_a_program_that_exits_finishes_its_turns_first(tmp_path, extractor, end):
     script = EXIT.format(extractor=extractor) + end
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        capture_output=True, text=True, timeout=LONG, check=False,
-    )  # fmt: skip
+    done = programs.run("-c", script, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert texts(Diary(tmp_path, agent="rules"), "alice") == [f"turn {n}" for n in range(30)]
 
@@ -835,10 +831,7 @@ print(writer.close_sync()["completed"])
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_a_writer_of_its_own(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FORK, str(tmp_path)],
-        capture_output=True, text=True, timeout=2 * LONG, check=False,
-    )  # fmt: skip
+    done = programs.run("-c", FORK, tmp_path, timeout=2 * LONG)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
     diary = Diary(tmp_path, agent="rules")
     assert texts(diary, "alice") == ["parent 0", "parent 1"]
@@ -851,7 +844,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of for
 from tomldiary import Diary, MemoryWriter
 from tomldiary.writer.writer import Turn
 
-class Slow:  # an import of the extractor in a worker lasts until the fork
+class Slow:  # if a worker imported the extractor, this would last until the fork
     begun, forked = threading.Event(), threading.Event()
 
     def find_spec(self, name, path=None, target=None):
@@ -878,9 +871,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_during_the_first_turn_applies_its_own_turns(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FORK_AT_ONCE, str(tmp_path)], timeout=2 * LONG, check=False
-    )
+    done = programs.run("-c", FORK_AT_ONCE, tmp_path, timeout=2 * LONG)
     assert done.returncode == 0
     diary = Diary(tmp_path, agent="rules")
     assert [texts(diary, user) for user in ("alice", "bob")] == [["I love tea."], ["I love jazz."]]

@@ -11,6 +11,7 @@ import pytest
 
 from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import ExtractionError
 
 LONG = 120
 
@@ -180,3 +181,60 @@ def test_journals_of_the_same_second_are_applied_in_order(tmp_path):
     ) as writer:
         assert writer.flush(LONG)
     assert seen == said
+
+
+WAITS = {
+    "flush": lambda writer, receipt: writer.flush(),
+    "aflush": lambda writer, receipt: writer.aflush(),
+    "close_sync": lambda writer, receipt: writer.close_sync(),
+    "close": lambda writer, receipt: writer.close(),
+    "wait": lambda writer, receipt: receipt.wait(),
+}
+
+
+@pytest.mark.parametrize("method", WAITS)
+def test_an_extractor_that_waits_for_its_own_writer_gets_an_error(tmp_path, method):
+    class Waiting:
+        async def run(self, message, *, deps):
+            waited = WAITS[method](writer, receipt)
+            if asyncio.iscoroutine(waited):
+                await waited
+
+    writer = MemoryWriter(Diary(tmp_path, agent=Waiting()))
+    receipt = writer.submit_nowait(Turn("ann", "s", "tea", "ok"))
+    with pytest.raises(ExtractionError, match=r"writer waits for it|event loop of a writer"):
+        receipt.wait(LONG)
+    assert writer.is_running
+    assert writer.close_sync(LONG)["failed"] == 1
+
+
+def test_an_extractor_may_wait_for_a_receipt_that_is_done(tmp_path):
+    class Waiting:
+        async def run(self, message, *, deps):
+            waited.append(first.wait(LONG) if waited else None)
+
+    waited = []
+    with MemoryWriter(Diary(tmp_path, agent=Waiting())) as writer:
+        first = writer.submit_nowait(Turn("ann", "s", "tea", "ok"))
+        applied = first.wait(LONG)
+        writer.submit_nowait(Turn("ann", "s", "milk", "ok")).wait(LONG)
+    assert waited == [None, applied]
+
+
+def test_a_plain_function_as_extractor_cannot_flush_its_own_writer(tmp_path):
+    writer = MemoryWriter(Diary(tmp_path, agent=lambda message, *, deps: writer.flush(LONG)))
+    receipt = writer.submit_nowait(Turn("ann", "s", "tea", "ok"))
+    with pytest.raises(ExtractionError, match="writer waits for it"):
+        receipt.wait(LONG)
+    writer.close_sync()
+
+
+def test_an_extractor_may_flush_the_writer_of_another_diary(tmp_path):
+    other = MemoryWriter(Diary(tmp_path / "team", agent="rules"))
+    flushed = []
+    diary = Diary(
+        tmp_path / "own", agent=lambda message, *, deps: flushed.append(other.flush(LONG))
+    )
+    with other, MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("ann", "s", "tea", "ok"))
+    assert flushed == [True]

@@ -38,8 +38,8 @@ def remember(message, *, deps):
 class Shouting:
     """A compactor that rewrites every text in capitals, and fails at one category."""
 
-    def __init__(self, bad=(), failures=1000):
-        self.bad, self.failures, self.seen = bad, failures, []
+    def __init__(self, bad=(), failures=1000, error=ValueError):
+        self.bad, self.failures, self.error, self.seen = bad, failures, error, []
 
     def run(self, task, *, deps):
         blocks = deps.preference_blocks()
@@ -47,7 +47,7 @@ class Shouting:
         self.seen.append(categories)
         if set(categories) & set(self.bad) and self.failures:
             self.failures -= 1
-            raise ValueError("the secret of this block")
+            raise self.error("the secret of this block")
         for key, entry in blocks:
             deps.rewrite_preference_block(key, text=entry["text"].upper())
 
@@ -97,6 +97,14 @@ def test_a_part_that_fails_once_is_stored_by_the_retry(tmp_path):
     assert (stats["compactions"], stats["compactions_failed"]) == (5, 0)
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+def test_a_compactor_that_raises_base_exceptions_fails_like_any_other(tmp_path, caplog, error):
+    diary, stats = run(tmp_path, Shouting(bad=["food"], error=error))
+    assert texts(diary)["food"] == ["likes food"]
+    assert (stats["compactions"], stats["compactions_failed"]) == (4, 1)
+    assert f"left until the next compaction: {error.__name__}" in caplog.text
+
+
 def test_turns_do_not_wait_for_a_compaction(tmp_path):
     gate, began = threading.Event(), threading.Event()
 
@@ -132,3 +140,21 @@ def test_close_waits_no_longer_than_its_timeout(tmp_path, drain):
     stats = writer.close_sync(0.1, drain=drain)
     assert time.monotonic() - start < LONG / 3
     assert (stats["completed"], stats["pending"]) == (1, 0)
+
+
+def test_a_compactor_that_flushes_its_own_writer_gets_an_error(tmp_path):
+    errors = []
+
+    class Flushing(Shouting):
+        def run(self, task, *, deps):
+            try:
+                writer.flush(LONG)
+            except RuntimeError as error:
+                errors.append(str(error))
+
+    diary = Diary(tmp_path, Table, agent=remember, compactor=Flushing(), compaction_config=CONFIG)
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s", "hello", "hi")).wait(LONG)
+        assert writer.flush(LONG)
+    assert errors
+    assert all("cannot flush or close its own writer" in error for error in errors)

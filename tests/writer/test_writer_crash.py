@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
-import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+import programs
 from tomldiary import Diary
 from tomldiary.storage.log import scan_log
 from tomldiary.writer.journals import segment_files
@@ -21,9 +20,7 @@ TURNS = 50
 
 
 def start(folder, name, turns=TURNS, durability="process"):
-    return subprocess.Popen(
-        [sys.executable, SCRIPT, str(folder), name, str(turns), durability], stdout=subprocess.PIPE
-    )
+    return programs.start(SCRIPT, folder, name, turns, durability)
 
 
 def kill_somewhere(process, rng):
@@ -31,19 +28,15 @@ def kill_somewhere(process, rng):
     wanted = TURNS if rng.random() < 0.7 else rng.randrange(1, TURNS)
     acknowledged = []
     for line in process.stdout:
-        acknowledged.append(line.decode().rstrip("\n"))
+        acknowledged.append(line.rstrip("\n"))
         if len(acknowledged) >= wanted:
             break
     pause = rng.uniform(0, 0.12)
-    os.set_blocking(process.stdout.fileno(), False)
     try:
         process.wait(pause)
     except subprocess.TimeoutExpired:
         process.kill()
-    process.wait()
-    rest = process.stdout.read() or b""
-    process.stdout.close()
-    acknowledged += rest.decode().splitlines()
+    acknowledged += process.communicate().splitlines()
     return [line for line in acknowledged if line != "end"]
 
 
@@ -89,9 +82,8 @@ def crash(folder, cycles, processes, seed):
         for text in extracted:
             calls_before.setdefault(text, calls[text])
     last = start(folder, "last", turns=0)
-    assert last.stdout.read() == b"end\n"
-    assert last.wait(60) == 0
-    last.stdout.close()
+    assert last.communicate() == "end\n"
+    assert last.returncode == 0
 
     calls = Counter((folder / "calls").read_text().splitlines())
     assert {text: calls[text] for text in calls_before} == calls_before

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import engines
+import programs
 from processes import STRICT
 from tomldiary import Conflict, Diary, Forgotten, MemoryWriter, RetryPolicy, Turn
 from tomldiary.cli.app import app
@@ -223,8 +222,7 @@ def test_turns_of_a_closed_writer_come_before_those_of_the_next(opened):
 
 
 def process(engine, name, users, turns):
-    command = [sys.executable, *STRICT, str(SCRIPT), engine.url, name, *map(str, (*users, turns))]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return programs.start(*STRICT, SCRIPT, engine.url, name, *users, turns)
 
 
 def wait_until_done(running):
@@ -232,7 +230,7 @@ def wait_until_done(running):
         assert each.stdout.readline() == "submitted\n"
         assert each.stdout.readline() == "done\n"
     for each in running:
-        each.communicate("", timeout=LONG)
+        each.communicate()
         assert each.returncode == 0
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import subprocess
-import sys
 import threading
 import time
 from datetime import UTC, datetime
 
 import pytest
 
+import programs
 from file_systems import HookedFiles
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
@@ -365,7 +364,7 @@ def test_a_backend_alone_redacts_queued_turns(tmp_path, files, call, stored_by):
         with pytest.raises(BackendError, match="is opened next"):
             diary.user("alice").forget(session_id="s")
     assert hits(tmp_path, "secret")
-    subprocess.run([sys.executable, "-c", ALONE, tmp_path, *call], check=True)
+    programs.run("-c", ALONE, tmp_path, *call, imported=("tomldiary.diary",), check=True)
     assert hits(tmp_path, "secret") == []
     assert not list(tmp_path.glob("alice/.forgetting*"))
 

@@ -13,6 +13,7 @@ import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
+import programs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary.writer.metrics import health_of
@@ -177,10 +178,7 @@ def test_a_writer_works_without_opentelemetry(tmp_path):
             writer.submit_nowait(Turn("alice", "s", "I love tea.", "ok")).wait(30)
             print(writer.stats()["completed"])
     """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
-        capture_output=True, text=True, timeout=LONG, check=False,
-    )  # fmt: skip
+    done = programs.run("-W", "error", "-c", code, tmp_path, timeout=LONG)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 
 import pytest
 
+import programs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractorUnusable, InvalidValue
 
@@ -33,12 +32,8 @@ print("closed", file=sys.stderr)
 
 def run(tmp_path, *, agent="", hidden=(), **environment):
     code = SUBMIT.format(agent=agent, hidden=list(hidden))
-    path = f"{':'.join(sys.path)}"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True, text=True, timeout=120, check=True,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path, **environment},
-    )  # fmt: skip
+    imported = programs.CORE if hidden else programs.FRAMEWORKS
+    done = programs.run("-c", code, tmp_path, imported=imported, env=environment, check=True)
     made, _, rest = done.stderr.partition("made\n")
     flushed, _, rest = rest.partition("flushed\n")
     closed, _, _ = rest.partition("closed\n")
@@ -58,10 +53,7 @@ gate.set()
 
 @pytest.mark.parametrize(("place", "fate"), [("m", "it is kept in"), ("memory:", "it is lost")])
 def test_turns_left_at_the_end_are_reported_without_logging(tmp_path, place, fate):
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT, place],
-        capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
-    )  # fmt: skip
+    done = programs.run("-c", LEFT, place, cwd=tmp_path, check=True)
     assert f"closed with 1 turn not applied; {fate}" in done.stderr
 
 
@@ -109,10 +101,7 @@ def test_the_middleware_reports_a_setup_problem_when_constructed(tmp_path):
 from tomldiary_langchain import DiaryMiddleware
 DiaryMiddleware({str(tmp_path)!r}, user_id="alice").writer.close_sync()
 """
-    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
-    )
+    done = programs.run("-c", code, imported=programs.FRAMEWORKS, env={}, check=True)
     assert "OPENAI_API_KEY" in done.stderr
 
 

@@ -55,6 +55,12 @@ def current_task() -> Any:
         return None  # no loop is running, or another thread is still importing asyncio
 
 
+def is_stopped() -> bool:
+    """Return whether the running task is cancelled or its event loop closed; functions of a host may raise these errors."""
+    task = current_task()
+    return task is None or task.cancelling() > 0
+
+
 def running_loop() -> asyncio.AbstractEventLoop:
     """Return the running event loop of asyncio.
 

@@ -18,8 +18,9 @@ from tomldiary.errors import DiaryError
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, is_stopped
 from tomldiary.writer.attempts import is_transient
+from tomldiary.writer.receipts import works_for
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -103,7 +104,9 @@ class CompactionJobs:
             try:
                 async with asyncio.timeout(self._options.timeout):
                     await diary.compaction.run_part(user, session, part, now)
-            except Exception as error:
+            except BaseException as error:
+                if is_stopped():
+                    raise
                 # The error may quote the memory, so details are logged at debug level only.
                 _logger.debug("traceback of a part of a compaction that failed", exc_info=error)
                 if attempt < _COMPACTION_ATTEMPTS:
@@ -216,6 +219,7 @@ class ConsolidationJobs:
     # In the event loop
 
     async def _consolidate(self, user: str, **options: Any) -> Consolidated:
+        works_for.set(self._state)
         async with self._one_at_a_time:
             return await consolidate(self._diary, user, **options)
 
@@ -261,7 +265,9 @@ class ConsolidationJobs:
                 user, attempts=_CONSOLIDATION_ATTEMPTS, ends_at=is_transient
             )
             is_failed = bool(done.failed)
-        except Exception as error:
+        except BaseException as error:
+            if is_stopped():
+                raise
             # The error may quote the memory, so details are logged at debug level only.
             _logger.error("a consolidation failed: %s; it will be retried", type(error).__name__)  # noqa: TRY400 - see above
             _logger.debug("traceback of a consolidation that failed", exc_info=error)

@@ -6,6 +6,7 @@ never applied.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.engine import is_erased
 from tomldiary.errors import Forgotten, cause_of
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.protocol import Backend, LocalFolder
@@ -243,6 +244,8 @@ class JournalQueue(StoringQueue):
         self._journal: Journal | None = None
         self._ended: list[Journal] = []
         """Journals to be closed."""
+        self._left: set[Path] = set()
+        """Journals of other writers that could not be read."""
 
     def _work(self) -> None:
         if self._is_search_due():
@@ -301,7 +304,13 @@ class JournalQueue(StoringQueue):
             try:
                 found = Journal.adopt(folder, sync=self._sync, files=self.files)
             except Exception as error:  # noqa: BLE001 - a damaged journal must not stop the others
-                _logger.error("%s: cannot be taken over (%r)", folder, error)  # noqa: TRY400 - one line is enough
+                if folder not in self._left:  # this search repeats every few seconds
+                    self._left.add(folder)
+                    why = (
+                        f"this journal cannot be taken over ({cause_of(error)}), so its turns wait"
+                    )
+                    remedy = "Repair its files, or delete the folder if the turns are not wanted."
+                    tell(_logger, f"{folder}: {why}. {remedy}", logging.ERROR)
                 continue
             if found is None or not found[1]:
                 continue

@@ -5,6 +5,7 @@ The format is described in `journal`.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from contextlib import suppress
@@ -13,9 +14,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.episodes import ToolStep
+from tomldiary.errors import InvalidValue
 from tomldiary.extraction.operations import from_dict
 from tomldiary.forgetting.selection import Selection
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.fork_safety import open_lockable, release_lockable
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import PRIVATE, FileSystem
@@ -119,10 +121,8 @@ def _records(files: FileSystem, path: Path) -> list[LogRecord]:
         damaged = [each.text for each in records if each.body is None]
         if damaged:
             aside = path.with_suffix(".damaged")
-            _logger.error(
-                "%s: %s failed the checksum; not applied, and copied to %s",
-                path, counted(len(damaged), "record"), aside.name,
-            )  # fmt: skip
+            text = f"{path}: {counted(len(damaged), 'record')} failed the checksum; not applied, and copied to {aside.name}"
+            tell(_logger, text, logging.ERROR)
             copy = files.open(aside, _DAMAGED_FLAGS, 0o600)
             try:
                 files.write_all(copy, "".join(damaged).encode())
@@ -151,7 +151,8 @@ def jobs_of(records: Iterable[LogRecord]) -> list[Job]:
                 jobs.pop(number, None)
         elif numbers := [number for number in data["numbers"] if number in jobs]:
             first = jobs[numbers[0]]
-            first.operations = [from_dict(each) for each in data["operations"]]
+            with suppress(InvalidValue):  # a later version wrote them, so the turn is read again
+                first.operations = [from_dict(each) for each in data["operations"]]
             first.operation = data["operation"]
             groups[numbers[0]] = numbers[1:]
     inside: set[int] = set()

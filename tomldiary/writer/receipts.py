@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +24,8 @@ from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.history.record import fingerprint
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.runtime.async_bridge import in_thread, running_loop
+from tomldiary.logging import get_logger
+from tomldiary.runtime.async_bridge import in_thread, is_private_loop, running_loop
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import check_timeout, checked_count, checked_flag, checked_text, in_utc
 
@@ -34,10 +36,14 @@ if TYPE_CHECKING:
     from tomldiary.writer.shared.queue import SharedQueue
 
 T = TypeVar("T")
+_logger = get_logger(__name__)
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
 """How the host's run ended. The answer of a run that was not completed may be empty or incomplete."""
 _STATUSES = get_args(TurnStatus)
+
+works_for: ContextVar[object] = ContextVar("tomldiary_works_for", default=None)
+"""In code that a writer calls, such as an extractor: the lock of this writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +145,14 @@ class Receipt(Viewed):
             InvalidValue: `timeout` is not a number.
             TimeoutError: The turn was not applied in time; it may be applied later.
             RuntimeError: The writer was closed before the turn was finished. The message states whether the
-                journal keeps the turn. If it does not, a turn in work may have been applied.
+                journal keeps the turn. If it does not, a turn in work may have been applied. Or an extractor called
+                this in the writer's event loop.
             Exception: The error of the extractor or the storage. Nothing was changed.
         """
+        if works_for.get() is not None and is_private_loop() and not self.is_done:
+            raise RuntimeError(
+                "wait() was called in the event loop of a writer, which could apply no turn meanwhile. Await the receipt."
+            )
         return _answer(self._done, timeout, "applied")
 
     def wait_stored(self, timeout: float | None = None) -> bool:
@@ -221,6 +232,19 @@ class Job:
 # Applying
 
 
+def refuse_own_work(lock: object) -> None:
+    """Refuse a call from code that the writer with this lock runs: the writer would wait for itself.
+
+    Raises:
+        RuntimeError: The caller is an extractor or a compactor of the writer.
+    """
+    if works_for.get() is lock:
+        raise RuntimeError(
+            "an extractor or a compactor cannot flush or close its own writer, because the writer waits for it."
+            " Do this in the code that submits turns."
+        )
+
+
 def is_overridden(diary: Any) -> bool:
     """Return whether `update_memory` is not the method of `Diary`; any object with this method can be a diary."""
     return getattr(diary.update_memory, "__func__", None) is not Diary.update_memory
@@ -272,6 +296,9 @@ async def _extract_and_commit(
     diary: Diary, job: Job, operation: TurnOperation, seconds: float | None
 ) -> Applied:
     turn = job.turn
+    if job.operations is not None and not diary.turns.fits(job.operations):
+        _logger.warning("the schema was changed since a turn was read; it is read again")
+        job.operations = None
     operations = job.operations
     if operations is None:
         if not operation.is_new:

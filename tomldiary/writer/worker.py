@@ -35,7 +35,7 @@ from tomldiary.writer.attempts import (
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.queue import UserQueues
-from tomldiary.writer.receipts import apply_turn
+from tomldiary.writer.receipts import apply_turn, works_for
 from tomldiary.writer.shared.queue import SharedQueue
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ _KEPT = f"{_LEFT}; it is kept in the journal, and the next writer of this diary 
 
 _PARKED = "It is in the dead letters: `tomldiary writer list` shows the error, and `tomldiary writer retry --all` retries it."
 _LOST = "It is lost, because this diary has no journal."
+
+THREADS = 32
+"""The least number of threads for plain functions and commits; asyncio's default number depends on the CPU count."""
 
 _logger = get_logger(__name__)
 
@@ -105,8 +108,7 @@ class Workers:
             RuntimeError: The system has no thread left.
         """
         if self.thread is None:
-            # Plain functions and commits run in these threads; asyncio's default number depends on the CPU count.
-            self.thread = LoopThread("tomldiary-writer", max(32, self._options.workers))
+            self.thread = LoopThread("tomldiary-writer", max(THREADS, self._options.workers))
         return self.thread
 
     def add(self, jobs: list[Job]) -> None:
@@ -146,6 +148,7 @@ class Workers:
                 self.on_dequeued()
 
     async def _process(self, job: Job) -> None:
+        works_for.set(self._state)
         result: Applied | None = None
         error: BaseException | None = None
         try:

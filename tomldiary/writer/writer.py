@@ -35,7 +35,7 @@ from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs
 from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_text, stats_of
 from tomldiary.writer.queue import Admission
-from tomldiary.writer.receipts import Receipt, Turn, TurnStatus, is_overridden
+from tomldiary.writer.receipts import Receipt, Turn, TurnStatus, is_overridden, refuse_own_work
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import close_at_exit
 from tomldiary.writer.worker import Workers
@@ -384,8 +384,10 @@ class MemoryWriter(Viewed):
 
         Raises:
             InvalidValue: `timeout` is not a number.
+            RuntimeError: An extractor of this writer called it.
         """
         check_timeout(timeout)
+        refuse_own_work(self._state)
         with self._state:
             is_done = self._state.wait_for(self._is_idle, timeout)
         self._report_failures()
@@ -429,9 +431,11 @@ class MemoryWriter(Viewed):
 
         Raises:
             InvalidValue: `timeout` is not a number, or `drain` is not True or False. The writer stays open.
+            RuntimeError: An extractor of this writer called it. The writer stays open.
         """
         check_timeout(timeout)
         checked_flag(drain, "drain")
+        refuse_own_work(self._state)
         self._closed = True
         self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout

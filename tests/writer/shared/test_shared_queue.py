@@ -483,7 +483,7 @@ def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
 
 
 def test_each_waiting_turn_of_a_user_is_parsed_once(opened, monkeypatch):
-    number, parsed = 60, []
+    number, parsed = 30, []
     loads = tomllib.loads
 
     def counted(text):
