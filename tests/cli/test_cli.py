@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+import programs
 from command_line import ROOT, call, program
 from openai_server import OpenAIServer, says, status
 from tomldiary import Constraint, Diary
@@ -90,17 +91,10 @@ main()
 """
 
 
-def demo(*arguments, block=""):
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+def demo(*arguments, block="", imported=programs.CORE):
     hidden = {key: value for key, value in os.environ.items() if "API_KEY" not in key}
-    return subprocess.run(
-        [sys.executable, "-c", block + NO_NETWORK, *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        env={**hidden, "PYTHONPATH": paths, "PYTHONUTF8": "1", "LANGSMITH_TRACING": "true"},
-        timeout=120,
-        check=False,
-    )
+    env = {**hidden, "LANGSMITH_TRACING": "true"}
+    return programs.run("-c", block + NO_NETWORK, *arguments, imported=imported, env=env)
 
 
 def toml_in(output):
@@ -111,7 +105,7 @@ def toml_in(output):
 def shown(tmp_path_factory):
     """A folder, and what the demo printed that wrote to it."""
     folder = tmp_path_factory.mktemp("demo") / "kept here"
-    return folder, demo("--path", folder)
+    return folder, demo("--path", folder, imported=programs.FRAMEWORKS)
 
 
 def test_the_demo_reads_one_memory_through_every_adapter_without_a_network(shown):
@@ -404,31 +398,29 @@ def test_control_characters_in_errors_are_printed_as_escapes(tmp_path):
 
 
 def on_a_terminal(*line, columns=80, code=0):
-    """Run a program on a terminal of so many columns; return what it writes."""
+    """Run the command on a terminal of so many columns; return what it writes."""
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
-    environment["COLUMNS"] = str(columns)
-    with subprocess.Popen(list(map(str, line)), stdout=slave, stderr=slave, env=environment) as child:  # fmt: skip
-        os.close(slave)
-        data = b""
-        while True:
-            try:
-                part = os.read(master, 65536)
-            except OSError:  # the other end was closed
-                break
-            if not part:
-                break
-            data += part
+    child = programs.start("-m", "tomldiary", *line, streams=(0, slave, slave), env=environment)
+    os.close(slave)
+    data = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the other end was closed
+            break
+        if not part:
+            break
+        data += part
     os.close(master)
-    assert child.returncode == code, data
+    assert child.wait() == code, data
     return data.decode().replace("\r\n", "\n")
 
 
 def test_an_error_is_wrapped_between_words_on_a_terminal():
-    line = [sys.executable, "-m", "tomldiary", "show", "--path", "a-folder-that-does-not-exist"]
-    told = on_a_terminal(*line, columns=40, code=2)
+    told = on_a_terminal("show", "--path", "a-folder-that-does-not-exist", columns=40, code=2)
     assert told == (
         "a-folder-that-does-not-exist: there is\n"
         "        no such folder; name another one\n"
@@ -438,7 +430,7 @@ def test_an_error_is_wrapped_between_words_on_a_terminal():
 
 def test_a_terminal_gets_no_control_sequences_but_colours(hostile):
     place, user = hostile
-    text = on_a_terminal(sys.executable, "-m", "tomldiary", "show", user, "--path", place, "--raw")
+    text = on_a_terminal("show", user, "--path", place, "--raw")
     assert "\x1b[" in text
     assert OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", text)) is None
 
@@ -577,7 +569,7 @@ LONG = "I love " + " ".join(f"word{number}" for number in range(40))
 )
 def test_lines_are_wrapped_between_words_at_the_terminal_width(memories, arguments, columns):
     Diary(memories).user("alice").upsert_preference("likes", LONG, id="long")
-    line = [sys.executable, "-m", "tomldiary", *arguments, "--user", "alice", "--path", memories]
+    line = [*arguments, "--user", "alice", "--path", memories]
     shown = on_a_terminal(*line, columns=columns)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).split("\n")
     assert max(map(len, lines)) <= columns
@@ -585,14 +577,14 @@ def test_lines_are_wrapped_between_words_at_the_terminal_width(memories, argumen
     words = " ".join(lines).split()
     for number in range(40):
         assert f"word{number}" in words
-    piped = call(*arguments, "--user", "alice", "--path", memories, check=0).stdout
+    piped = call(*line, check=0).stdout
     assert LONG in piped or arguments == ["show"]  # which indents and wraps it
 
 
 def test_a_terminal_shows_labels_only_of_a_list_that_has_some(memories):
     file = memories / "alice/preferences.toml"
     file.write_text(file.read_text().replace("contexts = []", 'contexts = "home"', 1))
-    shown = on_a_terminal(sys.executable, "-m", "tomldiary", "show", "alice", "--path", memories)
+    shown = on_a_terminal("show", "alice", "--path", memories)
     table = shown[shown.index("updated") :]
     assert "I love dark roast." in table
     assert "contexts" not in table
@@ -693,13 +685,7 @@ def test_without_the_extra_the_command_names_the_install_command(missing):
     code = (
         f"import sys; sys.modules[{missing!r}] = None; from tomldiary.__main__ import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    done = programs.run("-c", code)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -715,13 +701,8 @@ def test_ctrl_c_during_the_imports_ends_without_a_traceback():
         "sys.meta_path.insert(0, Stops())\n"
         "from tomldiary.__main__ import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    done = programs.run("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_closed_pipe_is_not_an_error(memories):
@@ -740,8 +721,13 @@ def test_a_closed_pipe_is_not_an_error(memories):
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path):
     Diary(tmp_path / "m", durability="process").user("zoë").upsert_preference("likes", "crêpes")
-    done = program("show", "--path", tmp_path / "m", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert done.stdout == "zo\\xeb\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "tomldiary", "show", "--path", tmp_path / "m"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"zo\\xeb\n"
 
 
 def test_doctor_prints_sentences_and_counts_warnings(memories):

@@ -178,9 +178,9 @@ def test_a_review_that_is_refused_changes_nothing_and_names_the_option(tmp_path)
 
 
 def test_a_terminal_is_told_the_default_user_and_folder(memories):
-    line = [sys.executable, "-m", "tomldiary", "why", "likes/long", "--path", memories]
+    line = ["why", "likes/long", "--path", memories]
     assert on_a_terminal(*line).startswith(f"alice in {memories}\n")
-    assert "alice in" not in call(*line[3:], check=0).stdout
+    assert "alice in" not in call(*line, check=0).stdout
 
 
 def test_forget_and_ingest_need_a_named_user(memories):
@@ -314,10 +314,10 @@ def test_history_hides_bookkeeping_unless_all_is_given(memories):
 
 def test_a_terminal_gets_heads_and_colours_and_a_pipe_neither(memories):
     line = ["diff", "2", "--path", memories]
-    shown = on_a_terminal(sys.executable, "-m", "tomldiary", *line)
+    shown = on_a_terminal(*line)
     assert "\x1b[32m+" in shown
     assert "\x1b" not in call(*line, check=0).stdout
-    assert "entries" in on_a_terminal(sys.executable, "-m", "tomldiary", "users", "--path", memories)  # fmt: skip
+    assert "entries" in on_a_terminal("users", "--path", memories)
     assert call("users", "--path", memories, check=0).stdout.startswith("alice  6  ")
 
 
@@ -417,6 +417,23 @@ def test_the_page_shows_how_a_mistake_is_explained():
     found = mistakes(diary, "preferences", text, "")
     assert [each.problem for each in found] == [""]
     assert f"{found[0].explained}\nOpen it again?" in PAGE
+
+
+@pytest.mark.parametrize("is_by_hand", [True, False], ids=["by hand", "with edit"])
+def test_an_edit_that_takes_an_earlier_one_back_is_stored(memories, edit, is_by_hand):
+    path = memories / "alice/preferences.toml"
+    first = path.read_text()
+    (text, *_) = likes(memories)
+    if is_by_hand:
+        path.write_text(first.replace(text, "I love tea."))
+    else:
+        edit(text, "I love tea.")
+    assert likes(memories)[0] == "I love tea."
+    assert edit("I love tea.", text).exit_code == 0
+    assert likes(memories)[0] == text
+    Diary(memories).user("alice").upsert_preference("likes", "jazz")
+    assert likes(memories)[0] == text
+    assert edit("I love", "I love").stdout == "unchanged: preferences\n"
 
 
 def test_edit_shows_a_mistake_that_is_kept_only_once(memories, edit):

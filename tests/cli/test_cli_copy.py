@@ -10,6 +10,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import programs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app
 
@@ -64,7 +65,7 @@ def test_copy_names_the_users_whose_turns_wait_or_failed(tmp_path):
         "writer.submit_nowait(Turn('bob', 's', 'I love jazz.', 'Noted.')).wait_stored(30)\n"
         "os._exit(0)\n"
     )
-    subprocess.run([sys.executable, "-c", kill, str(tmp_path / "one")], check=True)
+    programs.run("-c", kill, tmp_path / "one", check=True)
     with MemoryWriter(Diary(tmp_path / "one", agent=fail)) as writer:
         writer.submit_nowait(Turn("carol", "s", "tea", "ok"))
     run = CliRunner().invoke(app, ["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--json"])

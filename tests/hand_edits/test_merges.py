@@ -46,6 +46,37 @@ def records(tmp_path):
     return [parse_record(text) for text in reversed(list(LocalBackend(tmp_path).records("alice")))]
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_an_edit_that_was_logged_can_be_taken_back_in_the_editor(alice, file, is_old):
+    alice.upsert_preference("likes", "tea")
+    before = file.read_text()
+    file.write_text(before.replace("tea", "coffee"))
+    age(file)
+    assert alice.rollback(dry_run=True).keys == ["likes/pref001"]  # logs the edit
+    time.sleep(0.02)  # the clock of files is coarse
+    file.write_text(before)
+    if is_old:  # as after a power cut that the edit did not survive
+        age(file)
+    assert texts(alice) == ["coffee" if is_old else "tea"]
+    alice.upsert_preference("goals", "to rest")
+    assert texts(alice) == ["coffee" if is_old else "tea"]
+    types = [change.type for change in alice.history()]
+    assert types.count("hand") == (1 if is_old else 2)
+
+
+def test_a_buffer_from_before_a_write_takes_no_later_edit_back(alice, file):
+    alice.upsert_preference("likes", "tea")
+    before = file.read_text()
+    alice.upsert_preference("goals", "to rest")
+    file.write_text(file.read_text().replace("tea", "coffee"))
+    age(file)
+    alice.rollback(dry_run=True)  # logs the edit
+    time.sleep(0.02)  # the clock of files is coarse
+    file.write_text(before)
+    os.utime(file, ns=(0, time.time_ns() + 10**10))  # later than any save that may be incomplete
+    assert (texts(alice), texts(alice, "goals")) == (["coffee"], ["to rest"])
+
+
 def test_a_buffer_opened_ten_writes_ago_reverts_nothing(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "coffee")

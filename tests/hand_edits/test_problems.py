@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
 
+import programs
 from tomldiary import Constraint, Diary
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import InvalidValue
@@ -318,8 +317,6 @@ def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> 
         f"alice = Diary({str(tmp_path)!r}, agent='rules').user('alice')\n"
         "print(alice.preferences('likes')['pref001'].text, alice.preferences('likes')['pref001'].text)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = programs.run("-c", program, check=True)
     assert done.stdout == "tea tea\n"
     assert done.stderr.count("preferences.toml:7:6: expected") == 1

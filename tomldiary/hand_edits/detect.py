@@ -16,12 +16,13 @@ from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kinds import own_tables
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, NewerVersion
-from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge
-from tomldiary.history.record import HistoryIndex
+from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge, written_number
+from tomldiary.history.record import HistoryIndex, Latest
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
 from tomldiary.toml.document import Document
+from tomldiary.toml.values import moment
 
 _logger = get_logger(__name__)
 _META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)
@@ -117,12 +118,28 @@ def look(
         return replace(good, is_settling=True, is_young=True)
     base = base_of_save(timeline, kind, document, ours, last)
     if base.text == document.text:
-        return good  # not edited; the file only has an older version
+        if not _takes_back(document, ours, last, stored.token, timeline):
+            return good  # not edited; the file only has an older version
+        base = ours
     if is_being_saved(source, user, kind):
         return replace(good, is_settling=True, is_young=True)
     if is_blank(stored.text):
         return _unusable(good, emptied(place), cached)
     return _merged(kind, good, base, document)
+
+
+def _takes_back(
+    document: Document, ours: Document, last: Latest, token: Token, timeline: Timeline
+) -> bool:
+    """Return whether a file with an older version was saved after the hand edits since then were logged.
+
+    A file that was never updated is older than their record.
+    """
+    if last.type != "hand" or written_number(document) != written_number(ours):
+        return False
+    logged = next((record.time for record in timeline.records() if record.seq == last.seq), "")
+    at = moment(logged)
+    return at is not None and time.time() - _age(token) > at.timestamp()
 
 
 def _parsed(

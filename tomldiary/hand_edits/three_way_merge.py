@@ -186,10 +186,10 @@ def base_of_save(
         ours: The document at the end of history.
         last: The record of that version.
     """
-    seq = _number_of(saved)
+    seq = written_number(saved)
     if type(seq) is not int or not 0 < seq <= last.seq:
         return ours
-    if seq == _number_of(ours) and last.type != "hand":
+    if seq == written_number(ours) and last.type != "hand":
         return ours
     try:
         later = _later(timeline, kind, seq)
@@ -203,7 +203,7 @@ def base_of_save(
         return NOTHING
 
 
-def _number_of(document: Document) -> object:
+def written_number(document: Document) -> object:
     """Return the transaction number in the `_meta` of a document."""
     return (document.table(("_meta",)) or {}).get("seq")
 
@@ -245,7 +245,7 @@ def _versions(
             break
         text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
         version = Document.parse(text)
-        if _number_of(version) != seq:
+        if written_number(version) != seq:
             break  # the edit was merged, so it has a new number
         versions.append(version)
     return versions

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +33,7 @@ from tomldiary.cli.options import (
 from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import writable, write_new
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
-from tomldiary.errors import DiaryError, Forgotten, InvalidValue
+from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue
 from tomldiary.history.record import next_sequence
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
@@ -40,12 +41,15 @@ from tomldiary.storage.local.publish import staged_path
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
+from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tomldiary.diary import Diary
+    from tomldiary.engine.engine import Engine
 
 _FORGOTTEN = (
     "data of this user was forgotten since this text was read, and the text may contain it. Nothing was stored; edit the"
@@ -116,19 +120,24 @@ def edit(
     alice = known_user(path, user)
     backend = alice.diary.engine.backend
     epoch = backend.epoch(alice.user_id)
-    stored = backend.read(alice.user_id, document)
-    if stored is None:
+    engine = alice.diary.engine
+    if document in backend.kinds(alice.user_id):
+        with backend.lock(alice.user_id, engine.lock_timeout):
+            log = partial(engine.logged_versions, alice.user_id, [document])
+            repeated(log, engine.lock_timeout)
+    before = _numbered(engine, alice.user_id, document)
+    if before is None:
         names = ", ".join(backend.kinds(alice.user_id)) or "all deleted"
         raise InvalidValue(f"there is no such document; the documents are {names}", where=document)
     with ExitStack() as cleaned_up:
         folder = tempfile.mkdtemp(prefix="tomldiary-")
         cleaned_up.callback(shutil.rmtree, folder, ignore_errors=True)
         file = Path(folder) / f"{document.replace('/', '-')}.toml"
-        file.write_text(stored.text, "utf-8", newline="")
+        file.write_text(before, "utf-8", newline="")
         file.chmod(0o600)
         tell = print_error if as_json else print_text
-        text, kept = _corrected(alice.diary, document, stored.text, file, tell)
-        is_changed = text != stored.text
+        text, kept = _corrected(alice.diary, document, before, file, tell)
+        is_changed = text != before
         try:
             if not all(mistake.problem for mistake in kept):
                 raise InvalidValue("the text has mistakes; nothing was stored", where=document)
@@ -149,6 +158,25 @@ def edit(
         if not any(problem.endswith(one_line(mistake.problem)) for mistake in kept):
             print_text(problem)
     print_text(f"{'stored' if is_changed else 'unchanged'}: {one_line(document)}")
+
+
+def _numbered(engine: Engine, user: str, document: str) -> str | None:
+    """Return the text of a document with the number of its last change; None if there is none.
+
+    A hand edit is logged without changing the number in the file. With the number before it, an edit that restores the
+    earlier text would be taken for a file that was not updated.
+    """
+    stored = engine.backend.read(user, document)
+    if stored is None or stored.problem is not None:
+        return None if stored is None else stored.text
+    last = engine.index(user).of(document)
+    with suppress(DocumentError):
+        edit = Edit(Document.parse(stored.text))
+        meta = edit.table(("_meta",)) or {}
+        if "seq" in meta and last is not None and last.result == edit.done().fingerprint:
+            edit.put(("_meta",), {**meta, "seq": last.seq})
+            return edit.done().text
+    return stored.text
 
 
 def _corrected(
@@ -230,7 +258,7 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     Files of removed documents are deleted. A folder with edits that were not pushed is refused.
     """
     writable(str(folder))
-    _, backend = _database(path)
+    diary, backend = _database(path)
     if folder.is_file():
         raise InvalidValue(
             "pull writes a folder, and this is a file. Name a folder", where=str(folder)
@@ -248,11 +276,11 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         # Read before the texts, so that edits of these texts are refused after an erasure.
         epoch = backend.epoch(user)
         for kind in backend.kinds(user):
-            stored = backend.read(user, kind)
-            if stored is not None:
+            text = _numbered(diary.engine, user, kind)
+            if text is not None:
                 name = f"{encode_folder(user)}/{kind}.toml"
                 names.add(name)
-                pulled.write(name, stored.text, epoch)
+                pulled.write(name, text, epoch)
     pulled.keep_only(names)
     if as_json:
         print_json({"folder": str(folder), "documents": len(names)})
@@ -295,9 +323,9 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         save_text(diary, user, kind, text, epoch)
         pulled.note(name, text.encode(), epoch)
         # The next edit of this file begins with what is stored now, as in a folder.
-        stored = backend.read(user, kind)
-        if stored is not None and not pulled.is_edited(name):
-            pulled.write(name, stored.text, epoch)
+        now = _numbered(diary.engine, user, kind)
+        if now is not None and not pulled.is_edited(name):
+            pulled.write(name, now, epoch)
     problems = [
         one_line(problem)
         for user in sorted({each[1] for each in edited})
