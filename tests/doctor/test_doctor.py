@@ -7,13 +7,13 @@ import os
 import random
 import shlex
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
+import programs
 from file_systems import WRITES
 from processes import as_user
 from tomldiary import Diary, PreferenceItem
@@ -451,6 +451,17 @@ WRONG = {
 }
 
 
+def test_a_folder_is_checked_as_its_diary(tmp_path):
+    alice = Diary(tmp_path / "memories").user("alice")
+    alice.upsert_preference("likes", "jazz")
+    path = tmp_path / "memories/alice/preferences.toml"
+    path.write_text(path.read_text().replace('"jazz"', "5"))
+    found = check(tmp_path / "memories", mounts=NO_MOUNTS)
+    assert [(one.level, one.message) for one in found][:1] == [
+        ("warning", "preferences.likes.pref001.text: expected text, found number")
+    ]
+
+
 def test_invalid_entries_are_named_in_toml_words(tmp_path):
     folder = tmp_path / "alice"
     folder.mkdir(0o700)
@@ -705,13 +716,7 @@ def call(*arguments):
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    return programs.run("-m", "tomldiary", *arguments)
 
 
 def test_the_exit_codes_are_0_healthy_1_findings_2_impossible(root, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import programs
 from tomldiary import Diary
 from tomldiary.errors import LockTimeout
 from tomldiary.storage.locks import UserLocks
@@ -35,7 +36,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_searches_though_its_parent_was_searching():
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
+    done = programs.run("-c", FORK)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -20,6 +20,7 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, DiaryError
 from tomldiary.history import verify as verification
+from tomldiary.toml.values import copied
 
 CODES = {
     "write": (errno.ENOSPC, errno.EIO),
@@ -152,6 +153,13 @@ SCENARIOS = {
 }
 
 
+@pytest.fixture
+def remembered(monkeypatch):
+    """Parse a text once: each is read many times."""
+    parsed = functools.lru_cache(maxsize=200)(tomllib.loads)
+    monkeypatch.setattr(tomllib, "loads", lambda text: copied(parsed(text)))
+
+
 def prepare(name, folder):
     user = "x" * 300 if name == "a long user id" else "alice"
     setup, _ = SCENARIOS[name]
@@ -228,6 +236,7 @@ def faults_of(operation):
     ]
 
 
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_failing_file_operation_leaves_the_documented_state(name, every, disk, request):

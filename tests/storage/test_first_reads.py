@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
+import programs
 from file_systems import HookedFiles
 from hand_edits import age, texts
 from power_cuts import SameDisk
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.errors import LockTimeout
 from tomldiary.storage.locks import UserLocks
 from tomldiary.store.operations import List, Put, Search
 from tomldiary.store.store import ItemStore
@@ -42,17 +40,20 @@ READS = {
 }
 
 
-def lock_file_of(user):
-    """Return the name of the lock file that a user shares with others."""
-    with tempfile.TemporaryDirectory() as folder, UserLocks(Path(folder)).hold(user, 1.0):
-        return next(Path(folder).iterdir()).name
+def neighbour_of(user):
+    """Return a user who shares the lock of another user."""
+    locks = UserLocks(None)
+    with locks.hold(user, 1.0):
+        for name in map("user {}".format, range(10_000)):
+            try:
+                with locks.hold(name, 0):
+                    pass
+            except LockTimeout:
+                return name
+    raise AssertionError("each user has a lock of their own")
 
 
-NEIGHBOUR = next(
-    name
-    for name in map("user {}".format, range(10_000))
-    if lock_file_of(name) == lock_file_of("alice")
-)
+NEIGHBOUR = neighbour_of("alice")
 
 
 @pytest.fixture
@@ -70,17 +71,15 @@ def writing():
     started = []
 
     def write(folder, user):
-        code = [sys.executable, "-c", WRITER, str(folder), user]
-        process = subprocess.Popen(
-            code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        process = programs.start("-c", WRITER, folder, user)
         started.append(process)
         assert process.stdout.readline() == "ready\n"
         return process
 
     yield write
     for process in started:
-        process.communicate("go\n" if process.poll() is None else None, timeout=30)
+        if process.returncode is None:
+            process.communicate("go\n")
 
 
 @pytest.mark.usefixtures("diary")
@@ -115,7 +114,7 @@ def test_a_torn_document_is_repaired_in_memory_for_readers(tmp_path, writing, te
     alice = Diary(tmp_path / "two", agent="rules").user("alice")
     assert texts(alice) == ["tea", "walking"]
     assert file.read_bytes() == torn
-    writer.communicate("go\n", timeout=30)
+    writer.communicate("go\n")
     assert texts(alice) == ["tea", "walking"]
     assert file.read_bytes() == whole
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 
 import pytest
 
+import programs
 from tomldiary import Diary, MemoryWriter
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.locks import UserLocks, lock_file, try_lock
@@ -68,13 +66,10 @@ def orphaned(tmp_path):
     parents = []
 
     def orphan(when, locked="user"):
-        code = [sys.executable, "-c", PARENT, str(tmp_path), when, locked]
-        parent = subprocess.Popen(
-            code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        parent = programs.start("-c", PARENT, tmp_path, when, locked)
         parents.append(parent)
         assert parent.stdout.readline() == "ready\n"
-        parent.send_signal(signal.SIGKILL)
+        parent.kill()
         parent.wait()
 
     yield orphan

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import programs
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from torture import Figures, Size, torture, torture_for, without_syncs
@@ -160,14 +159,9 @@ def _mixed_crowd(folder, *, processes, updates):
     diary = Diary(folder, agent="rules")
     user = diary.user("u")
     user.upsert_preference("likes", "0", id="sum")
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        for _ in range(processes)
-    ]
+    children = [programs.start("-c", code) for _ in range(processes)]
     for child in children:
-        assert child.stdout.readline() == b"ready\n"
+        assert child.stdout.readline() == "ready\n"
 
     def add():
         text = user.preferences("likes")["sum"].text
@@ -185,8 +179,7 @@ def _mixed_crowd(folder, *, processes, updates):
 
     async def here():
         for child in children:
-            child.stdin.write(b"go\n")
-            child.stdin.flush()
+            child.stdin.write("go\n")
         threads = (asyncio.to_thread(in_thread) for _ in range(4))
         await asyncio.gather(*threads, *(in_task() for _ in range(4)))
 

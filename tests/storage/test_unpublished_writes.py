@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
+import programs
 from hand_edits import age, texts
 from tomldiary import Diary
 from tomldiary.engine import cache as known_documents
@@ -40,12 +39,7 @@ class Writer:
     """A process that writes when it is told to."""
 
     def __init__(self, folder, name):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(folder), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = programs.start("-c", WRITER, folder, name)
         self.answer()
 
     def answer(self):
@@ -53,14 +47,13 @@ class Writer:
 
     def tell(self, line):
         self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
 
     def ask(self, line):
         self.tell(line)
         return self.answer()
 
     def close(self):
-        self._process.communicate(timeout=60)
+        self._process.communicate()
 
 
 @pytest.fixture

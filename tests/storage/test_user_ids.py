@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from file_systems import HookedFiles
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.doctor.doctor import check
 from tomldiary.errors import IdentifierError
 from tomldiary.identifiers.user_ids import (
     decode_folder,
@@ -162,3 +163,19 @@ def test_a_user_whose_folder_cannot_be_read_is_named_on_stderr(tmp_path, capsys)
     finally:
         log.propagate = True
     assert f"{tmp_path}/bob" in capsys.readouterr().err
+
+
+def test_a_link_to_itself_hides_no_user(tmp_path):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
+    (tmp_path / "bob").symlink_to("bob")
+    diary = Diary(tmp_path, agent="rules")
+    assert diary.users() == ["alice"]
+    problem = next(found for found in check(diary) if found.level == "problem")
+    assert (problem.place, "symbolic links" in problem.message) == ("bob", True)
+
+
+def test_a_memory_at_the_root_of_a_volume_has_no_user_lost_and_found(tmp_path):
+    (tmp_path / "lost+found").mkdir()
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    assert diary.engine.backend.known_users() == ["alice"]

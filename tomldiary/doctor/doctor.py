@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tomldiary.diary import diary_of
 from tomldiary.doctor.files import Finding, Findings, check_files, check_place
 from tomldiary.entries.kinds import KINDS, problems_of
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
@@ -29,6 +30,7 @@ from tomldiary.storage.local.layout import strays_in, user_of
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
+from tomldiary.toml.values import checked_names
 from tomldiary.writer.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ _USERS_AT_ONCE = 8
 
 
 def check(
-    diary: Diary,
+    diary: Diary | str | os.PathLike[str],
     users: Collection[str] | None = None,
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
@@ -60,7 +62,7 @@ def check(
     """Return the findings about a store, worst first. Nothing is changed.
 
     Args:
-        diary: The diary. Its preference table defines the allowed fields of entries.
+        diary: The diary, or a folder or an address. Its preference table defines the allowed fields of entries.
         users: The users to check; None checks all.
         mounts: The kernel's list of file systems. If it does not exist (not on Linux), its check is skipped.
     """
@@ -69,12 +71,14 @@ def check(
 
 
 def findings(
-    diary: Diary,
+    diary: Diary | str | os.PathLike[str],
     users: Collection[str] | None = None,
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
 ) -> Iterator[Finding]:
     """Yield the findings of `check` as they occur: the storage and its files, then each user, worst first."""
+    diary = diary_of(diary)
+    users = None if users is None else checked_names(users, "users")
     backend = diary.engine.backend
     other = other_owner()
     if other is not None:
@@ -164,13 +168,13 @@ def _users(backend: Backend) -> list[str]:
     if not isinstance(backend, LocalBackend):
         return backend.users()
     try:
-        folders = [entry for entry in os.scandir(backend.base_path) if entry.is_dir()]
-    except OSError:
+        folders = backend.folder_names()
+    except BackendError:
         return []  # `check_place` reports the unreadable folder
     names = [
-        _owner(backend.files, Path(entry.path))
-        for entry in folders
-        if not entry.name.startswith(".")
+        _owner(backend.files, backend.base_path / name)
+        for name in folders
+        if not name.startswith(".")
     ]
     return sorted({name for name in names if name is not None})
 

@@ -68,11 +68,16 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         raise BackendError(
             f"{folders[1]}: is the source folder, or one is inside the other. Copy to another place."
         )
+    users = source.users()
+    # `users` leaves out folders that cannot be read, and those without a document.
+    folders_left = set(source.known_users() if isinstance(source, LocalFolder) else ()) - {*users}
     erased = source.erased_users() if isinstance(source, ListsErased) else []
     failures: dict[str, DiaryError] = {}
 
     def copied(user: str) -> Copied | None:
         try:
+            if user in folders_left and not source.kinds(user):
+                return None
             with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
                 return repeated(partial(_copy, source, target, user), _TIMEOUT)
         except DiaryError as error:
@@ -82,7 +87,7 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
             return None
 
     with ThreadPoolExecutor(_USERS_AT_ONCE, "tomldiary-copy") as threads:
-        for each in threads.map(copied, (*source.users(), *erased)):
+        for each in threads.map(copied, (*users, *sorted(folders_left), *erased)):
             if each is not None:
                 yield each
     if failures:

@@ -416,6 +416,7 @@ def test_a_slow_write_ends_while_others_write_all_the_time(opened, change):
     def write():
         while not is_over.is_set():
             two.upsert_preference("likes", f"cup {next(written)}", id="cup")
+            time.sleep(0.02)
 
     backend.database.apply = slow
     writer = threading.Thread(target=write)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import engines
 from tomldiary import BackendError, Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.cli.app import app
-from tomldiary.errors import DocumentError
+from tomldiary.errors import DiaryError, DocumentError
 from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
@@ -150,6 +150,28 @@ def test_the_error_of_a_single_user_is_raised_unchanged(tmp_path):
     (tmp_path / "alice/preferences.toml").write_bytes(b"# caf\xe9\n")
     with pytest.raises(DocumentError, match=r"alice/preferences\.toml"):
         list(copy_users(source, open_backend("memory:", None)))
+
+
+@pytest.mark.parametrize("fault", ["link", "job"])
+def test_a_copy_names_the_user_whose_folder_cannot_be_read(fault, opened, tmp_path):
+    for user in ("alice", "bob"):
+        Diary(tmp_path, agent="rules").user(user).upsert_preference("likes", "tea")
+    if fault == "link":
+        (tmp_path / "alice").rename(tmp_path / ".moved")
+        (tmp_path / "alice").symlink_to("alice")
+    else:
+        (tmp_path / "alice/.forgetting.toml").write_text("x = [")
+    target = opened("memory")
+    with pytest.raises(DiaryError, match="/alice"):
+        list(copy_users(open_backend(tmp_path, None), target))
+    assert target.users() == ["bob"]
+
+
+def test_a_copy_counts_no_folder_without_a_document(opened, tmp_path):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
+    (tmp_path / "notes").mkdir()
+    found = list(copy_users(open_backend(tmp_path, None), opened("memory")))
+    assert [each.user for each in found] == ["alice"]
 
 
 def test_a_copy_ends_if_the_database_cannot_be_reached(opened, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -62,15 +63,21 @@ def test_an_edit_of_another_version_than_the_stored_one_is_refused(alice, opened
     assert texts(alice) == ["tea"]
 
 
-def test_an_edit_that_takes_a_pushed_one_back_is_stored(engine, alice, tmp_path):
+@pytest.mark.parametrize("meanwhile", [["coffee"], []], ids=["after a write", "alone"])
+def test_an_edit_that_takes_a_pushed_one_back_is_stored(engine, alice, tmp_path, meanwhile):
     run(engine, "pull", str(tmp_path))
     file = tmp_path / "alice" / "preferences.toml"
-    alice.upsert_preference("likes", "coffee")
+    for text in meanwhile:
+        alice.upsert_preference("likes", text)
     for old, new in (("tea", "juice"), ("juice", "tea")):
         file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
         assert run(engine, "push", str(tmp_path)).stdout == "stored 1 edited document\n"
-        assert texts(alice) == [new, "coffee"]
-    assert file.read_text() == alice.document("preferences")
+        assert texts(alice) == [new, *meanwhile]
+    pulled, stored = (
+        re.sub("seq = [0-9]+", "", each)
+        for each in (file.read_text(), alice.document("preferences"))
+    )
+    assert pulled == stored
 
 
 @pytest.mark.parametrize("user", ["preferences.toml", "中" * 200])

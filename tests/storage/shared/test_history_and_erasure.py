@@ -80,6 +80,7 @@ def test_a_long_redaction_ends_while_others_write_all_the_time(engine, opened):
         while not is_over.is_set():
             two.blocks.append("notes", f"{written}")
             written += 1
+            time.sleep(0.02)
 
     backend.database.read = slow
     writer = threading.Thread(target=write)

@@ -188,6 +188,47 @@ class Hanging:
         self._socket.close()
 
 
+@contextlib.contextmanager
+def refused_by_redis(command, work):
+    """Call `work` with a database of Redis; refuse the command, and yield the connection and the error."""
+    pytest.importorskip("redis")
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        url = f"redis://127.0.0.1:{server.getsockname()[1]}/0?timeout=5&watch=1&protocol=2"
+        waiting = pool.submit(lambda: work(open_backend(url, None).database))
+        server.settimeout(5)
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(5)
+            while command not in (received := connection.recv(65536)):
+                assert received
+                connection.sendall(b"+OK\r\n" * received.count(b"SETINFO"))
+            connection.sendall(b"-ERR refused\r\n")
+            yield connection, waiting.exception(5)
+
+
+def test_a_watch_that_redis_refuses_closes_its_connection():
+    with refused_by_redis(b"ID", lambda database: database.listen()) as (connection, error):
+        assert isinstance(
+            error, BackendError
+        )  # its traceback keeps the connection from being collected
+        assert connection.recv(1000) == b""
+
+
+def test_a_redis_database_that_is_dropped_closes_its_connections():
+    redis = pytest.importorskip("redis")
+    kept = []
+
+    def work(database):
+        with contextlib.suppress(BackendError):
+            database.check_writes()
+        kept.extend(each for each in gc.get_objects() if type(each) is redis.Connection)
+
+    with refused_by_redis(b"EVAL", work) as (connection, _):
+        assert kept
+        gc.collect()
+        assert connection.recv(1000) == b""
+
+
 def test_redis_is_sent_a_step_only_once():
     pytest.importorskip("redis")
     with contextlib.closing(Hanging()) as server:
@@ -239,6 +280,12 @@ def test_a_wrong_address_of_postgres_names_what_is_wrong(place, reason):
     url = f"postgresql://{place.format(user=server.username, host=host)}?timeout=2"
     assert reason in refusal(url)
     assert "ret" not in repr(Diary(url).engine.backend)
+
+
+def test_a_password_of_postgres_with_a_bare_percent_sign_is_refused():
+    pytest.importorskip("psycopg")
+    said = refusal("postgresql://ann:secret%cent@127.0.0.1/postgres")  # %ce is no UTF-8
+    assert said.startswith("is not an address of PostgreSQL")
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """
         base = str(self.base_path)
         found: set[str] = set()
-        for name in self._folder_names():
+        for name in self.folder_names():
             try:
                 user = decode_folder(name) or user_of(self.files, self.base_path / name)
                 if user is None:

@@ -38,6 +38,7 @@ from tomldiary.storage.locks import UserLocks
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from os import DirEntry
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem, FileToken
@@ -53,6 +54,14 @@ _YOUNG_COARSE = 2_010_000_000  # the same on file systems with times in whole or
 def is_settled(when: int, now: int) -> bool:
     """Return whether every later change of a folder changes its modification time; both times in nanoseconds."""
     return 0 <= when < now - (_YOUNG if when % 1_000_000_000 else _YOUNG_COARSE)
+
+
+def _is_folder(entry: DirEntry[str]) -> bool:
+    """Return whether an entry is a folder; True for a link that cannot be followed, so that an error names it."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True
 
 
 class OpenedUsers:
@@ -128,7 +137,7 @@ class OpenedUsers:
             return before[1]
         found: set[str] = set()  # a user may have a second folder
         is_whole = is_settled(when, self.environment.clock.time_ns())
-        for name in self._folder_names():
+        for name in self.folder_names():
             try:
                 user = decode_folder(name) or user_of(self.files, self.base_path / name)
             except DiaryError as error:
@@ -140,14 +149,17 @@ class OpenedUsers:
             self._known_users = (when, sorted(found))
         return sorted(found)
 
-    def _folder_names(self) -> list[str]:
+    def folder_names(self) -> list[str]:
+        """Return the names of the folders in the root, without the system folder and that of file system checks."""
         try:
-            found = [entry.name for entry in self.files.scandir(self.base_path) if entry.is_dir()]
+            found = [
+                entry.name for entry in self.files.scandir(self.base_path) if _is_folder(entry)
+            ]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise file_error(self.base_path, "cannot be listed", error) from error
-        return [name for name in found if name != SYSTEM]
+        return [name for name in found if name not in {SYSTEM, "lost+found"}]
 
     # Opening
 

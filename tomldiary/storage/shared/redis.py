@@ -13,6 +13,7 @@ Keys, where `{user}` is the percent-encoded user id in braces:
 from __future__ import annotations
 
 import re
+import weakref
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -169,6 +170,8 @@ class RedisDatabase:
         self._risk: str | None = None
         self._may_write = False
         renew_after_fork(self)
+        # Else the garbage collector may meet an open socket before the connection that would close it.
+        weakref.finalize(self, _disconnect, self._client).atexit = False
 
     def renew(self) -> None:
         """Make a new pool in a forked child: another thread of the parent may have held the lock of the old one."""
@@ -344,12 +347,21 @@ class RedisDatabase:
             url, decode_responses=True, protocol=2, socket_timeout=self._timeout
         )
         listener = _RedisListener(pool.make_connection(), self._run, f"{self._prefix}:{{")
-        listener.open()  # if this fails, the connection is collected, which closes it
+        try:
+            listener.open()
+        except BaseException:
+            listener.close()
+            raise
         return listener
 
     def close(self) -> None:
         """Close all connections, except those in use; a later call opens new ones."""
         self._client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _disconnect(client: Any) -> None:
+    """Close the connections of a database object that was dropped without `close`."""
+    client.connection_pool.disconnect()
 
 
 class _RedisListener:

@@ -111,7 +111,7 @@ class PostgresDatabase:
         self._url = url
         try:
             conninfo_to_dict(url)
-        except psycopg.ProgrammingError as error:
+        except (psycopg.ProgrammingError, UnicodeError) as error:
             raise self._not_an_address(error) from None
         self._schema = schema
         self._is_ready = False
