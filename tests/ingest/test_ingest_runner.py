@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary
+from tomldiary import Diary, PreferenceItem
 from tomldiary.errors import BackendError, ExtractionError, Forgotten
 from tomldiary.ingest import ingest, read_turns
 from tomldiary.ingest.runner import operation_id
@@ -331,18 +332,31 @@ def run_and_kill(folder, log, turns, delay, durability):
     return code != 0
 
 
+def test_the_report_names_changes_that_the_table_refuses(tmp_path):
+    class Rated(PreferenceItem):
+        rank: int
+
+    class Table(BaseModel):
+        likes: dict[str, Rated] = {}
+
+    diary = Diary(tmp_path / "memories", Table, agent="rules", durability="process")
+    log = [{"role": "user", "content": "I love jazz."}, {"role": "assistant", "content": "Noted."}]
+    [note] = ingest(diary, write(tmp_path, log * 2), "ann").notes
+    assert note.startswith("2 changes were left out; the last one: likes.pref001.rank:")
+
+
 @pytest.mark.parametrize("durability", ["process", "full"])
 def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
-    log = write(tmp_path, chat(150))
+    log = write(tmp_path, chat(90))
     whole = Diary(tmp_path / "whole", agent="rules", durability="process")
     ingest(whole, log, "ann")
     expected = documents(whole)
-    assert turns_counted(whole) == {"chat-0": 50, "chat-1": 50, "chat-2": 50}
+    assert turns_counted(whole) == {"chat-0": 30, "chat-1": 30, "chat-2": 30}
 
     chance = random.Random(7)
     kills = 0
     for _ in range(40):
-        turns = chance.randint(1, 45)
+        turns = chance.randint(1, 27)
         if not run_and_kill(tmp_path / "cut", log, turns, chance.random() * 0.02, durability):
             break
         kills += 1

@@ -28,7 +28,7 @@ from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
-from tomldiary.toml.values import checked_flag
+from tomldiary.toml.values import checked_flag, checked_table, checked_text
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
@@ -105,8 +105,10 @@ def carry_over(
     checked_flag(dry_run, "dry_run")
     if not isinstance(alice, UserDiary):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise wrong_type(alice, "a user", "alice", "Give diary.user(user_id).")
-    if source not in SOURCES:
+    if checked_text(source, "source") not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
+    their_user = checked_text(their_user or "", "their_user")
+    singletons = checked_table({} if singletons is None else singletons, "singletons")
     as_path(place, "place")
     place = os.fspath(place)  # not the path itself, which would change the slashes of an address
     found = Found(place, their_user or alice.user_id)
@@ -123,7 +125,7 @@ def carry_over(
     if found.users:
         result.left_out.append(f"records of other users: {', '.join(sorted(found.users)[:_NAMED])}")
     records = [_renamed(each, their_user, alice.user_id) for each in found.records]
-    _register(alice.diary, found.temporal, records, singletons or {})
+    _register(alice.diary, found.temporal, records, singletons)
     if found.documents:
         _import_documents(alice, found, result, dry_run=dry_run)
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.diary import diary_of
 from tomldiary.errors import BackendError, DiaryError, Forgotten
-from tomldiary.extraction.operations import TurnOperation
+from tomldiary.extraction.operations import Applied, TurnOperation
 from tomldiary.ingest.formats import read_turns
 from tomldiary.runtime.async_bridge import run_coroutine
 from tomldiary.runtime.views import Viewed, drawn
@@ -39,7 +39,7 @@ class IngestReport(Viewed):
     seconds : duration of the call
     entries : number of the user's preferences afterwards
     bytes   : size of the user's documents afterwards
-    notes   : one sentence for each kind of omitted content, and for each category that is full
+    notes   : one sentence for each kind of omitted content, for changes that did not fit, and for each full category
     """
 
     turns: int
@@ -87,10 +87,12 @@ def ingest(
     log = read_turns(path, format=format, speaker=speaker)
     _ = diary.turns.extractor  # report a model that is not installed before anything is written
     user = diary.user(user_id)
-    applied = 0
+    done: list[Applied] = []
     if log.turns:
         with drawn("progress:reporting", progress, "turns") as report:
-            applied = _apply_all(diary, user_id, log.turns, report)
+            done = _apply_all(diary, user_id, log.turns, report)
+    applied = sum(not each.is_repeated for each in done)
+    unfit = [why for each in done for why in each.skipped]
     return IngestReport(
         turns=len(log.turns),
         applied=applied,
@@ -100,7 +102,7 @@ def ingest(
         bytes=sum(
             len(user.document(kind).encode()) for kind in diary.engine.backend.kinds(user_id)
         ),
-        notes=[*log.skipped, *_full(diary, user_id)],
+        notes=[*log.skipped, *_unfit(unfit), *_full(diary, user_id)],
     )
 
 
@@ -109,8 +111,8 @@ def _apply_all(
     user_id: str,
     turns: Sequence[ChatTurn],
     report: Callable[[int, int], object] | None,
-) -> int:
-    """Apply the turns that are not yet applied, and return their number."""
+) -> list[Applied]:
+    """Apply the turns that are not yet applied, and return their results."""
     backend, user = diary.engine.backend, diary.user(user_id)
     if not backend.is_atomic:
         raise BackendError(
@@ -120,7 +122,7 @@ def _apply_all(
     epoch, last = backend.epoch(user_id), user.last_transaction()
     done = diary.engine.done_operations(user_id)
     todo = [(id_, turn) for turn in turns if (id_ := operation_id(turn)) not in done]
-    count, applied = len(turns) - len(todo), 0
+    count, results = len(turns) - len(todo), list[Applied]()
     if report is not None and count:
         report(count, len(turns))
     for id_, turn in todo:
@@ -130,18 +132,17 @@ def _apply_all(
                 " Ingest the log again if they are still wanted."
             )
         try:
-            is_repeated = _apply(diary, user_id, turn, id_, epoch)
+            results.append(_apply(diary, user_id, turn, id_, epoch))
         except DiaryError as error:
             if count:
                 stored = f"Turns of the log that are stored: {count} of {len(turns)}."
                 error.add_note(f"{stored} Ingest it again to continue.")
             raise
-        applied += not is_repeated
         last = user.last_transaction()
         count += 1
         if report is not None:
             report(count, len(turns))
-    return applied
+    return results
 
 
 def operation_id(turn: ChatTurn) -> str:
@@ -153,8 +154,8 @@ def operation_id(turn: ChatTurn) -> str:
     return f"ingest-{hashed.hexdigest()[:_ID_DIGITS]}"
 
 
-def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> bool:
-    """Apply one turn; return whether it was already applied."""
+def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> Applied:
+    """Apply one turn."""
     began, _ = diary.sessions.take(user_id, turn.session_id)
     return run_coroutine(
         diary.turns.process(
@@ -165,7 +166,14 @@ def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> 
             now=turn.when,
             operation=TurnOperation(id_, id_, epoch, began=began),
         )
-    ).is_repeated
+    )
+
+
+def _unfit(reasons: Sequence[str]) -> list[str]:
+    if not reasons:
+        return []
+    were = "change was" if len(reasons) == 1 else "changes were"
+    return [f"{len(reasons):,} {were} left out; the last one: {reasons[-1]}"]
 
 
 def _full(diary: Diary, user_id: str) -> list[str]:
