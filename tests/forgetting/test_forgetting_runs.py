@@ -6,8 +6,6 @@ The run began before the erasure, so its words were said before it. Erasures of 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 
@@ -20,6 +18,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolRetu
 from pydantic_ai.models.function import FunctionModel
 
 import engines
+import programs
 from processes import STRICT
 from scripted_chat import Scripted, calling
 from six_verbs import SixVerbs
@@ -287,11 +286,11 @@ def test_a_run_during_an_erasure_brings_nothing_back(engine, opened, adapter):
     "adapter", [langchain, langgraph_submitting, pydantic_ai], ids=lambda each: each.__name__
 )
 def test_a_run_during_an_erasure_by_another_process(engine, opened, adapter):
-    code = [*STRICT, "-m", "tomldiary", "forget", "--path", engine.url]
-    command = [sys.executable, *code, "--user", "alice", "--everything", "--yes"]
+    command = [*STRICT, "-m", "tomldiary", "forget", "--path", engine.url]
+    command += ["--user", "alice", "--everything", "--yes"]
     diary = Diary(opened(), agent="rules")
     diary.user("alice").upsert_preference("likes", "canary songs")
-    run_during(diary, adapter, lambda: subprocess.run(command, check=True, timeout=LONG))
+    run_during(diary, adapter, lambda: programs.run(*command, check=True))
     assert likes(opened()) == ["I love jazz."]
     assert "canary" not in engine.texts()
 

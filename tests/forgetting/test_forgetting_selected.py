@@ -81,6 +81,17 @@ def test_traces_find_every_text_that_only_history_has(tmp_path, place, text):
     assert alice.traces(text) == []
 
 
+@pytest.mark.parametrize("text", ['say "hi" in C:\\temp', 'a """quote"""', 'ends with "this"'])
+def test_traces_find_texts_in_strings_on_several_lines(alice, text):
+    alice.blocks.set("inside", f"first\nso {text}!")
+    assert len(alice.traces(text)) == 2  # the document and its history
+    alice.forget(key="blocks/inside")
+    alice.blocks.set("end", f"first\n{text}")
+    assert len(alice.traces(text)) == 2
+    alice.forget(matching=text)
+    assert alice.traces(text) == []
+
+
 @pytest.mark.parametrize("stored", ["I love Café Größe.", "I love Cafe\u0301 Gro\u0308ße."])
 @pytest.mark.parametrize("asked", ["café gröSSe", "CAFE\u0301 GRO\u0308ßE"])
 def test_accents_are_found_in_both_forms_of_unicode(alice, tmp_path, stored, asked):

@@ -139,6 +139,15 @@ def test_diff_and_as_of_show_any_point_by_number_and_by_time(alice):
     assert '+text = "coffee"' in alice.diff_text(1, 2)
 
 
+def test_a_past_state_lists_the_documents_of_that_time(alice):
+    alice.upsert_preference("likes", "tea")
+    alice.blocks.append("notes", "water the plants")
+    assert alice.as_of(0).documents() == []
+    assert alice.as_of(1).documents() == ["preferences"]
+    alice.forget_preference("likes", "pref001")
+    assert sorted(alice.as_of(2).documents()) == ["blocks", "preferences"]
+
+
 @pytest.mark.parametrize("change", [
     lambda past: past.upsert_preference("likes", "x"),
     lambda past: past.forget_preference("likes", "pref001"),

@@ -19,6 +19,7 @@ from tomldiary.entries.kinds.items import ItemKind
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
+from tomldiary.text.words import telling_words
 from tomldiary_langchain import DiaryRetriever, diary_tools
 from tomldiary_langgraph import DiaryStore
 
@@ -223,6 +224,14 @@ def test_a_question_of_very_many_words_is_searched_by_the_rarest():
     asked = question_of(" ".join(["walnut", *(f"word{n}" for n in range(100))]), [index])
     assert len(asked.words) < 100
     assert "walnut" not in [word.shown for word, _ in asked.words]
+
+
+def test_of_a_very_long_question_the_start_and_the_end_are_read():
+    filler = " ".join(f"word{n}" for n in range(2_000))
+    asked = telling_words(f"walnut {filler} quince {filler} cherry")
+    shown = {word.shown for word in asked}
+    assert {"walnut", "cherry"} <= shown
+    assert "quince" not in shown
 
 
 @pytest.mark.parametrize("is_store", [False, True])

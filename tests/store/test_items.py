@@ -497,13 +497,13 @@ def test_two_namespaces_never_share_a_document(several):
     assert len(set(kinds)) == len(kinds)
 
 
-def test_500_hostile_labels_and_keys_come_back_equal(tmp_path):
+def test_200_hostile_labels_and_keys_come_back_equal(tmp_path):
     store = ItemStore(Diary(tmp_path / "m", durability="none"))
     source = random.Random(7)
     pieces = ["..", "/", "\\", "~", "~2", "%2e", "'", '"', ";--", "$", "*", "?", "\n", "\t", "con", "É",
               "e\u0301", "[x]", "]]", "=", "#", "{}", "\u202e", "😀", "__class__", "None", "a" * 90]  # fmt: skip
     values = {}
-    for number in range(500):
+    for number in range(200):
         labels = tuple(
             "".join(source.choices(pieces, k=source.randint(1, 3)))
             for _ in range(source.randint(1, 3))

@@ -58,7 +58,6 @@ extra = { by = "hand" }
 """
 
 
-@settings(max_examples=200, deadline=None)
 @given(entries(10))
 def test_any_json_entry_comes_back_equal(entry):
     edit = Edit(Document.parse(""))
@@ -68,7 +67,6 @@ def test_any_json_entry_comes_back_equal(entry):
     assert same_value(decode_nulls(read), entry)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_edited_values_and_parsed_text_agree_after_any_series_of_edits(data):
     document = Document.parse(data.draw(st.sampled_from(["", HAND, HAND.replace("\n", "\r\n")])))

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tomldiary.entries.preferences import by_category
 from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import checked_table, checked_text
+from tomldiary.toml.values import checked_names, checked_table, checked_text
 
 __all__ = [
     "BasePrettyPrinter",
@@ -93,7 +93,7 @@ class PreferencesPrinter(BasePrettyPrinter):
         show_timestamps: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> None:
         super().__init__(indent_size, max_width)
-        self.fields = fields
+        self.fields = frozenset(() if fields is None else checked_names(fields, "fields"))
         self.show_count = show_count
         self.show_timestamps = show_timestamps
 
@@ -152,7 +152,7 @@ class ConversationsPrinter(BasePrettyPrinter):
         show_turns: bool = True,  # noqa: FBT001, FBT002 - the ancestor's signature
     ) -> None:
         super().__init__(indent_size, max_width)
-        self.fields = fields
+        self.fields = frozenset(() if fields is None else checked_names(fields, "fields"))
         self.show_turns = show_turns
 
     def format_conversations(
@@ -215,7 +215,7 @@ def _changed(entry: object) -> str:
     return next((str(time) for time in times if time), "")
 
 
-def _shown(field: str, fields: Collection[str] | None) -> bool:
+def _shown(field: str, fields: Collection[str]) -> bool:
     return not fields or field in fields
 
 
