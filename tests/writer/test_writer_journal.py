@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 import programs
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.doctor.files import check_files
 from tomldiary.errors import BackendError
 from tomldiary.extraction.operations import (
     CommitFact,
@@ -214,7 +215,9 @@ def test_a_torn_log_tail_is_cut_off_and_a_damaged_record_kept(tmp_path, capsys, 
     ]  # fmt: skip
     journal.finish([*left, *more])
     journal.close()
-    assert path.with_suffix(".damaged").exists()
+    [finding] = [each for each in check_files(tmp_path) if each.level == "problem"]
+    assert finding.place == str(path.with_suffix(".damaged"))
+    assert finding.message == "these queued turns failed the checksum and were not applied."
 
 
 @pytest.mark.parametrize("tail", [b"", b"\0" * 4096, b"[[tur"], ids=["torn", "zeros", "header"])

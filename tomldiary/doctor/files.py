@@ -131,6 +131,13 @@ def check_files(top: Path) -> Iterator[Finding]:
                 "a forget operation was interrupted by a crash.",
                 "Open the user to finish it, for example with tomldiary show.",
             )
+        if name.endswith(".damaged"):
+            yield Finding(
+                "problem",
+                path,
+                "these queued turns failed the checksum and were not applied.",
+                "Add what is missing to the memory, and remove the file.",
+            )
     for (level, message, remedy), paths in denied.items():
         more = f", like {len(paths) - 1} more" if len(paths) > 1 else ""
         yield Finding(level, paths[0], f"{message}{more}.", remedy)
