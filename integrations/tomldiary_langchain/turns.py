@@ -182,8 +182,13 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         answers = [one._replace(calls=()) for one in rest if one.by == "assistant"]
         said = [*turn.asked, *answers[-1:], *(one for one in rest[-1:] if one.by == "tool")]
     else:
-        not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
-        said = own_part(_spoken(messages[start + bool(turn.behind) :]), not_of_it)
+        own = {one.id for one in turn.own}
+        # An earlier run may have submitted words, but not all answers to them.
+        start = next((n for n, one in enumerate(messages[:start]) if one.id in own), start)
+        others = {one.id for one in turn.unanswered} - own - set(turn.ids)
+        said = own_part(_spoken(messages[start + bool(turn.behind) :]), others)
+        submitted = own - set(turn.ids)
+        said = [one for one in said if one.by != "user" or one.id not in submitted]
     if structured is not None and said and said[-1].by == "tool":
         said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
     return said

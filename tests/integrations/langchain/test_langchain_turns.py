@@ -139,6 +139,22 @@ def test_a_message_during_a_pending_approval_joins_the_turn(writer):
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
 
 
+@both
+def test_an_answer_after_a_failure_joins_the_next_message(writer, mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    book = NOOP.model_copy(update={"content": "Shall I book it?"})
+    saver = InMemorySaver()
+    agent = agent_of(writer, Down(), book, OK, behind=[approval], checkpointer=saver)
+    with suppress(Down):
+        talk(agent, "I need a room.", THREAD, mode)
+    talk(agent, None, THREAD, mode)
+    talk(agent, "A cheaper one.", THREAD, mode)
+    assert ended(writer) == [
+        ("failed", "I need a room.", ""),
+        ("completed", "A cheaper one.", "Shall I book it?\n\nok"),
+    ]
+
+
 def test_a_resumed_approval_is_one_turn(writer):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
