@@ -40,6 +40,7 @@ SESSION_PLACES = [
     {"metadata": {"session_id": "metadata"}},
     {"settings": {"thread_id": "thread"}},
     {"settings": {"conversation_id": "conversation"}},
+    {"metadata": {"thread_id": "thread around"}},
 ]
 NAMES = ["explicit", "context", "settings", "metadata"]
 
@@ -62,7 +63,7 @@ def test_the_first_place_that_names_a_user_wins(first):
 
 @pytest.mark.parametrize("first", range(len(SESSION_PLACES)))
 def test_the_first_place_that_names_a_session_wins(first):
-    names = [*NAMES, "thread", "conversation"]
+    names = [*NAMES, "thread", "conversation", "thread around"]
     assert session_of(**together(SESSION_PLACES[first:])) == names[first]
 
 

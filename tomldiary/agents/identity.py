@@ -133,6 +133,8 @@ def session_of(
         *_places("session_id", context, settings, metadata),
         ("thread_id", _given(_as_text(field_of(settings, "thread_id")))),
         ("conversation_id", _given(field_of(settings, "conversation_id"))),
+        # LangGraph passes it on to a run that code within a run calls with settings of its own.
+        ("thread_id in the metadata", _given(_as_text(field_of(metadata, "thread_id")))),
     ]
     return first_id("session", found, hint=hint, default=default)
 

@@ -22,6 +22,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, StateGraph
@@ -596,6 +597,22 @@ def test_the_session_is_found_in_a_fixed_order(explicit, context, config, expect
     ]
     run(graph_of(nodes, context=Who), "hi", config, "sync", context=context)
     assert list(diary.user("u").conversations()) == [expected]
+
+
+@both
+def test_a_node_called_with_settings_of_its_own_keeps_the_thread(mode):
+    diary = Diary("memory:", agent=Noted())
+    extract = extract_node(diary)
+
+    def keep(state):
+        extract.invoke(state, {"configurable": {"user_id": "u"}})
+
+    async def akeep(state):
+        await extract.ainvoke(state, {"configurable": {"user_id": "u"}})
+
+    nodes = [("chat", chat_node(answering("hello"))), ("keep", RunnableLambda(keep, akeep))]
+    run(graph_of(nodes), "hi", configured(thread_id="thread"), mode)
+    assert list(diary.user("u").conversations()) == ["thread"]
 
 
 @both
