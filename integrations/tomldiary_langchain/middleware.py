@@ -175,7 +175,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._endings = endings()
         self._chats = Chats()
         self._submitted = of_memory(self.diary, SubmittedMessages)
-        self._where = f"{self.name} {user_id}"  # other agents of the graph may have other users
+        # Agents with a user of their own record other users than the nodes of a graph.
+        self._where = "" if user_id is None else f"{self.name} {user_id}"
 
     def __repr__(self) -> str:
         user = "" if self._user_id is None else f", user_id={self._user_id!r}"

@@ -48,7 +48,7 @@ from tomldiary.retrieval.render import framed_memory
 from tomldiary.runtime.lru import Recent
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langchain.endings import endings
-from tomldiary_langgraph import DiaryStore
+from tomldiary_langgraph import DiaryStore, recall_node
 from traced_runs import traced
 
 NOOP = calling(("noop", {}))
@@ -1275,6 +1275,27 @@ def test_agents_of_a_graph_may_record_a_turn_for_different_users(writer, team, m
     graph = builder.add_edge(START, "agent0").compile(checkpointer=InMemorySaver())
     talk(graph, "I like rain.", in_room("ann"), mode)
     assert said_by(writer) == [("ann", "I like rain.", "ok"), ("team", "I like rain.", "ok\n\nok")]
+
+
+@both
+def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user_s_agent(writer, mode):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
+    failures = [Down()]
+
+    def fail_once(state):
+        if failures:
+            raise failures.pop()
+
+    nodes = [("recall", recall_node(writer.diary)), ("check", fail_once), ("agent", agent)]
+    builder = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, "recall")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(graph, "I am Ann.", in_room("ann"), mode)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        talk(graph, None, in_room("bob"), mode)
+    talk(graph, "I am Bob.", in_room("bob"), mode)
+    assert said_by(writer) == [("bob", "I am Bob.", "ok")]
 
 
 @both
