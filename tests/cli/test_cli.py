@@ -322,6 +322,15 @@ def test_commands_take_the_categories_of_the_file(tmp_path, schema, category, ot
     assert f"unknown category {other!r}" in refused.stderr
 
 
+def test_show_raw_of_a_file_from_another_system_is_valid(memories):
+    file = memories / "alice/preferences.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    shown = call(
+        "show", "alice", "--path", memories, "--raw", "--category", "goals", check=0
+    ).stdout
+    assert "preferences" not in tomllib.loads(shown)
+
+
 def test_show_raw_is_the_text_of_the_files(memories):
     shown = call("show", "alice", "--path", memories, "--raw", check=0).stdout
     for kind in ("preferences", "conversations"):

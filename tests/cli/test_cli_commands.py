@@ -116,6 +116,18 @@ def test_users_are_listed_beside_one_that_cannot_be_read(memories):
     assert str(document) in done.stderr
 
 
+@pytest.mark.parametrize("command", ["users", "show"])
+def test_a_folder_that_cannot_be_read_is_not_taken_for_no_user(tmp_path, caplog, command):
+    Diary(tmp_path).user("alice").upsert_preference("likes", "tea")
+    (tmp_path / "bob").symlink_to("bob")
+    done = call(command, "--path", tmp_path, check=1)
+    assert done.stdout.startswith("alice")
+    (tmp_path / "alice").rename(tmp_path / ".alice")
+    done = call(command, "--path", tmp_path, check=1)
+    assert done.stdout == ""
+    assert f"{tmp_path}/bob: cannot be read (Too many levels of symbolic links)" in caplog.text
+
+
 def test_the_json_of_users_counts_each_kind(memories):
     found = json.loads(call("users", "--path", memories, "--json", check=0).stdout)
     assert [each["user"] for each in found] == ["alice"]

@@ -293,6 +293,18 @@ CASES = {
     "a number too high": (["diff", "5"], "5: there is no such transaction; the newest is 4"),
     "a number much too high": (["show", "--at", "9" * 5000], "the newest is 4"),
     "two ways to drop": (["history", "--keep", "1", "--drop-before", "2020-01-01"], "not both"),
+    "one entry to drop": (
+        ["history", "likes/pref001", "--keep", "1", "--yes"],
+        "KEY: --keep and --drop-before drop the history of all entries",
+    ),
+    "a session to drop": (
+        ["history", "--session", "s1", "--drop-before", "2020-01-01"],
+        "--session: ",
+    ),
+    "labels of a block": (
+        ["add", "blocks/persona", "x", "--context", "y"],
+        "--context: a block has no labels",
+    ),
     "two ways at once": (["rollback", "--steps", "1", "--to", "1"], "not both"),
     "too many steps": (["rollback", "--steps", "9999"], "there are only 4. Nothing was undone"),
     "too many steps for good": (["rollback", "--steps", "5", "--yes"], "there are only 4"),

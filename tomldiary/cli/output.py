@@ -92,13 +92,16 @@ def heading(text: str) -> None:
 
 def print_toml(text: str) -> None:
     """Print TOML, with syntax highlighting on a terminal."""
+    text = text.removeprefix("\ufeff").rstrip(
+        "\r\n"
+    )  # a byte order mark would be printed as an escape
     if not is_terminal():
-        print_text(text.rstrip("\n"))
+        print_text(text)
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.syntax import Syntax  # noqa: PLC0415 - the same
 
-    shown = printable(_lines(text)).rstrip("\n")
+    shown = printable(_lines(text))
     Console().print(Syntax(shown, "toml", background_color="default", word_wrap=True))
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.protocol import LocalFolder
 from tomldiary.storage.shared.database import without_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tomldiary.storage.protocol import Backend
 
 
@@ -29,6 +32,18 @@ def open_storage(path: str, remedy: str = "name another one with --path") -> Bac
     if "://" not in path and not Path(path).is_dir():
         raise InvalidValue(f"there is no such folder; {remedy}", where=path)
     return backend
+
+
+def unread_users(backend: Backend, listed: Collection[str]) -> list[str]:
+    """Return the users that a folder has and its list lacks, because their folders cannot be read."""
+    found: list[str] = []
+    known = backend.known_users() if isinstance(backend, LocalFolder) else ()
+    for user in sorted({*known} - {*listed}):
+        try:
+            backend.kinds(user)
+        except DiaryError:
+            found.append(user)
+    return found
 
 
 def writable(path: str) -> str:

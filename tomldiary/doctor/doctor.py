@@ -325,7 +325,8 @@ def _unread(backend: Backend, place: str, error: Exception, remedy: str) -> Find
     message = _without(place, error)
     if isinstance(backend, SharedBackend):
         return Finding("problem", place, message)
-    message = message.removesuffix(" Remove it.").removesuffix(f" {remedy}")
+    for said in (" Remove it.", " Put a regular file there.", f" {remedy}"):
+        message = message.removesuffix(said)
     return Finding("problem", place, message, remedy)
 
 

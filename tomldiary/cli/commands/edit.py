@@ -82,9 +82,12 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Store a preference, or the text of a block. An existing entry with the ID is changed."""
-    alice = user_to_change(path, user, table)
     first, _, name = where.partition("/")
-    if first == BLOCKS.name and name:
+    is_block = first == BLOCKS.name and name
+    if is_block and context:
+        raise InvalidValue("a block has no labels; leave this out", where="--context")
+    alice = user_to_change(path, user, table)
+    if is_block:
         alice.blocks.set(name, text, actor="hand", reason="tomldiary add")
         key = where
     else:

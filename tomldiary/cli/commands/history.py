@@ -95,6 +95,19 @@ def history(
     if keep is not None and drop_before is not None:
         raise InvalidValue("use --keep or --drop-before, not both")
     if keep is not None or drop_before is not None:
+        narrowing = {
+            "KEY": key,
+            "--since": since,
+            "--before": before,
+            "--session": session,
+            "--grep": grep,
+        }
+        for option, given in narrowing.items():
+            if given is not None:
+                raise InvalidValue(
+                    "--keep and --drop-before drop the history of all entries; leave this out",
+                    where=option,
+                )
         _drop(alice, keep, drop_before, is_done=yes and not dry_run, as_json=as_json)
         return
     if yes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, complete_category, complete_user
 from tomldiary.cli.output import print_json, print_text
-from tomldiary.cli.places import open_storage, shown
+from tomldiary.cli.places import open_storage, shown, unread_users
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.text.visible import one_line
@@ -59,11 +59,15 @@ def show(
 
 
 def _show_users(path: str, *, as_json: bool) -> None:
-    users = [user for user in open_storage(path).users() if user != SHARED]
+    backend = open_storage(path)
+    users = [user for user in backend.users() if user != SHARED]
+    unread = unread_users(backend, users)
     if as_json:
         print_json(users)
-        return
-    for user in users:
-        print_text(one_line(user))
-    if not users:
-        print_text(f"There are no users in {shown(path)} yet.")
+    else:
+        for user in users:
+            print_text(one_line(user))
+        if not users and not unread:
+            print_text(f"There are no users in {shown(path)} yet.")
+    if unread:
+        raise Exit(1)

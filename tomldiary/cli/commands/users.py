@@ -9,7 +9,7 @@ from typer import Exit, Option
 from tomldiary.cli.memory import open_memory, user_in
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
 from tomldiary.cli.output import Column, print_error, print_json, print_rows, print_text
-from tomldiary.cli.places import shown
+from tomldiary.cli.places import shown, unread_users
 from tomldiary.entries.kinds import BLOCKS, KINDS
 from tomldiary.errors import DiaryError
 from tomldiary.runtime.views import counted, to_second
@@ -46,7 +46,8 @@ def users(
     diary = open_memory(path)
     names = diary.users()
     found: list[dict[str, Any]] = []
-    broken = 0
+    unread = unread_users(diary.engine.backend, names)
+    broken = len(unread)
     for name in names[:limit]:
         try:
             found.append(_figures(diary, path, name))
@@ -60,7 +61,7 @@ def users(
         print_json(found)
     else:
         _print_users(found)
-        if not names:
+        if not names and not unread:
             print_text(f"There are no users in {shown(path)} yet.")
     if len(names) > limit:
         print_error(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")

@@ -228,7 +228,12 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 ):
                     found.add(user)
             except (OSError, DiaryError) as error:
-                tell(_logger, f"a user is skipped: {error}")
+                problem = error
+                if isinstance(error, OSError):  # its file is an internal one
+                    problem = (
+                        f"{base}/{name}: cannot be read ({error.strerror}). Check the permissions."
+                    )
+                tell(_logger, f"a user is skipped: {problem}")
         return sorted(found)
 
     # Writing
