@@ -29,6 +29,21 @@ def memories(tmp_path):
     return place
 
 
+def test_a_quoted_tilde_is_the_same_folder_for_every_command(tmp_path):
+    place, home = ("--path", "~/m"), {"HOME": str(tmp_path)}
+    call("add", "likes", "tea", "--user", "alice", *place, check=0, **home)
+    call("export", "--output", tmp_path / "alice.json", *place, check=0, **home)
+    assert call("show", *place, check=0, **home).stdout == "alice\n"
+    assert "copied 1 user" in call("copy", "~/m", "~/copied", check=0, **home).stdout
+    line = ["import", tmp_path / "alice.json", "--user", "alice", "--dry-run", *place]
+    assert "0 entries added" in call(*line, check=0, **home).stdout
+    assert (
+        "each folder inside a memory is one user"
+        in call("users", "--path", "~/m/alice", **home).stderr
+    )
+    assert "a new or an empty folder" in call("demo", *place, **home).stderr
+
+
 @pytest.mark.parametrize("words", [["shwo"], ["writer", "lst"]])
 def test_a_misspelt_command_is_named_with_the_right_one(words):
     done = call(*words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
 
+def folder_at(path: str) -> Path:
+    """Return the folder that a backend uses for `path`; a shell leaves a quoted "~" as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path fails where there is no home
+
+
 def open_storage(path: str, remedy: str = "name another one with --path") -> Backend:
     """Open a database, or a folder that exists.
 
@@ -29,7 +35,7 @@ def open_storage(path: str, remedy: str = "name another one with --path") -> Bac
         InvalidValue: The folder does not exist; reading must not create it.
     """
     backend = open_backend(writable(path), None)  # refuses an unknown scheme
-    if "://" not in path and not Path(path).is_dir():
+    if "://" not in path and not folder_at(path).is_dir():
         raise InvalidValue(f"there is no such folder; {remedy}", where=path)
     return backend
 
@@ -52,7 +58,7 @@ def writable(path: str) -> str:
     Raises:
         InvalidValue: The folder is inside a memory, where each folder is one user.
     """
-    if _is_of_one_user(Path(path)):
+    if _is_of_one_user(folder_at(path)):
         raise InvalidValue(
             "each folder inside a memory is one user. Name the parent folder, and the user with --user",
             where=path,

@@ -18,7 +18,7 @@ from typer import Exit, Option
 
 from tomldiary.cli.options import AsJson, lasting
 from tomldiary.cli.output import heading, print_json, print_text, print_toml
-from tomldiary.cli.places import shown
+from tomldiary.cli.places import folder_at, shown
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import one_line
@@ -110,7 +110,7 @@ def _folder(path: str | None) -> Generator[Path]:
         with tempfile.TemporaryDirectory(prefix="tomldiary-demo-") as folder:
             yield Path(folder)
         return
-    folder = Path(path)
+    folder = folder_at(path)
     if "://" in path:
         raise InvalidValue("the demo needs a folder, not a database", where=shown(path))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

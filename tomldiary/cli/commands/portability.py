@@ -25,7 +25,7 @@ from tomldiary.cli.options import (
     lasting,
 )
 from tomldiary.cli.output import print_error, print_json, print_not_done, print_text, progress_bar
-from tomldiary.cli.places import open_storage, shown, writable, write_new
+from tomldiary.cli.places import folder_at, open_storage, shown, writable, write_new
 from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue
 from tomldiary.ingest import KNOWN_FORMATS
@@ -184,7 +184,7 @@ def import_memory(
     """
     is_trial = dry_run or (not yes and (replace or source is not None))
     place = writable(path)
-    if is_trial and "://" not in place and not Path(place).exists():
+    if is_trial and "://" not in place and not folder_at(place).exists():
         place = "memory:"  # a dry run creates no folder
     if source is None:
         for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
