@@ -996,6 +996,29 @@ def test_a_fact_added_by_hand_is_a_fact(alice, file):
     assert alice.problems() == []
 
 
+@pytest.mark.parametrize("start", ["", "_valid_from = 2023-01-05\n"])
+def test_a_fact_by_hand_with_another_start_than_its_key_is_reported(alice, file, start):
+    written = f'[facts.home."user@2022-01-05"]\nwho = "user"\ncity = "Rome"\n{start}'
+    alice.commit(Home(who="user", city="Oslo"), valid_from=day(1))
+    with file.open("a") as handle:
+        handle.write(f"\n{written}")
+    age(file)
+    [problem] = map(str, alice.problems())
+    assert problem.startswith('facts.home."user@2022-01-05"._valid_from: it differs from the start')
+    with pytest.raises(InvalidValue, match="Correct one of them in the file"):
+        alice.commit(Home(who="user", city="Bern"), valid_from=datetime(2022, 1, 5, tzinfo=UTC))
+    assert written in file.read_text()
+    file.write_text(
+        file.read_text().replace(
+            written, f"{written.removesuffix(start)}_valid_from = 2022-01-05\n"
+        )
+    )
+    age(file)
+    alice.commit(Home(who="user", city="Bern"), valid_from=datetime(2022, 1, 5, tzinfo=UTC))
+    assert alice.problems() == []
+    assert cities(alice, valid_at=datetime(2022, 2, 1, tzinfo=UTC)) == ["Bern"]
+
+
 # Writers at once
 
 

@@ -297,6 +297,11 @@ class FactRules(Facts):
                 self._check_claim(schema, current.key, current.entry, by)
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
+        if single and old is not None and interval(old)[0] != begin:
+            raise InvalidValue(
+                "`_valid_from` differs from the start in the key. Correct one of them in the file.",
+                where=f"{schema.name}.{chosen}",
+            )
         over = stop or (None if old is None else interval(old)[1])
         at = max(begin, now)
         is_another = (over is None or at < over) and holding(at) is None

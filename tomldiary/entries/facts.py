@@ -347,6 +347,11 @@ def head_of(key: str) -> str:
     return head if at and moment(tail) is not None else key
 
 
+def start_in(key: str) -> datetime | None:
+    """Return the start time at the end of a key, or None."""
+    return moment(key.rpartition("@")[2]) if "@" in key else None
+
+
 def interval(entry: Mapping[str, Any]) -> tuple[datetime | None, datetime | None]:
     """Return the start and the end of the validity of an entry, as stored."""
     return moment(entry.get("_valid_from")), moment(entry.get("_valid_to"))

@@ -17,6 +17,7 @@ from tomldiary.entries.facts import (
     confidence_of,
     head_of,
     interval,
+    start_in,
     stored_facts,
 )
 from tomldiary.entries.fields import (
@@ -102,6 +103,12 @@ class FactKind(EntryKind):
             message = f"expected a number from 0 to 1; it counts as {sure:g}"
             yield Problem(f"{where}._confidence", message)
         start, end = interval(entry)
+        is_temporal = schema is not None and schema.constraint.temporal and schema.constraint.keys
+        is_time = start is not None or "_valid_from" not in entry
+        if is_temporal and is_time and start_in(path[2]) not in {None, start}:
+            yield Problem(
+                f"{where}._valid_from", "it differs from the start in the key, which is not read"
+            )
         if start is not None and end is not None and end <= start:
             message = "it is not after `_valid_from`, so the fact never holds"
             yield Problem(f"{where}._valid_to", message)
