@@ -179,3 +179,6 @@ def test_a_memory_at_the_root_of_a_volume_has_no_user_lost_and_found(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     diary.user("alice").upsert_preference("likes", "tea")
     assert diary.engine.backend.known_users() == ["alice"]
+    diary.user("lost+found").upsert_preference("likes", "tea")
+    assert diary.users() == ["alice", "lost+found"]
+    assert not list((tmp_path / "lost+found").iterdir())

@@ -17,7 +17,8 @@ MAX_FOLDER = 180
 """The longest folder name; a longer id gets a folder named by its hash, with a file that holds the id."""
 
 _UNSAFE = re.compile(rb"[^a-z0-9\-_.@+=,]")
-_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)|lost\+found$")
+"""Names of devices in Windows, and the folder of file system checks."""
 _CANONICAL = re.compile(r"(?:[a-z0-9\-_.@+=,]|%[0-9a-f]{2})+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 

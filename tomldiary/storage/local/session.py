@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _logger = get_logger(__name__)
 _KEY_BYTES = 32
+_NO_USERS = frozenset({SYSTEM, "lost+found"})  # the second one is that of file system checks
 _MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
 _YOUNG = 10_000_000  # nanoseconds; a folder changed so recently may change again with the same modification time
 _YOUNG_COARSE = 2_010_000_000  # the same on file systems with times in whole or even seconds
@@ -124,6 +125,8 @@ class OpenedUsers:
         """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
         if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
             return False
+        if user in _NO_USERS:
+            return False
         try:
             return user in self.files.listdir(self.base_path)
         except OSError:
@@ -159,7 +162,7 @@ class OpenedUsers:
             return []
         except OSError as error:
             raise file_error(self.base_path, "cannot be listed", error) from error
-        return [name for name in found if name not in {SYSTEM, "lost+found"}]
+        return [name for name in found if name not in _NO_USERS]
 
     # Opening
 
