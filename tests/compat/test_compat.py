@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from tomldiary import Diary, PreferenceItem, load_conversations, load_preferences
 from tomldiary.entries.models import FORMAT_VERSION
-from tomldiary.errors import NewerVersion
+from tomldiary.errors import NewerVersion, RollbackConflict
 from tomldiary.extraction import tools
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -138,6 +138,24 @@ def test_a_turn_without_changes_leaves_0_9_preferences_byte_for_byte(tmp_path):
     before = (tmp_path / "guest" / "preferences.toml").read_bytes()
     guest.add_turn("Is the terrace open?", "From May on.", "booking-2")
     assert (tmp_path / "guest" / "preferences.toml").read_bytes() == before
+
+
+def test_a_rollback_does_not_undo_what_0_9_had_stored(tmp_path):
+    guest = guest_of(tmp_path, "tomldiary-0.9")
+    before = guest.document("conversations")
+    with pytest.raises(RollbackConflict, match="no transaction to undo"):
+        guest.rollback()
+    guest.upsert_preference("tastes", "rye bread")
+    assert guest.rollback().keys == ["tastes/pref004"]
+    assert guest.document("conversations") == before
+
+
+def test_the_first_write_needs_no_other_document_to_be_readable(tmp_path):
+    guest = guest_of(tmp_path, "tomldiary-0.9")
+    (tmp_path / "guest/blocks.toml").symlink_to("nowhere")
+    (tmp_path / "guest/facts.toml").write_text("broken =")
+    guest.upsert_preference("tastes", "rye bread")
+    assert [change.seq for change in guest.history("tastes/pref004")] == [2]
 
 
 def test_ids_and_plain_folder_names_of_0_9_stay_in_use(tmp_path):

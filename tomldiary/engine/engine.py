@@ -16,6 +16,7 @@ from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
     Conflict,
+    DiaryError,
     DocumentError,
     Forgotten,
     HandEditConflict,
@@ -333,9 +334,12 @@ class Engine(DocumentCache):
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
         last = self.backend.last_record(user)
-        # If another program has removed records, it is unknown which documents they changed.
-        kinds = self.backend.kinds(user) if is_lost(last) else ()
-        logged = self._log_saves(user, {**self._unchanged(user, kinds), **changed})
+        # The first transaction logs all documents, because a later rollback must not take them for new hand edits. If
+        # another program has removed records, it is unknown which documents they changed.
+        kinds = self.backend.kinds(user) if last is None or is_lost(last) else ()
+        # A document that cannot be read now does not fail the first transaction of others.
+        unread = (BackendError, HandEditConflict) if last is None else ()
+        logged = self._log_saves(user, {**self._unchanged(user, kinds, unread), **changed})
         if logged is not None:
             changed, last = {kind: logged[kind] for kind in changed}, self.backend.last_record(user)
         if self.redact is not None:
@@ -348,11 +352,16 @@ class Engine(DocumentCache):
         self._publish(user, prepared)
         return prepared.record.seq
 
-    def _unchanged(self, user: str, kinds: Iterable[str]) -> Changed:
-        """Return the readable ones of some documents, with edits that change nothing."""
+    def _unchanged(
+        self,
+        user: str,
+        kinds: Iterable[str],
+        unread: tuple[type[DiaryError], ...] = (),
+    ) -> Changed:
+        """Return some documents with edits that change nothing; one that cannot be parsed, or raises `unread`, is left out."""
         found: Changed = {}
         for kind in kinds:
-            with suppress(DocumentError):
+            with suppress(DocumentError, *unread):
                 known = self.settled(user, kind)
                 found[kind] = (known, Edit(known.document if known else NOTHING))
         return found

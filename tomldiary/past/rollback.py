@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _State = tuple["Block | None", dict[str, Any]]
 """A table: its block, if the block holds nothing else, and its values; see `own_values`."""
 _States = dict[tuple[str, "Path"], "_State | None"]
+_NOTHING = "there is no transaction to undo."
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -108,8 +109,11 @@ class Undo:
         source = Source("rollback", session_id or "", actor, reason)
         engine, user = self._past.engine, self._past.user_id
         engine.refuse_open(user)
+        last = engine.backend.last_record(user)
+        if last is None:  # what is stored was there before the history
+            raise RollbackConflict(_NOTHING)
         # With lost records, the transactions to undo are unknown, and the error below says so.
-        if not is_lost(engine.backend.last_record(user)):
+        if not is_lost(last):
             engine.log_hand_edits(user)
 
         def undo(transaction: Transaction) -> Rollback:
@@ -122,7 +126,7 @@ class Undo:
         self, transaction: Transaction, records: list[Record], *, dry_run: bool, force: bool
     ) -> Rollback:
         if not records:
-            raise RollbackConflict("there is no transaction to undo.")
+            raise RollbackConflict(_NOTHING)
         before, expected = (_placed(transaction, each) for each in _inverse(records))
         wanted = {place: state and state[1] for place, state in expected.items()}
         found = {
