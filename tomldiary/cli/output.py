@@ -92,9 +92,8 @@ def heading(text: str) -> None:
 
 def print_toml(text: str) -> None:
     """Print TOML, with syntax highlighting on a terminal."""
-    text = text.removeprefix("\ufeff").rstrip(
-        "\r\n"
-    )  # a byte order mark would be printed as an escape
+    # A byte order mark would be printed as an escape.
+    text = text.removeprefix("\ufeff").rstrip("\r\n")
     if not is_terminal():
         print_text(text)
         return
