@@ -101,7 +101,7 @@ class UserLocks:
                     if not try_lock(descriptor, start + timeout - time.monotonic()):
                         raise _timed_out(timeout)
                     since = time.monotonic()
-                    if is_at(self.files, descriptor, self._path(number)):
+                    if found_at(self.files, descriptor, self._path(number)):
                         break
                     # The file or a folder above was removed or replaced, as by `git clean`: others lock another file.
                     locked = -1
@@ -298,7 +298,7 @@ def lock_file(files: FileSystem, path: Path) -> Generator[int]:
         descriptor = open_lockable(lambda: files.open(path, _FLAGS))
         try:
             try_lock(descriptor, inf)
-            if is_at(files, descriptor, path):
+            if found_at(files, descriptor, path):
                 yield descriptor
                 return
         finally:
@@ -307,12 +307,13 @@ def lock_file(files: FileSystem, path: Path) -> Generator[int]:
             files.close(descriptor)
 
 
-def is_at(files: FileSystem, descriptor: int, path: str | Path) -> bool:
-    """Return whether an open file is still at its path: another process may have replaced or removed it."""
+def found_at(files: FileSystem, descriptor: int, path: str | Path) -> os.stat_result | None:
+    """Return the status of an open file; None if another process has replaced or removed it at its path."""
     try:
-        return samestat(files.fstat(descriptor), files.stat(path))
+        found = files.fstat(descriptor)
+        return found if samestat(found, files.stat(path)) else None
     except OSError:
-        return False
+        return None
 
 
 def remove_locked(files: FileSystem, path: Path) -> None:

@@ -28,7 +28,7 @@ from zlib import crc32
 
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import PRIVATE, FileSystem
-from tomldiary.storage.locks import is_at, lock_file, try_lock, unlock
+from tomldiary.storage.locks import found_at, lock_file, try_lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -210,8 +210,9 @@ class LogFile:
         """Lock the file that is currently at the path, and return its length in bytes."""
         while True:
             try_lock(self._descriptor, inf)
-            if is_at(self._files, self._descriptor, self._path):
-                return self._files.fstat(self._descriptor).st_size
+            found = found_at(self._files, self._descriptor, self._path)
+            if found is not None:
+                return found.st_size
             unlock(self._descriptor)
             self.open(self._path)
 

@@ -47,7 +47,7 @@ from tomldiary.logging import get_logger
 from tomldiary.storage.files import FileSystem, file_error
 from tomldiary.storage.locks import remove_locked
 from tomldiary.storage.log import LogFile, render_record, scan_log
-from tomldiary.toml.values import render_value
+from tomldiary.toml.values import render_text, render_value
 from tomldiary.writer.journals import (
     EARLIER,
     JournalContent,
@@ -385,8 +385,8 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     """
     lines = [
         _user_line(turn.user_id),
-        f"session = {render_value(turn.session_id, where='session_id')}",
-        f"operation = {render_value(operation, where='operation_id')}",
+        f"session = {render_text(turn.session_id, where='session_id')}",
+        f"operation = {render_text(operation, where='operation_id')}",
         f'time = "{time}"',
     ]
     if turn.status != "completed":
@@ -401,16 +401,16 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
         lines.append(f"steps = {render_value(steps, where='steps')}")
     if turn.episode is not None:
         lines.append(f"episode = {render_value(turn.episode)}")
-    lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
-    lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
+    lines.append(f"user_msg = {render_text(turn.user_msg, where='user_msg')}")
+    lines.append(f"assistant_msg = {render_text(turn.assistant_msg, where='assistant_msg')}\n")
     return "\n".join(lines)
 
 
 def _user_line(user: str) -> str:
     try:
-        return f"user = {render_value(user)}"
+        return f"user = {render_text(user)}"
     except InvalidValue:  # a user id may be any string, even one with lone surrogates
-        return f"user_escaped = {render_value(user.encode('unicode_escape').decode('ascii'))}"
+        return f"user_escaped = {render_text(user.encode('unicode_escape').decode('ascii'))}"
 
 
 def render_turn_record(number: int, epoch: int, rendered: str) -> str:

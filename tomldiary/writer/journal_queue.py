@@ -253,9 +253,8 @@ class JournalQueue(StoringQueue):
             self._adopt()
         if self._batch:
             self._store(self._batch)
-        with self._state:
-            ended, self._ended = self._ended, []
-        _close_journals(ended)
+        while self._ended:
+            self._ended.pop().close()
 
     def _store(self, jobs: list[Job]) -> None:
         try:

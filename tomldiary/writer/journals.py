@@ -21,7 +21,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.fork_safety import open_lockable, release_lockable
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import PRIVATE, FileSystem
-from tomldiary.storage.locks import is_at, lock_file, try_lock
+from tomldiary.storage.locks import found_at, lock_file, try_lock
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log, scan_log
 from tomldiary.toml.values import render_value
 from tomldiary.writer.receipts import Job, Turn
@@ -210,7 +210,7 @@ def claim_dead(files: FileSystem, folder: Path) -> int | None:
         return None
     except OSError:
         return None
-    if try_lock(owner) and is_at(files, owner, folder / _OWNER):
+    if try_lock(owner) and found_at(files, owner, folder / _OWNER):
         return owner
     close_owner(files, owner)
     return None

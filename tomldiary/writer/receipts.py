@@ -85,9 +85,8 @@ class Turn:
         said = checked_turn(self.session_id, self.user_msg, self.assistant_msg)
         for name, text in zip(("session_id", "user_msg", "assistant_msg"), said, strict=True):
             object.__setattr__(self, name, text)
-        for name in ("user_id", "operation_id"):
-            object.__setattr__(self, name, checked_text(getattr(self, name), name))
-        checked_user(self.user_id)
+        object.__setattr__(self, "user_id", checked_user(checked_text(self.user_id, "user_id")))
+        object.__setattr__(self, "operation_id", checked_text(self.operation_id, "operation_id"))
         if self.status not in _STATUSES:
             raise InvalidValue(
                 f"expected one of {', '.join(_STATUSES)}, found {self.status!r}.", where="status"
