@@ -210,8 +210,7 @@ class LogFile:
         """Lock the file that is currently at the path, and return its length in bytes."""
         while True:
             try_lock(self._descriptor, inf)
-            found = found_at(self._files, self._descriptor, self._path)
-            if found is not None:
+            if (found := found_at(self._files, self._descriptor, self._path)) is not None:
                 return found.st_size
             unlock(self._descriptor)
             self.open(self._path)

@@ -253,8 +253,7 @@ class JournalQueue(StoringQueue):
             self._adopt()
         if self._batch:
             self._store(self._batch)
-        while self._ended:
-            self._ended.pop().close()
+        _close_journals(self._ended)
 
     def _store(self, jobs: list[Job]) -> None:
         try:
@@ -343,10 +342,9 @@ class JournalQueue(StoringQueue):
 
 
 def _close_journals(journals: list[Journal]) -> None:
-    """Close journals and remove them from the list."""
-    for journal in journals:
-        journal.close()
-    journals.clear()
+    """Close journals and remove them from the list, to which another thread may add journals meanwhile."""
+    while journals:
+        journals.pop().close()
 
 
 def wake(jobs: list[Job], error: BaseException | None) -> None:

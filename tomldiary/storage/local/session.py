@@ -11,7 +11,7 @@ import hmac
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -20,6 +20,7 @@ from tomldiary.errors import BackendError, DiaryError, LockTimeout
 from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import file_error, file_on_the_way
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
@@ -377,7 +378,7 @@ class Epochs:
             BackendError: The token cannot be read.
         """
         key = self._key()
-        found = self._files.read_file(self._file(key, user)) if key is not None else None
+        found = None if key is None else self._files.read_file(_file(self._folder, key, user))
         if found is None:
             return 0, 0
         try:
@@ -394,7 +395,7 @@ class Epochs:
         """
         try:
             erased = erased or self.read(user)[1]
-            path = self._file(self._key() or self._new_key(), user)
+            path = _file(self._folder, self._key() or self._new_key(), user)
             self._files.make_folder(self._folder, sync=True)
             # The process that created the key may have been killed before it synced the folder.
             self._files.sync_folder(self._key_file.parent)
@@ -434,6 +435,9 @@ class Epochs:
             raise self._no_key()
         return key
 
-    def _file(self, key: bytes, user: str) -> Path:
-        name = hmac.digest(key, user.encode("utf-8", "surrogatepass"), "sha256").hex()
-        return self._folder / name
+
+@cleared_on_forget
+@lru_cache(maxsize=_MOST_USERS)
+def _file(folder: Path, key: bytes, user: str) -> Path:
+    """Return the file of a user's token; cached, because each turn reads the token several times."""
+    return folder / hmac.digest(key, user.encode("utf-8", "surrogatepass"), "sha256").hex()
