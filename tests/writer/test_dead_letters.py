@@ -9,6 +9,7 @@ from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import ExtractionError
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.log import scan_log
 from tomldiary.writer import dead_letters
 from tomldiary.writer.dead_letters import DeadLetters
@@ -53,6 +54,23 @@ def test_the_doctor_names_the_dead_letters_of_the_checked_users(writer, tmp_path
 def test_a_reused_operation_id_hides_no_dead_letter(writer, letters):
     park(writer, *(Turn("alice", "s", text, "ok", operation_id="1") for text in ("tea", "juice")))
     assert [letter.turn.user_msg for letter in letters.list()] == ["tea", "juice"]
+
+
+def test_all_segments_of_queued_dead_letters_are_synced(writer, tmp_path):
+    park(writer, *(Turn("alice", "s", f"{number}{'x' * 40_000}", "ok") for number in range(5)))
+    synced = {}
+
+    class Watched(FileSystem):
+        def sync_data(self, descriptor):
+            found = self.fstat(descriptor)
+            synced[found.st_ino] = found.st_size
+
+    letters = DeadLetters(LocalBackend(tmp_path, files=Watched()))
+    writer.close_sync()  # its journal is removed
+    assert len(letters.requeue(letters.list())) == 5
+    segments = [path.stat() for path in tmp_path.glob(".tomldiary/journal/*/*.toml")]
+    assert len(segments) > 1
+    assert all(synced.get(each.st_ino) == each.st_size for each in segments)
 
 
 def test_one_turn_has_one_dead_letter(writer, letters):

@@ -185,6 +185,30 @@ def test_turns_that_were_read_together_are_taken_over_together(tmp_path):
     journal.close()
 
 
+def test_a_segment_is_synced_before_the_next_one_begins(tmp_path, monkeypatch):
+    synced = []
+
+    class Watched(FileSystem):
+        def sync_data(self, descriptor):
+            synced.append(self.fstat(descriptor).st_ino)
+
+    journal = Journal.create(tmp_path, sync=True, files=Watched(), segment_bytes=0)
+    jobs, sync = jobs_of("one", "two", "three"), journal.sync
+    journal.append_turns(jobs[:2], first_epoch)
+    segment = max(journal.folder.glob("*.toml"))
+
+    def sync_late():
+        journal.append_turns(jobs[2:], first_epoch)  # another thread begins the next segment
+        sync()
+
+    synced.clear()
+    monkeypatch.setattr(journal, "sync", sync_late)
+    journal.append_operations(jobs[:2], [], first_epoch)  # those of a group are durable afterwards
+    assert "[[operations]]" in segment.read_text("utf-8")
+    assert segment.stat().st_ino in synced
+    journal.drop()
+
+
 def test_a_long_segment_of_finished_turns_is_emptied(tmp_path):
     journal = Journal.create(tmp_path / "journal", sync=False)
     for number in range(10):

@@ -192,8 +192,7 @@ class LogFile:
         try:
             data = render().encode()
             if (
-                begin
-                and begin != self.end
+                begin not in {0, self.end}
                 and self._files.read_at(self._descriptor, 1, begin - 1) != b"\n"
             ):
                 data = b"\n" + data  # another program truncated the file within a line
@@ -222,6 +221,10 @@ class LogFile:
             self.end = begin
         except OSError as error:
             self.problem = f"{self._path}: a failed append cannot be removed ({error.strerror})."
+
+    def sync(self) -> None:
+        """Make the appended records durable, while the owner holds the mutex."""
+        self._files.sync_data(self._descriptor)
 
     def duplicate(self) -> int:
         """Return a second descriptor of the file; the caller closes it."""

@@ -223,6 +223,8 @@ class Journal:
                 raise BackendError(f"{self.problem} The turn was not stored. Submit it again.")
             try:
                 if self._file.end > self._segment_bytes:
+                    if self.is_synced:
+                        self._file.sync()  # a later call of `sync` includes the next segment only
                     self._new_segment()
                 self._append(rendered)
             except OSError as error:
@@ -337,10 +339,9 @@ class Journal:
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn's record is still in the journal; an erasure removes it."""
-        found = self._files.read_file(self._path(job.segment))
-        return found is not None and any(
+        return any(
             each.kind == "turn" and each.data is not None and each.data["number"] == job.number
-            for each in scan_log(found[0])
+            for each in scan_log(self._files.content(self._path(job.segment)))
         )
 
     def close(self) -> None:

@@ -336,9 +336,8 @@ class JournalQueue(StoringQueue):
 
     def drop(self) -> None:
         """Drop all journals in a forked child: they belong to the parent."""
-        for journal in self.journals:
-            journal.drop()
-        self.journals.clear()
+        while self.journals:
+            self.journals.pop().drop()
 
 
 def _close_journals(journals: list[Journal]) -> None:
