@@ -98,6 +98,19 @@ def test_an_expired_item_is_neither_found_nor_shown(diary, store):
     assert "for an hour" not in alice.render(valid_at=later)
 
 
+def test_an_expired_item_is_neither_counted_nor_changed_by_its_key(diary, store):
+    store.run([Put(WORK, "soon", {"text": "a bicycle for an hour"}, ttl=60)])
+    alice = diary.user("alice")
+    assert alice.profile()["items"] == {"memories/work": 3}
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(hours=2)
+    assert alice.profile()["items"] == {"memories/work": 2}
+    with pytest.raises(UnknownEntry):
+        alice.items.update("memories/work/soon", {"n": 1})
+    with pytest.raises(UnknownEntry):
+        alice.items.delete("memories/work/soon")
+    assert alice.last_transaction() == 2
+
+
 def test_a_hand_written_item_expires_although_no_put_stored_it(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     ItemStore(diary).run([Put(WORK, "put", {"text": "a bicycle"})])

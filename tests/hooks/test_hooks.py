@@ -23,6 +23,8 @@ from tomldiary.errors import (
 from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.delivery import Cursor, Cursors, Delivery
 from tomldiary.runtime.sources import HOOKS
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 from waiting import until
 
 CANARY = "walnuts-canary"
@@ -384,6 +386,15 @@ def test_a_hook_finds_and_keeps_no_entry_that_is_over(diary, index):
     assert diary.hooks.search("index", "kind", user_id="alice") == []
     assert diary.hooks.reconcile("index").removed == 1
     assert not index.entries
+
+
+def test_a_hook_finds_no_item_that_has_expired(diary, index):
+    diary.hooks.add(index, name="index")
+    ItemStore(diary).run([Put(("alice", "trips"), "k", {"text": "kind"}, ttl=60)])
+    assert diary.hooks.flush()
+    assert diary.hooks.search("index", "kind", user_id="alice")
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(hours=2)
+    assert diary.hooks.search("index", "kind", user_id="alice") == []
 
 
 def test_a_search_of_a_hook_may_return_none(diary, index):

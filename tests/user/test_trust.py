@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import BaseModel
@@ -595,3 +595,14 @@ def test_a_quarantine_may_be_a_function_and_is_never_one_text(tmp_path):
         Diary(tmp_path, agent="rules", quarantine="web")
     with pytest.raises(InvalidValue, match="quarantine: an async function cannot be used"):
         Diary(tmp_path, agent="rules", quarantine=waits)
+
+
+def test_the_time_to_live_of_an_item_begins_with_the_decision(diary, alice):
+    with alice.transaction(actor="web:x"):
+        DiaryStore(diary).put(("alice", "trips"), "k", {"text": "porto"}, ttl=60)
+    (change,) = alice.review()
+    alice.review.accept(change.id)
+    stored = diary.engine.document("alice", "items/trips").table(("items", "k"))
+    lived = [datetime.fromisoformat(stored[name]) for name in ("_updated", "_expires")]
+    assert stored["_updated"] > change.after["_updated"]
+    assert lived[1] - lived[0] == timedelta(minutes=60)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.kinds import ITEMS
 from tomldiary.errors import HookError, NotSupported
 from tomldiary.history.record import parse_record
 from tomldiary.hooks.change import START, Change, Found, IndexHook, Position, SearchHook
@@ -378,9 +379,16 @@ class Delivery:
         found = [
             Found(user, key, now[key].text, score)
             for key, digest, score in hits
-            if key in now and now[key].digest == digest
+            if key in now and now[key].digest == digest and self._is_unexpired(now[key])
         ]
         return sorted(found, key=lambda each: -each.score)[:limit]
+
+    def _is_unexpired(self, change: Change) -> bool:
+        """Return whether the entry of a change is no item of a store that has expired."""
+        engine = self._engine
+        until = engine.deadlines(change.user).until_moment
+        bound = ITEMS.within(change.key.rpartition("/")[0], until)
+        return bound.is_unexpired(change.key, change.after or {}, engine.now())
 
 
 def _state_at(user: str, end: Position) -> Change:

@@ -76,7 +76,8 @@ class UserExport(UserPart):
                     name: self._context.kept(name, self._context.entries(name))
                     for name in kind.documents(listed)
                 }
-                found[kind.name] = kind.profile(documents, self._diary, at)
+                bound = kind.within("", self._context.until)
+                found[kind.name] = bound.profile(documents, self._diary, at)
                 for document in documents.values():
                     times += kind.seen(document, self._diary)
                     for path, entry in kind.tables(document).items():

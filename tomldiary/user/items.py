@@ -15,7 +15,7 @@ from tomldiary.toml.values import checked_text, copied, storable_copy, timestamp
 from tomldiary.user.context import Accessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.toml.document import Document, Path
@@ -67,12 +67,7 @@ class UserItems(Accessor):
         if path is None:
             return None
         with self._context.reading():
-            found = find_entry(path, self._context.kinds(), self._context.read)
-            if found is None:
-                return None
-            name, _, entry = found
-            is_shown = self._current(name, self._context.read(name))(ITEMS.key(path), entry)
-            return copied(item_value(entry)) if is_shown else None
+            return self._found(path, self._context.kinds(), self._context.read)
 
     aget = async_twin(get)
 
@@ -144,15 +139,25 @@ class UserItems(Accessor):
             not context.is_over(key, entry) and (holds is None or holds(key, entry))
         )
 
-    @staticmethod
-    def _existing(tx: Transaction, key: str, path: Path) -> dict[str, Any]:
-        found = find_entry(path, tx.listed(), tx.document)
+    def _found(
+        self, path: Path, listed: Iterable[str], read: Callable[[str], Document]
+    ) -> dict[str, Any] | None:
+        """Return a copy of the value of an item; None if it is missing or expired."""
+        found = find_entry(path, listed, read)
+        if found is None:
+            return None
+        name, _, entry = found
+        is_shown = self._current(name, read(name))(ITEMS.key(path), entry)
+        return copied(item_value(entry)) if is_shown else None
+
+    def _existing(self, tx: Transaction, key: str, path: Path) -> dict[str, Any]:
+        found = self._found(path, tx.listed(), tx.document)
         if found is None:
             raise UnknownEntry(
                 f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}",
                 "A hit of recall() has the key as `full_key`.",
             )
-        return copied(item_value(found[2]))
+        return found
 
 
 def _known_path(key: str) -> Path | None:

@@ -8,7 +8,7 @@ The classes of blocks, conversations and episodes are in `entries`, beside what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tomldiary.entries.blocks import BlockKind
 from tomldiary.entries.conversations import ConversationKind
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 KINDS: dict[str, EntryKind] = {}
 """The registered kinds by name; the name of a document begins with the name of its kind."""
 
+K = TypeVar("K", bound=EntryKind)
 
-def register(kind: EntryKind) -> EntryKind:
+
+def register(kind: K) -> K:
     """Register a kind of entries, replacing one of the same name, and return it."""
     KINDS[kind.name] = kind
     return kind

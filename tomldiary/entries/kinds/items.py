@@ -43,7 +43,7 @@ class ItemKind(EntryKind):
     """The document of the entries, as a part of keys: `memories/work`; "" if it is unknown."""
     until: Until | None = None
 
-    def within(self, document: str, until: Until | None = None) -> EntryKind:
+    def within(self, document: str, until: Until | None = None) -> ItemKind:
         bound = copy(self)
         bound.namespace = part_of(document)[0].removeprefix(f"{self.name}/")
         bound.until = until
@@ -124,8 +124,10 @@ class ItemKind(EntryKind):
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         counts: dict[str, int] = {}
         for document, each in documents.items():
-            name = part_of(document)[0].removeprefix(f"{self.name}/")
-            counts[name] = counts.get(name, 0) + len(each.table((self.name,)) or {})
+            bound = self.within(document, self.until)
+            name = bound.namespace
+            held = (bound.is_unexpired(*entry, at) for entry in bound.entries(each, rules))
+            counts[name] = counts.get(name, 0) + sum(held)
         return {name: count for name, count in counts.items() if count}
 
     def wrong(
@@ -145,13 +147,7 @@ class ItemKind(EntryKind):
             fresh = with_value(fields, old, writing.now)
             if writing.session or "_updated_by" in old:
                 fresh["_updated_by"] = writing.session
-            ttl = fresh.get("_ttl")
-            if isinstance(ttl, int | float) and "_expires" in fresh:
-                since = moment(fresh["_updated"])
-                fresh["_expires"] = (
-                    old["_expires"] if since is None else timestamp(since + timedelta(minutes=ttl))
-                )
-            edit.put(path, fresh)
+            edit.put(path, renewed(fresh))
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
         documents, path = self.places((collection[1], key), writing.documents)
@@ -161,6 +157,14 @@ class ItemKind(EntryKind):
 
 def _quoted(key: str) -> str:
     return key.replace("%", "%25").replace("/", "%2f")
+
+
+def renewed(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry; the time to live of an item begins with its last change."""
+    ttl, since = entry.get("_ttl"), moment(entry.get("_updated"))
+    if since is None or not isinstance(ttl, int | float) or "_expires" not in entry:
+        return {**entry}
+    return {**entry, "_expires": timestamp(since + timedelta(minutes=ttl))}
 
 
 def item_value(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from tomldiary.entries.kinds import (
     typed_kinds,
 )
 from tomldiary.entries.kinds.collections import checked_value
+from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.kinds.pending import (
     Raw,
@@ -338,7 +339,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         # A lifetime begins with the decision, or the entry could have expired while it waited.
         now = {"_updated": timestamp()} if "_updated" in each.after else {}
-        edit.put(path, {**each.after, **now})
+        edit.put(path, renewed({**each.after, **now}))
 
 
 def _has_assigned_id(each: PendingChange) -> bool:
