@@ -108,6 +108,18 @@ def texts(alice):
     return {item.text for items in alice.preferences().values() for item in items.values()}
 
 
+@pytest.mark.parametrize("source", FILES)
+def test_what_was_imported_has_the_origin_import(alice, file, source):
+    done = carry_over(alice, source, file(source))
+    assert {alice.why(key).origin for key in done.added} == {"import"}
+
+
+def test_an_import_waits_for_a_review_if_its_actor_does(tmp_path, file):
+    alice = Diary(tmp_path / "m", agent="rules", quarantine={"import"}).user("alice")
+    added = carry_over(alice, "mem0", file("mem0")).added
+    assert (alice.recall("likes"), [change.key for change in alice.review()]) == ([], added)
+
+
 def test_memories_of_mem0_keep_text_time_and_category(alice, file):
     theirs = json.loads(Path(file("mem0")).read_text("utf-8"))["results"]
     carry_over(alice, "mem0", file("mem0"))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-_ACTOR = "hand"
+_ACTOR = "import"
 _CATEGORY = "biography"
 _SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGITS = 12
