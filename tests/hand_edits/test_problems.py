@@ -119,6 +119,10 @@ def test_a_wrong_key_of_a_temporal_fact_is_named_with_a_right_one(tmp_path: Path
     file.write_text(written.format("'user@2024-05-01'"))
     assert alice.problems() == []
     assert alice.facts.get("home/user").data.city == "Rome"
+    plain = Diary(tmp_path, agent="rules")
+    plain.register_schema("home", Home, Constraint(singleton_key="who"))
+    [problem] = map(str, plain.user("alice").problems())
+    assert "its key is 'user'. Rename" in problem  # a start is no part of the key of such a type
 
 
 @pytest.mark.parametrize(

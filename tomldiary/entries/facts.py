@@ -230,7 +230,7 @@ class Facts:
             place = render_path((_ROOT, schema.name, key))
             return error if where else Facts.wrong(schema, key, entry, place)
         if derived is not None and group_of(schema, key) != derived:
-            start = interval(entry)[0]
+            start = interval(entry)[0] if schema.constraint.temporal else None
             right = f", or {f'{derived}@{short(start)}'!r} with its start" if start else ""
             return InvalidValue(
                 f"its fields say that its key is {derived!r}{right}. Rename the table, or mend the"
