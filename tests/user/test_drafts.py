@@ -107,6 +107,16 @@ def test_a_promoted_draft_has_the_origin_of_its_write(alice):
     assert (confirmed.origin, confirmed.confirmations) == ("planner", 2)
 
 
+def test_a_confirmed_draft_keeps_the_origin_of_its_content(alice):
+    draft = alice.draft("s1")
+    draft.upsert_preference("likes", "tea", actor="assistant")
+    draft.upsert_preference("likes", id="pref001", actor="tool:crm")
+    draft.confirm("likes/pref001")
+    (promoted,) = alice.promote_session("s1")
+    assert (promoted.origin, alice.why("likes/pref001").origin) == ("assistant", "assistant")
+    assert alice.preferences("likes")["pref001"].count == 2
+
+
 def test_a_conversation_removed_in_a_draft_is_removed_when_it_is_promoted(alice):
     alice.add_turn("I love tea.", "Noted.", session_id="s0")
     alice.draft("s1").remove_conversation("s0")

@@ -218,10 +218,12 @@ def _keep(
         if name and (is_withdrawn or same_value(None if real is None else {**real}, after)):
             pending.delete((why.into, name))
             continue
+        is_same = bool(name) and same_data(held_entry(first), after)  # such as a confirmation
         fresh = pending_entry(
             document, path, entry_key(path, kind.home(document)), after,
             based_on=first.get("based_on", based_on), is_new=first.get("is_new", real is None),
-            session=why.session, origin=why.origin, reason=why.reason, now=now, expires=why.expires,
+            session=why.session, origin=first.get("origin", "") if is_same else why.origin,
+            reason=why.reason, now=now, expires=why.expires,
         )  # fmt: skip
         if not name and _is_known(waiting(pending, why.into, now).values(), fresh):
             continue
