@@ -33,6 +33,7 @@ from tomldiary.errors import (
     SchemaError,
     UnknownEntry,
 )
+from tomldiary.toml.values import timestamp
 from tomldiary_langgraph import DiaryStore
 
 
@@ -645,6 +646,17 @@ def test_an_end_that_is_given_with_an_equal_fact_is_stored(alice):
     alice.commit(Home(who="user", city="Paris"), valid_to=end)
     assert alice.get("home/user").valid_to == end
     assert alice.last_transaction() == 2
+
+
+def test_an_older_time_of_a_write_moves_no_update_back(alice):
+    for now in (day(20), day(2)):
+        alice.blocks.set("persona", f"text of {now.day}", now=now)
+        alice.facts.commit(Diet(role="user", food=f"food of {now.day}"), now=now)
+        alice.facts.commit(Home(who="user", city="Rome"), valid_from=day(1), now=now)
+        alice.facts.update("home/user", {}, valid_to=day(now.day + 1), now=now)
+    updated = {fact.updated for fact in alice.facts.query(include_ended=True)}
+    assert updated | {alice.blocks["persona"].updated} == {timestamp(day(20))}
+    assert alice.forget(before=day(19), dry_run=True).keys == ()
 
 
 def test_updates_with_past_times_change_what_held_then(alice):

@@ -115,7 +115,7 @@ class Blocks:
                 entry["pinned"] = False
         if entry == old:
             return
-        entry["_updated"] = now
+        entry["_updated"] = max(now, str(entry.get("_updated", "")))
         if session and old is None:
             entry["_created_by"] = session
         if session or "_updated_by" in entry:

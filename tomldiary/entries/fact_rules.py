@@ -245,7 +245,7 @@ class FactRules(Facts):
             if name.startswith("_") and name not in {NULL_FIELD, "_said_by", "_source"}
         }
         source = str(old.get("_source", "")) if is_same or is_part else by.source
-        kept["_updated"] = by.now
+        kept["_updated"] = max(by.now, str(kept.get("_updated", "")))
         if by.session or "_updated_by" in kept:
             # May be "", so that it does not name an earlier session.
             kept["_updated_by"] = by.session
@@ -329,7 +329,8 @@ class FactRules(Facts):
         if stop is None or stop == known:
             return
         _check_order(start or ALWAYS, stop, f"{name}.{key}")
-        self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": by.now})
+        when = max(by.now, str(entry.get("_updated", "")))
+        self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": when})
 
     def _redacted(self, schema: FactSchema, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data redacted, so that it is compared with stored facts as it will be stored."""
