@@ -117,6 +117,18 @@ def test_a_confirmed_draft_keeps_the_origin_of_its_content(alice):
     assert alice.preferences("likes")["pref001"].count == 2
 
 
+def test_a_promoted_draft_belongs_to_the_session_that_its_write_named(alice):
+    draft = alice.draft("s1")
+    draft.upsert_preference("likes", "tea", session_id="s2")
+    draft.episodes.add("tea?", "yes", session_id="s2", id="e1")
+    draft.blocks.set("plan", "tea", session_id="s2")
+    alice.promote_session("s1")
+    kept = [alice.preferences("likes")["pref001"].created_by, alice.blocks["plan"].created_by]
+    assert [*kept, alice.episodes.get("e1").session_id] == ["s2"] * 3
+    alice.forget(session_id="s2")
+    assert alice.traces("tea") == []
+
+
 def test_a_conversation_removed_in_a_draft_is_removed_when_it_is_promoted(alice):
     alice.add_turn("I love tea.", "Noted.", session_id="s0")
     alice.draft("s1").remove_conversation("s0")

@@ -12,6 +12,7 @@ from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
 from tomldiary.entries.fields import (
+    author,
     entry_data,
     number_of,
     same_data,
@@ -325,23 +326,29 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
             reserve_ids(edit, [(path[-2], number_of(path[-1]) or 0)])
         return
     check_fields(each.document, path, each.after, rules)
+    session = _author(each)
     if kind is PREFERENCES and each.is_new:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _SET_BY_UPSERT}
         Preferences(edit, rules.preference_rules).upsert(
             path[-2], None if _has_assigned_id(each) else path[-1], str(each.after.get("text", "")), contexts,
-            now=timestamp(), session=each.session, fields=fields,
+            now=timestamp(), session=session, fields=fields,
         )  # fmt: skip
     elif kind is EPISODES and each.is_new:
         # Another episode may have its id by now, and an episode is never overwritten.
         when = happened(each.after)
         key = None if path[-1] == id_of(when) else path[-1]
-        new_episode(tx.writing(rules, "", each.session), each.after, when, key)
+        new_episode(tx.writing(rules, "", session), each.after, when, key)
     elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         # A lifetime begins with the decision, or the entry could have expired while it waited.
         now = {"_updated": timestamp()} if "_updated" in each.after else {}
         edit.put(path, renewed({**each.after, **now}))
+
+
+def _author(each: PendingChange) -> str:
+    """Return the session that wrote the fields of a pending change; in a draft, a write may name another session."""
+    return author(each.after or {}) or each.session
 
 
 def _has_assigned_id(each: PendingChange) -> bool:
@@ -361,7 +368,7 @@ def _is_confirmed(book: FactRules, each: PendingChange) -> bool:
         return False
     source = str(after.get("_source", ""))
     start, end = interval(after)
-    by = Provenance(timestamp(), each.session, source, confidence_of(after), start=start, end=end)
+    by = Provenance(timestamp(), _author(each), source, confidence_of(after), start=start, end=end)
     key = path[-1] if schema.constraint.temporal else None
     book.commit(schema, data, by, key=key)
     return True
