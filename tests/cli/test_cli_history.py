@@ -176,6 +176,8 @@ def test_why_names_session_turn_and_all_changes(tmp_path, call):
     assert "confirmed 2x" in out
     alice.confirm("likes/pref001")
     assert "\nverified       yes\n" in call("why", "likes/pref001", check=0)[1]
+    call("add", "likes/pref001", "another text", check=0)
+    assert "\nverified       unknown\n" in call("why", "likes/pref001", check=0)[1]
     alice.upsert_preference("likes", "coffee")
     assert "\nverified       unknown\n" in call("why", "likes/pref002", check=0)[1]
     told = json.loads(call("why", "conversations/s2", "--json", check=0)[1])

@@ -606,3 +606,22 @@ def test_the_time_to_live_of_an_item_begins_with_the_decision(diary, alice):
     lived = [datetime.fromisoformat(stored[name]) for name in ("_updated", "_expires")]
     assert stored["_updated"] > change.after["_updated"]
     assert lived[1] - lived[0] == timedelta(minutes=60)
+
+
+def test_a_verification_ends_when_the_content_is_replaced(diary, alice):
+    alice.add_turn("I love tea.", "Noted.", session_id="s1")
+    alice.upsert_preference("likes", "I love TEA", id="pref001", session_id="s2")
+    assert alice.why("likes/pref001").is_verified is False  # the same, in another spelling
+    alice.upsert_preference("likes", "espresso", id="pref001", session_id="s2")
+    assert alice.why("likes/pref001").is_verified is True  # no rule stored this text
+    diary.register_schema("note", Note)
+    fact = f"facts/{alice.facts.commit(Note(words='a'))}"
+    alice.blocks.set("persona", "kind")
+    keys = ["likes/pref001", fact, "blocks/persona"]
+    for key in keys:
+        alice.confirm(key)
+        assert alice.history(key)[0].after["_verified"] is True
+    alice.upsert_preference("likes", "ristretto", id="pref001", actor="assistant")
+    alice.facts.update(fact, {"words": "b"}, actor="assistant")
+    alice.blocks.append("persona", "quick", actor="assistant")
+    assert not [key for key in keys if "_verified" in alice.history(key)[0].after]

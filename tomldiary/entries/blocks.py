@@ -21,6 +21,7 @@ from tomldiary.entries.fields import (
     check_length,
     entry_data,
     entry_text,
+    replaced,
     tables_at,
     with_value,
 )
@@ -107,7 +108,8 @@ class Blocks:
         _check_length(text, where)
         old = self.find(name)
         entry: dict[str, Any] = dict(old or {"text": "", "_created": now})
-        entry["text"] = text
+        if text != entry["text"]:
+            entry = {**replaced(entry), "text": text}
         if pinned is not None:
             checked_flag(pinned, "pinned")
             entry.pop("pinned", None)

@@ -15,7 +15,7 @@ from tomldiary.entries.facts import (
     interval,
     short,
 )
-from tomldiary.entries.fields import author, check_key, entry_data, said_by
+from tomldiary.entries.fields import author, check_key, entry_data, replaced, said_by
 from tomldiary.entries.incremental_index import put_noted
 from tomldiary.errors import (
     ImmutableEntry,
@@ -241,7 +241,7 @@ class FactRules(Facts):
             self._check_claim(schema, key, old, by)
         kept = {
             name: value
-            for name, value in old.items()
+            for name, value in (old if is_same else replaced(old)).items()
             if name.startswith("_") and name not in {NULL_FIELD, "_said_by", "_source"}
         }
         source = str(old.get("_source", "")) if is_same or is_part else by.source

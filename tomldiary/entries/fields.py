@@ -116,6 +116,11 @@ def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[s
     return encode_nulls({**data, **kept})
 
 
+def replaced(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry whose content will be replaced, without the verification of the old content."""
+    return {name: value for name, value in old.items() if name != "_verified"}
+
+
 def last_used(entry: Mapping[str, Any]) -> str:
     """Return the stored time of the last change of an entry; "" if there is none."""
     return str(entry.get("_updated") or entry.get("_created") or "")

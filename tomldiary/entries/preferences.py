@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
-from tomldiary.entries.fields import check_key, check_length, entry_text, number_of
+from tomldiary.entries.fields import check_key, check_length, entry_text, number_of, replaced
 from tomldiary.entries.incremental_index import Following, Marked, ask, put_noted
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
-from tomldiary.text.similarity import identity, normalise
+from tomldiary.text.similarity import identity, normalise, same_text
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.values import checked_names, checked_text
 
@@ -244,6 +244,8 @@ class Preferences:
         entry = {**old, **own}
         if text is not None and text != entry_text(old):
             action = "updated"
+            if not same_text(text, entry_text(old)):
+                entry = replaced(entry)
             entry |= {"text": text, **({"_source": source} if source else {})}
         known = _text_list(old.get("contexts"))
         added = [context for context in contexts if context not in known]

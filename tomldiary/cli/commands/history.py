@@ -208,8 +208,8 @@ def why(
     print_text(f"session        {one_line(origin.session or 'unknown')}")
     print_text(f"turn           {one_line(origin.turn or 'unknown')}")
     print_text(f"confirmations  {origin.confirmations}")
-    marks = [(change.after or {}).get("_verified") for change in origin.changes]
-    verified = "yes" if True in marks else "unknown"
+    states = [change.after for change in origin.changes if change.after is not None]
+    verified = "yes" if states and states[-1].get("_verified") is True else "unknown"
     if not origin.is_verified:
         verified = "no (stored by the rules extractor, not checked)"
     print_text(f"verified       {verified}")
