@@ -148,16 +148,20 @@ class Words(NamedTuple):
     part: ModelRequestPart
 
 
+def words_in(messages: Iterable[ModelMessage]) -> list[Words]:
+    """Return the texts of users."""
+    return [
+        Words(text, message, part)
+        for message in messages
+        for part in _prompts_in_history(message)
+        for text in said([part])
+    ]
+
+
 def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
     """Return the texts of users since the last response."""
-    texts: list[Words] = []
-    for message in messages:
-        if isinstance(message, ModelResponse):
-            texts = []
-        else:
-            parts = _prompts_in_history(message)
-            texts += [Words(text, message, part) for part in parts for text in said([part])]
-    return texts
+    since = takewhile(lambda message: not isinstance(message, ModelResponse), reversed(messages))
+    return words_in(reversed([*since]))
 
 
 def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse | None:

@@ -36,6 +36,7 @@ from tomldiary_pydantic_ai.conversation import (
     steps_in,
     time_of,
     unanswered,
+    words_in,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class UserTurn:
     heard: Sequence[str] = ()
     """The texts since the last answer when the run began, of any user. What this process knows of other runs changes
     `texts`, but not these."""
+    answered: int = 0
+    """The number of texts of users that were answered before."""
     texts: list[_Text] = field(default_factory=list[_Text])
     is_answered: bool = False
     is_failed: bool = False
@@ -174,6 +177,8 @@ class RunState:
         """Collect the user's texts before the first request: in the history and in the prompt."""
         self._prompt = prompt_words(ctx.prompt)
         before = unanswered(ctx.messages)
+        words = words_in(ctx.messages)
+        answered = words[: len(words) - len(before)]
         prompt = () if self._prompt is None else (self._prompt,)
         self.turn.place = digest(*(text for pair in exchanges(ctx.messages) for text in pair))
         self.turn.heard = (*(words.text for words in before), *prompt)
@@ -182,7 +187,8 @@ class RunState:
         self._prompt_place.content = self._prompt or ""
         self.history = tuple(ctx.messages)
         self.turn.conversation = ctx.conversation_id or self.turn.id
-        last.begin(self.turn, before, self._prompt or "")
+        self.turn.answered = len(answered)
+        last.begin(self.turn, answered, before, self._prompt or "")
         self._new_prompts(ctx.messages, ctx)
         self._answered = {*self._known} - {id(words.part) for words in before}
         if self._prompt is not None:
@@ -418,12 +424,15 @@ class LastTurns:
         conversation, run = ids_of(message)
         return None if run is None else self._sent.get((memory, conversation, run))
 
-    def begin(self, turn: UserTurn, before: Sequence[Words], prompt: str) -> None:
+    def begin(
+        self, turn: UserTurn, answered: Sequence[Words], before: Sequence[Words], prompt: str
+    ) -> None:
         """Set the texts of a turn at the start of its run, and mark those that were submitted already.
 
         Args:
             turn: The turn.
-            before: The unanswered texts of the history, which may have texts of other users.
+            answered: The answered texts of the history.
+            before: The unanswered ones, which may have texts of other users.
             prompt: The prompt. If it repeats a text of a failed run, the run is a retry. If it repeats a text of an
                 answered run, the user sent it again.
         """
@@ -438,6 +447,10 @@ class LastTurns:
         if last is None or (last.is_answered and last.place != turn.place):
             return
         left = last.forms
+        for words in answered[
+            last.answered :
+        ]:  # they are in the history, so the prompt repeats none
+            _take(left, words.text)
         for one in turn.texts:
             if one.is_submitted:
                 _take(left, one.text)

@@ -925,6 +925,19 @@ def test_a_failed_run_is_continued_without_its_words_after_another_chat(tmp_path
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_words_repeated_after_a_stopped_answer_are_submitted(tmp_path: Path, is_prompt: bool):
+    setting = Setting(tmp_path)
+    failed(setting.agent, "Yes.")
+    stopped = [*user_says("Yes."), ModelResponse(parts=[TextPart("Are you a vegetarian?")])]
+    if is_prompt:
+        asyncio.run(setting.agent.run("Yes.", message_history=stopped))
+    else:  # a user interface puts the prompt there
+        asyncio.run(setting.agent.run(message_history=[*stopped, *user_says("Yes.")]))
+    assert [turn.user_msg for turn in setting.writer.turns] == ["Yes.", "Yes."]
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_messages_that_the_framework_joined_are_submitted_once(tmp_path: Path, is_known: bool):
     diary = Diary(tmp_path, agent="rules")
