@@ -30,6 +30,7 @@ from tomldiary.writer.receipts import Turn, TurnStatus
 from tomldiary.writer.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
     CAN_APPEND,
+    add_ids,
     appending,
     as_data,
     returns_tools,
@@ -319,6 +320,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             if text:
                 before.append(text)
                 message = as_data(text, ctx, run.scope, self.id)
+                for last in (*request_context.messages[-1:], *ctx.messages[-1:]):
+                    # Without the memory, the framework would do this.
+                    if not returns_tools(last):
+                        add_ids(last, ctx)
                 request_context.messages = [*request_context.messages, message]
                 ctx.messages.append(message)
         run.has_memory = run.has_memory or bool(before)

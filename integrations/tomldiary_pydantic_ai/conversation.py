@@ -94,9 +94,14 @@ def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> 
     mark = {"origin": ORIGIN, "scope": scope, "memory": memory}
     mark |= {"run_id": ctx.run_id, "conversation_id": ctx.conversation_id}
     message = ModelRequest(parts=[UserPromptPart([TextContent(text, metadata=mark)])])
-    message.run_id = ctx.run_id
-    message.conversation_id = ctx.conversation_id
+    add_ids(message, ctx)
     return message
+
+
+def add_ids(message: ModelMessage, ctx: RunContext[Any]) -> None:
+    """Add the ids of a run to a message without ids, as the framework does to the last message of a request."""
+    message.run_id = message.run_id or ctx.run_id
+    message.conversation_id = message.conversation_id or ctx.conversation_id
 
 
 def appending(text: str) -> InstructionPart:

@@ -939,6 +939,25 @@ def test_words_repeated_after_a_stopped_answer_are_submitted(tmp_path: Path, is_
 
 
 @pytest.mark.parametrize("is_known", [True, False])
+def test_words_that_are_answered_again_for_another_user_are_not_submitted(
+    tmp_path: Path, is_known: bool
+):
+    diary = Diary(tmp_path, agent="rules")
+    if is_known:  # then the memory follows the words
+        diary.user("bob").upsert_preference("dislikes", "the colour green")
+    writer = Kept(diary)
+    agent = Agent(
+        FunctionModel(answer),
+        deps_type=Deps,
+        capabilities=[DiaryCapability(diary, session_id="s1", writer=writer)],
+    )
+    result = asyncio.run(agent.run(message_history=user_says(SAID), deps=Deps("bob")))
+    asyncio.run(agent.run(message_history=result.all_messages()[:-1], deps=Deps("ann")))
+    assert [(turn.user_id, turn.user_msg) for turn in writer.turns] == [("bob", SAID), ("ann", "")]
+    writer.close_sync()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
 def test_messages_that_the_framework_joined_are_submitted_once(tmp_path: Path, is_known: bool):
     diary = Diary(tmp_path, agent="rules")
     if is_known:  # then the memory is shown among the messages
