@@ -491,6 +491,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             except asyncio.CancelledError:
                 # The turn is stored all the same, but an engine that cancels a workflow replays it later.
                 is_submitted = is_woken_by_threads(asyncio.get_running_loop())
+                status = "cancelled"  # the host got no answer, and may repeat the words
                 raise
             except Exception as error:  # noqa: BLE001 - the run's own outcome must not change
                 noted["error_type"] = type(error).__name__
