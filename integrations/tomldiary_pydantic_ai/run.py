@@ -478,9 +478,10 @@ class LastTurns:
         ]
         for words in before:
             sender = self._sender(turn.memory, words)
-            if _take(others, words.text):
-                continue
-            if sender is None or sender.user == turn.owner.user:
+            # A message that the host made has no run.
+            mark = mark_of(words.part, words.text)
+            known = sender or self._sent.get((turn.memory, turn.conversation, mark))
+            if not _take(others, words.text) and (known is None or known.user == turn.owner.user):
                 yield words, sender
 
     def opened(self, turn: UserTurn) -> None:
@@ -543,7 +544,7 @@ class LastTurns:
             self._sent.keep((turn.memory, turn.conversation, turn.id), _Sent(user, run.in_messages))
             for part, text in run.parts():
                 mark = mark_of(part, text)
-                for place in ((turn.memory,), turn.spot):
+                for place in ((turn.memory,), (turn.memory, turn.conversation), turn.spot):
                     self._sent.keep((*place, mark), _Sent(user, (text,)))
 
 

@@ -957,6 +957,22 @@ def test_words_that_are_answered_again_for_another_user_are_not_submitted(
     writer.close_sync()
 
 
+def test_words_of_the_history_before_a_prompt_keep_their_user(tmp_path: Path):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, writer=setting.writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+
+    async def ask(user: str, prompt: str | None, history: list[ModelMessage]) -> list[ModelMessage]:
+        options: Any = {"deps": Deps(user), "conversation_id": "room"}
+        return (await agent.run(prompt, message_history=history, **options)).all_messages()
+
+    answered = asyncio.run(ask("bob", "I like milk.", user_says(SAID)))
+    asyncio.run(ask("ann", None, answered[:-1]))  # the answer is made again
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("bob", f"{SAID}\n\nI like milk."), ("ann", "")]
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_messages_that_the_framework_joined_are_submitted_once(tmp_path: Path, is_known: bool):
     diary = Diary(tmp_path, agent="rules")
