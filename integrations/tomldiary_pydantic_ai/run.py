@@ -447,9 +447,8 @@ class LastTurns:
         if last is None or (last.is_answered and last.place != turn.place):
             return
         left = last.forms
-        for words in answered[
-            last.answered :
-        ]:  # they are in the history, so the prompt repeats none
+        # Words that were answered since are in the history, so the prompt does not repeat them.
+        for words in answered[last.answered :]:
             _take(left, words.text)
         for one in turn.texts:
             if one.is_submitted:
