@@ -279,6 +279,46 @@ def test_only_a_hand_edit_since_the_change_was_written_is_a_conflict(
     assert alice.blocks["notes"].text == "stored\nwaiting"
 
 
+@pytest.mark.parametrize("has_history", [True, False])
+def test_a_draft_of_a_hand_written_entry_without_history_is_promoted(tmp_path, has_history):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    if has_history:
+        alice.blocks.set("notes", "stored")
+    (tmp_path / "alice").mkdir(exist_ok=True)
+    path = tmp_path / "alice/preferences.toml"
+    path.write_text('[preferences.likes.drink]\ntext = "tea"\n', "utf-8")
+    alice.upsert_preference("likes", "mate", id="drink", session_id="s1", ephemeral=True)
+    alice.upsert_preference("likes", "this write logs the file")
+    alice.promote_session("s1")
+    assert alice.preferences("likes")["drink"].text == "mate"
+
+
+def test_a_draft_imported_with_a_hand_edit_is_promoted(tmp_path):
+    bob = Diary("memory:", agent="rules").user("bob")
+    bob.upsert_preference("likes", "tea", id="drink")
+    bob.upsert_preference("likes", "mate", id="drink", session_id="s1", ephemeral=True)
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "jazz", id="music")
+    path = tmp_path / "alice/preferences.toml"
+    path.write_text(path.read_text("utf-8").replace("jazz", "salsa"), "utf-8")
+    alice.import_(bob.export())
+    alice.promote_session("s1")
+    likes = alice.preferences("likes")
+    assert (likes["drink"].text, likes["music"].text) == ("mate", "salsa")
+
+
+def test_drafts_damaged_by_hand_are_imported(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", session_id="s1", ephemeral=True)
+    path = tmp_path / "alice/drafts.toml"
+    path.write_text(path.read_text("utf-8").replace("based_on", "x") + "[drafts.77]\n", "utf-8")
+    export = alice.export()
+    assert alice.import_(export) == []
+    bob = Diary("memory:", agent="rules").user("bob")
+    bob.import_(export)
+    assert bob.drafts()[0].text == "tea"
+
+
 def test_a_hand_edit_of_a_fact_since_its_draft_is_a_conflict(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))

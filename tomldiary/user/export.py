@@ -186,6 +186,10 @@ class UserExport(UserPart):
                     raise NotStored
             return changed
 
+        engine = self._context.engine
+        if why is not None and any(entry_kind(kind).is_private for kind in documents):
+            if engine.transaction_of(self._user) is None:
+                engine.log_hand_edits(self._user)  # or they would get the number that `renumbered` expects
         asked = ({kind: each.text for kind, each in documents.items()}, replace)
         source = dataclasses.replace(why or Source("import"), asked=asked)
         with suppress(NotStored):

@@ -237,7 +237,7 @@ def _log_hand_edit(tx: Transaction, document: str) -> bool:
     A hand edit that is logged later would count as a change since the pending change was written.
     """
     known = tx.engine.load(tx.user, document)
-    if known is None or known.logged is None:
+    if known is None or (known.is_logged and known.logged is None):
         return False
     tx.edit(document).is_changed = True
     return True
@@ -448,11 +448,10 @@ def renumbered(tx: Transaction, document: Document, into: str) -> Document:
     edit, stored = Edit(document), tx.document(into)
     last = next_sequence(tx.engine.backend.last_record(tx.user))
     for name, entry in tables_at(document, into):
-        known = stored.table((into, name)) or {}
-        if same_value({**known, "based_on": 0}, {**entry, "based_on": 0}):
-            edit.put((into, name), {**entry, "based_on": known.get("based_on")})
-        else:
-            edit.put((into, name), {**entry, "based_on": last})
+        known = stored.table((into, name))
+        fresh = {**entry, "based_on": last}
+        is_known = known is not None and same_value({**known, "based_on": last}, fresh)
+        edit.put((into, name), known if is_known else fresh)
     return edit.done()
 
 
