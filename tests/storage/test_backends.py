@@ -424,6 +424,21 @@ def test_six_methods_load_only_documents_they_can_list():
     assert asked <= {*diary.engine.backend.documents}
 
 
+def test_the_first_write_with_six_methods_loads_only_its_own_document():
+    storage, asked = Dictionary(), set()
+
+    class Asked(Dictionary):
+        async def load(self, user_id, kind):
+            asked.add(kind)
+            return await super().load(user_id, kind)
+
+    Diary(storage, agent="rules").user("alice").blocks.set("persona", "kind")
+    again = Asked()
+    again.documents = storage.documents
+    Diary(again, agent="rules").user("alice").upsert_preference("likes", "tea")
+    assert asked == {"preferences"}
+
+
 def test_six_methods_refuse_documents_they_cannot_list():
     storage = Dictionary()
     diary = Diary(storage, agent="rules")

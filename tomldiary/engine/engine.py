@@ -336,9 +336,10 @@ class Engine(DocumentCache):
         last = self.backend.last_record(user)
         # The first transaction logs all documents, because a later rollback must not take them for new hand edits. If
         # another program has removed records, it is unknown which documents they changed.
-        kinds = self.backend.kinds(user) if last is None or is_lost(last) else ()
+        is_first = last is None and self.backend.is_atomic  # else there is no history to roll back
+        kinds = self.backend.kinds(user) if is_first or is_lost(last) else ()
         # A document that cannot be read now does not fail the first transaction of others.
-        unread = (BackendError, HandEditConflict) if last is None else ()
+        unread = (BackendError, HandEditConflict) if is_first else ()
         logged = self._log_saves(user, {**self._unchanged(user, kinds, unread), **changed})
         if logged is not None:
             changed, last = {kind: logged[kind] for kind in changed}, self.backend.last_record(user)

@@ -187,9 +187,10 @@ class UserExport(UserPart):
             return changed
 
         engine = self._context.engine
-        if why is not None and any(entry_kind(kind).is_private for kind in documents):
-            if engine.transaction_of(self._user) is None:
-                engine.log_hand_edits(self._user)  # or they would get the number that `renumbered` expects
+        has_pending = any(entry_kind(kind).is_private for kind in documents)
+        if has_pending and why is not None and engine.transaction_of(self._user) is None:
+            # Before the import, because `renumbered` expects its number.
+            engine.log_hand_edits(self._user)
         asked = ({kind: each.text for kind, each in documents.items()}, replace)
         source = dataclasses.replace(why or Source("import"), asked=asked)
         with suppress(NotStored):

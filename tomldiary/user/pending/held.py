@@ -450,8 +450,9 @@ def renumbered(tx: Transaction, document: Document, into: str) -> Document:
     for name, entry in tables_at(document, into):
         known = stored.table((into, name))
         fresh = {**entry, "based_on": last}
-        is_known = known is not None and same_value({**known, "based_on": last}, fresh)
-        edit.put((into, name), known if is_known else fresh)
+        if known is not None and same_value({**known, "based_on": last}, fresh):
+            fresh = known
+        edit.put((into, name), fresh)
     return edit.done()
 
 
