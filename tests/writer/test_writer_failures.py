@@ -16,11 +16,11 @@ from http.client import IncompleteRead
 
 import httpx
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import BackendError, Conflict, ExtractionError, InvalidValue
+from tomldiary.errors import BackendError, Conflict, ExtractionError, InvalidValue, LockTimeout
 from tomldiary.writer.attempts import Breaker, RetryPolicy, is_transient
 from tomldiary.writer.dead_letters import DeadLetters
 from waiting import until
@@ -111,6 +111,29 @@ def test_a_storage_failure_does_not_repeat_the_extraction(tmp_path, monkeypatch)
         assert (done.applied, done.transaction, done.is_repeated) == (1, 1, False)
         assert writer.stats()["retries"] == 3
     assert calls == ["tea"]
+
+
+def test_a_retry_does_not_read_a_turn_again_if_its_redacted_fact_is_unfit(tmp_path):
+    class Contact(BaseModel):
+        mail: str = Field(pattern="@")
+
+    calls, failures = [], [LockTimeout("busy")]
+
+    def extract(message, deps):
+        calls.append(message)
+        deps.commit_fact("contact", {"mail": "a@b.example"})
+
+    def refuse(user, prepared):
+        if failures:
+            raise failures.pop()
+
+    diary = Diary(tmp_path, agent=extract, redact=lambda text: text.replace("@", " at "))
+    diary.register_schema("contact", Contact)
+    diary.engine.before_commit.append(refuse)
+    writer = MemoryWriter(diary, retry=QUICK)
+    applied = writer.submit_nowait(Turn("alice", "s", "hi", "hello")).wait(LONG)
+    writer.close_sync()
+    assert (len(calls), len(failures), len(applied.skipped)) == (1, 0, 1)
 
 
 def test_a_queued_operation_id_gives_the_same_receipt(tmp_path):

@@ -295,8 +295,9 @@ async def _extract_and_commit(
     diary: Diary, job: Job, operation: TurnOperation, seconds: float | None
 ) -> Applied:
     turn = job.turn
-    if job.operations is not None and not diary.turns.fits(job.operations):
-        _logger.warning("the schema was changed since a turn was read; it is read again")
+    # Operations of an earlier attempt are those of this schema.
+    if job.operations is not None and not job.attempts and not diary.turns.fits(job.operations):
+        _logger.warning("what was read from a turn does not fit the schema; it is read again")
         job.operations = None
     operations = job.operations
     if operations is None:
