@@ -185,7 +185,7 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         own = {one.id for one in turn.own}
         # An earlier run may have submitted words, but not all answers to them.
         start = next((n for n, one in enumerate(messages[:start]) if one.id in own), start)
-        others = {one.id for one in turn.unanswered} - own - set(turn.ids)
+        others = {one.id for one in turn.unanswered} - own
         said = own_part(_spoken(messages[start + bool(turn.behind) :]), others)
         submitted = own - set(turn.ids)
         said = [one for one in said if one.by != "user" or one.id not in submitted]

@@ -39,7 +39,7 @@ class AncestorCoroutines:
 
         def read() -> str:
             stored = self.engine.entries(user_id, "preferences")
-            document = self.entry_rules.kept("preferences", stored, self.engine.now())
+            document = self.engine.kept("preferences", stored)
             if not skip_metadata:
                 return document.text
             edit = Edit(document)
@@ -62,7 +62,7 @@ class AncestorCoroutines:
 
         def read() -> dict[str, Any]:
             stored = self.engine.document(user_id, "conversations")
-            document = self.entry_rules.kept("conversations", stored, self.engine.now())
+            document = self.engine.kept("conversations", stored)
             entries = [(key, copied(dict(each))) for key, each in Conversations(document).entries()]
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
             meta = document.table(("_meta",)) or MetaInfo(schema_name=self.engine.schema_name)
