@@ -269,6 +269,24 @@ def test_a_fact_of_an_older_version_is_the_same_in_a_newer_one(versions, is_temp
     assert [fact.id for fact in new.query("diet", include_ended=True)] == [key]
 
 
+def test_a_fact_without_a_singleton_key_is_the_same_in_both_versions(tmp_path, is_temporal):
+    found = []
+    for model in (Older, Newer):
+        diary = Diary(tmp_path)
+        diary.register_schema("diet", model, Constraint(temporal=is_temporal))
+        found.append(diary.user("alice").facts)
+    old, new = found
+    rice, soup = (
+        old.commit(Older(role="user", food="rice")),
+        new.commit(Newer(role="user", food="soup", kcal=300)),
+    )
+    assert new.commit(Newer(role="user", food="rice")) == rice
+    assert old.commit(Older(role="user", food="soup")) == soup
+    assert new.get(soup).data.kcal == 300
+    new.delete(rice)
+    assert new.commit(Newer(role="user", food="rice")) != rice
+
+
 def test_an_update_removes_a_field_that_is_read_by_another_name(tmp_path, versions, is_temporal):
     _, new = versions
     new.commit("diet", {"role": "user", "food": "rice"})

@@ -241,6 +241,14 @@ class FactSchema:
         }
 
     @cached_property
+    def always_stored(self) -> set[str]:
+        """The fields that every entry of this version of the model has in the file: those whose default is not None."""
+        fields = self.model.model_fields.items()
+        return {
+            field.serialization_alias or name for name, field in fields if field.default is not None
+        }
+
+    @cached_property
     def _names(self) -> set[Any]:
         """The names by which the model reads or writes its fields."""
         found: set[Any] = {*self.fields, *self.model.model_fields}

@@ -140,12 +140,7 @@ class Facts:
             entry: The entry.
             compared: The data, from `FactSchema.compared`.
         """
-        stored = entry_data(entry)
-        if same_value(schema.compared(stored), compared):
-            return True
-        with suppress(InvalidValue):
-            return same_value(schema.compared(schema.checked(decode_nulls(stored))), compared)
-        return False
+        return any(same_value(data, compared) for data in _said(schema, entry))
 
     def count(self, name: str, at: datetime | None = None) -> int:
         """Return the number of entries of a type, valid or not; with `at`, of the facts that hold at this time."""
@@ -298,13 +293,22 @@ class FactIndex(Marked):
         places = sorted(self._marked.get(_equality_hash(data), ()))
         return [(self._keys[place], self._entries[place]) for place in places]
 
-    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[str, int]:
-        data = self._schema.compared(entry_data(entry))
-        return group_of(self._schema, key), _equality_hash(data)
+    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[str | int, ...]:
+        hashes = {_equality_hash(data) for data in _said(self._schema, entry)}
+        return (group_of(self._schema, key), *hashes)
 
     def _unmark(self, number: int) -> None:
         super()._unmark(number)
         self._held.pop(number, None)
+
+
+def _said(schema: FactSchema, entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the data of an entry as stored, and if a field is missing or unknown, as its model reads them."""
+    stored = entry_data(entry)
+    yield schema.compared(stored)
+    if not schema.always_stored <= stored.keys() <= schema.fields.keys():
+        with suppress(InvalidValue):
+            yield schema.compared(schema.checked(decode_nulls(stored)))
 
 
 def _equality_hash(data: Mapping[str, Any]) -> int:
