@@ -23,6 +23,7 @@ from tomldiary.errors import (
 from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.delivery import Cursor, Cursors, Delivery
 from tomldiary.runtime.sources import HOOKS
+from tomldiary.storage.shared.database import DatabaseAway
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 from waiting import until
@@ -534,6 +535,22 @@ def test_a_user_who_cannot_be_read_keeps_back_no_other_user(tmp_path, index, mon
         assert index.texts("bob") == {"blocks/persona": "bob"}
         until(lambda: diary.hooks.stats()["index"]["failing"] == 1)
         assert not diary.hooks.flush(0.1)
+
+
+def test_a_database_that_is_away_is_asked_for_one_user_only(index, monkeypatch):
+    asked = []
+
+    def last_record(user):
+        asked.append(user)
+        raise BackendError("the database cannot be reached") from DatabaseAway("refused")
+
+    with Diary("memory:", agent="rules") as diary:
+        for user in ("alice", "bob"):
+            diary.user(user).blocks.set("persona", user)
+        monkeypatch.setattr(diary.engine.backend, "last_record", last_record)
+        diary.hooks.add(index, name="index", poll=3600)
+        until(lambda: diary.hooks.stats()["index"]["failures"])
+    assert asked == ["alice"]
 
 
 def test_long_and_odd_user_ids_have_cursors(tmp_path, index):

@@ -182,9 +182,9 @@ class _Worker:
         """Return whether to deliver to a user; the delivery to one whose data cannot be read fails, not the scan."""
         try:
             return self.delivery.is_behind(user)
-        except DatabaseLost:
-            raise  # no user can be read
-        except DiaryError:
+        except DiaryError as error:
+            if isinstance(error.__cause__, DatabaseLost):
+                raise  # each other user would wait for the database, too
             return True
 
     def _deliver(self, user: str) -> None:
