@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import math
 import random
+import re
 import sys
 import threading
 import tomllib
@@ -657,6 +658,20 @@ def test_an_older_time_of_a_write_moves_no_update_back(alice):
     updated = {fact.updated for fact in alice.facts.query(include_ended=True)}
     assert updated | {alice.blocks["persona"].updated} == {timestamp(day(20))}
     assert alice.forget(before=day(19), dry_run=True).keys == ()
+
+
+def test_a_write_replaces_an_invalid_time_of_the_last_update(tmp_path):
+    alice = Diary(tmp_path).user("alice")
+    alice.blocks.set("persona", "kind")
+    alice.upsert_preference("likes", "tea", id="drink")
+    for kind in ("blocks", "preferences"):
+        file = tmp_path / f"alice/{kind}.toml"
+        text = re.sub('_updated = ".*"', '_updated = "unknown"', file.read_text("utf-8"))
+        file.write_text(text, "utf-8")
+    alice.blocks.set("persona", "brief")
+    alice.upsert_preference("likes", "mate", id="drink")
+    assert "unknown" not in alice.document("blocks") + alice.document("preferences")
+    assert not alice.problems()
 
 
 def test_updates_with_past_times_change_what_held_then(alice):

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
-from tomldiary.entries.fields import check_length, entry_text
+from tomldiary.entries.fields import check_length, entry_text, updated_at
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
@@ -338,7 +338,7 @@ class CompactionDeps:
         for value in fresh.values():
             # Checked now, because the model can still correct the text. A failed commit would discard the whole run.
             render_value(value, where=where)
-        entry.update(fresh, _updated=max(self.now, str(entry.get("_updated", ""))))
+        entry.update(fresh, _updated=updated_at(entry, self.now))
 
 
 def operation_path(operation: Operation) -> tuple[str, ...]:

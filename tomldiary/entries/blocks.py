@@ -23,6 +23,7 @@ from tomldiary.entries.fields import (
     entry_text,
     replaced,
     tables_at,
+    updated_at,
     with_value,
 )
 from tomldiary.entries.kind import EntryKind, EntryLine
@@ -117,7 +118,7 @@ class Blocks:
                 entry["pinned"] = False
         if entry == old:
             return
-        entry["_updated"] = max(now, str(entry.get("_updated", "")))
+        entry["_updated"] = updated_at(entry, now)
         if session and old is None:
             entry["_created_by"] = session
         if session or "_updated_by" in entry:

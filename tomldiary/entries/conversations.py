@@ -10,6 +10,7 @@ from tomldiary.entries.fields import (
     check_length,
     last_used,
     tables_at,
+    updated_at,
     with_value,
 )
 from tomldiary.entries.kind import EntryKind, Group
@@ -126,7 +127,7 @@ class Conversations:
         entry = dict(found) if found is not None else self._begin(session_id, now)
         turns = entry.get("_turns", 0)
         entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
-        entry["_updated"] = max(now, str(entry.get("_updated", "")))
+        entry["_updated"] = updated_at(entry, now)
         self._edit.put((_ROOT, session_id), entry)
 
     def set_summary(
@@ -148,7 +149,7 @@ class Conversations:
                 dict.fromkeys(word.strip() for word in keywords if word.strip())
             )
         if entry != found:
-            entry["_updated"] = max(now, str(entry.get("_updated", "")))
+            entry["_updated"] = updated_at(entry, now)
             self._edit.put((_ROOT, session_id), entry)
 
     def delete(self, session_id: str) -> None:

@@ -15,7 +15,7 @@ from tomldiary.entries.facts import (
     interval,
     short,
 )
-from tomldiary.entries.fields import author, check_key, entry_data, replaced, said_by
+from tomldiary.entries.fields import author, check_key, entry_data, replaced, said_by, updated_at
 from tomldiary.entries.incremental_index import put_noted
 from tomldiary.errors import (
     ImmutableEntry,
@@ -245,7 +245,7 @@ class FactRules(Facts):
             if name.startswith("_") and name not in {NULL_FIELD, "_said_by", "_source"}
         }
         source = str(old.get("_source", "")) if is_same or is_part else by.source
-        kept["_updated"] = max(by.now, str(kept.get("_updated", "")))
+        kept["_updated"] = updated_at(kept, by.now)
         if by.session or "_updated_by" in kept:
             # May be "", so that it does not name an earlier session.
             kept["_updated_by"] = by.session
@@ -329,7 +329,7 @@ class FactRules(Facts):
         if stop is None or stop == known:
             return
         _check_order(start or ALWAYS, stop, f"{name}.{key}")
-        when = max(by.now, str(entry.get("_updated", "")))
+        when = updated_at(entry, by.now)
         self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": when})
 
     def _redacted(self, schema: FactSchema, data: dict[str, Any]) -> dict[str, Any]:

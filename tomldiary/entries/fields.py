@@ -18,6 +18,7 @@ from tomldiary.toml.values import (
     encode_nulls,
     moment,
     same_value,
+    timestamp,
 )
 
 if TYPE_CHECKING:
@@ -112,13 +113,19 @@ def tables_at(tables: Tables, *path: str) -> Iterator[tuple[str, Mapping[str, An
 def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:
     """Return an entry with new data and the managed fields of the old one."""
     kept = {key: item for key, item in old.items() if key.startswith("_") and key != NULL_FIELD}
-    kept["_updated"] = max(now, str(old.get("_updated", "")))
+    kept["_updated"] = updated_at(old, now)
     return encode_nulls({**data, **kept})
 
 
 def replaced(old: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry whose content will be replaced, without the verification of the old content."""
     return {name: value for name, value in old.items() if name != "_verified"}
+
+
+def updated_at(old: Mapping[str, Any], now: str) -> str:
+    """Return the time of the last change of an entry that is changed now; a valid later time stays."""
+    known, at = moment(old.get("_updated")), moment(now)
+    return now if known is None or at is None or known <= at else timestamp(known)
 
 
 def last_used(entry: Mapping[str, Any]) -> str:

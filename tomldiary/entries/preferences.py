@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
-from tomldiary.entries.fields import check_key, check_length, entry_text, number_of, replaced
+from tomldiary.entries.fields import (
+    check_key,
+    check_length,
+    entry_text,
+    number_of,
+    replaced,
+    updated_at,
+)
 from tomldiary.entries.incremental_index import Following, Marked, ask, put_noted
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
@@ -255,7 +262,7 @@ class Preferences:
         if count_up:
             entry["_count"] = entry_count(old) + 1
         if entry != old:
-            entry["_updated"] = max(now, str(old.get("_updated", "")))
+            entry["_updated"] = updated_at(old, now)
             entry["_updated_by"] = session
         return self._stored(action, path, entry)
 
