@@ -91,6 +91,7 @@ def refusal(url):
         "redis://127.0.0.1/0?timeout=nan",
         "redis://127.0.0.1/0?timeout=0",
         "redis://127.0.0.1/0?watch=-1",
+        "redis://:secret@127.0.0.1/0?protocol=4",
         "postgresql://ann:secret@127.0.0.1/x?connections=0",
         "postgresql://ann:sec?ret@127.0.0.1/x?timeout=2",
         "postgresql://ann:s@ret?s@127.0.0.1/x?timeout=2",

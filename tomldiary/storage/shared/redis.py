@@ -13,6 +13,7 @@ Keys, where `{user}` is the percent-encoded user id in braces:
 from __future__ import annotations
 
 import re
+import sys
 import weakref
 from contextlib import suppress
 from functools import partial
@@ -149,7 +150,7 @@ class RedisDatabase:
                 " percent-encode special characters."
             )
         self._new_pool = partial(
-            redis.ConnectionPool.from_url,
+            _pool_class(redis).from_url,
             url,
             decode_responses=True,
             socket_timeout=timeout,
@@ -160,7 +161,7 @@ class RedisDatabase:
         try:
             pool: Any = self._new_pool()
             pool.connection_class(**pool.connection_kwargs)  # refuses unknown options
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, redis.RedisError) as error:
             raise not_an_address(
                 url, "Redis", "redis://host:6379/0", "redis-py", RedisBackend.options, error
             ) from None
@@ -357,6 +358,22 @@ class RedisDatabase:
     def close(self) -> None:
         """Close all connections, except those in use; a later call opens new ones."""
         self._client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _pool_class(redis: Any) -> Any:
+    """Return a class of pools that close a connection whose answer may not have been read.
+
+    The exception of a signal handler, such as KeyboardInterrupt, can end a call between its request and the answer.
+    The next call on this connection would read that answer, which may be of another user.
+    """
+
+    class Pool(redis.ConnectionPool):
+        def release(self, connection: Any) -> None:
+            if not isinstance(sys.exception(), redis.RedisError | None):
+                connection.disconnect()
+            super().release(connection)  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
+
+    return Pool
 
 
 def _disconnect(client: Any) -> None:

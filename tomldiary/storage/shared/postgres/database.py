@@ -216,6 +216,12 @@ class PostgresDatabase:
             what, remedy = refusal or _ANOTHER_REFUSAL
             remedy = remedy.format(schema=repr(self._schema))
             raise BackendError(f"{self}: {what} ({reason(error)}). {remedy}") from error
+        except (BackendError, DatabaseLost):
+            raise
+        except BaseException:
+            # The exception of a signal handler may have kept a connection from returning to the pool.
+            self._replace(pool, patience=0.1)
+            raise
 
     def _prepare(self) -> None:
         """Create the tables once, over a separate connection, because the pool hides why it cannot connect.
@@ -227,6 +233,8 @@ class PostgresDatabase:
         """
         import psycopg  # noqa: PLC0415 - an optional dependency
 
+        if self._is_ready:
+            return
         patience = self._pool.timeout
         if not self._preparing.acquire(timeout=patience):
             raise DatabaseAway(f"no connection within {patience:g} seconds; is the server silent?")
