@@ -210,7 +210,8 @@ class Workers:
             error = caught
         if result is None and error is None:
             error = ExtractionError(
-                "another writer could not apply the turn, or the turn was forgotten. See `tomldiary writer list`."
+                "history does not have the turn: another writer could not apply it, or it was forgotten, or its"
+                " history was dropped. See `tomldiary writer list`."
             )
         with self._state:
             if isinstance(self.journal_queue, SharedQueue):

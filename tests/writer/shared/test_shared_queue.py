@@ -14,7 +14,7 @@ import pytest
 
 from counted_requests import Counting
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.errors import BackendError, Forgotten, TurnTaken
+from tomldiary.errors import BackendError, ExtractionError, Forgotten, TurnTaken
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.log import scan_log
@@ -83,6 +83,22 @@ def test_a_receipt_waits_until_the_result_of_another_writer_can_be_read(opened):
         assert receipt.wait(30).transaction == 2
         stats = writer.stats()
     assert (stats["submitted"], stats["completed"], stats["failed"]) == (2, 2, 0)
+
+
+def test_a_receipt_names_dropped_history_as_a_cause(opened, monkeypatch):
+    here, there = Diary(opened(), agent="rules"), Diary(opened(), agent="rules")
+    find = here.turns.find
+
+    def find_late(*args, **kwargs):
+        there.user("alice").upsert_preference("likes", "jazz")
+        there.user("alice").prune_history(keep=1)
+        return find(*args, **kwargs)
+
+    monkeypatch.setattr(here.turns, "find", find_late)
+    with MemoryWriter(there), MemoryWriter(here, workers=0) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        with pytest.raises(ExtractionError, match="history was dropped"):
+            receipt.wait(20)
 
 
 def test_flush_waits_for_the_results_of_turns_that_another_writer_applied(opened, monkeypatch):
