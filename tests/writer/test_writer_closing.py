@@ -12,6 +12,7 @@ import pytest
 from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
+from tomldiary.writer.shutdown import close_writers
 
 LONG = 120
 
@@ -117,6 +118,49 @@ def test_a_signal_handler_can_close_during_close(tmp_path, stubborn):
     closer.start()
     closer.join(LONG)
     assert [stats["pending"] for stats in found] == [1, 1]
+
+
+def test_an_interrupted_close_says_what_is_left_in_the_journal(tmp_path, stubborn, caplog):
+    writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
+    receipt = writer.submit_nowait(Turn("alice", "s", "tea", "ok"))
+    assert receipt.wait_stored(LONG)
+    flush = writer.flush
+
+    def interrupted(timeout):
+        writer.flush = flush
+        raise KeyboardInterrupt
+
+    writer.flush = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        writer.close_sync()
+    with pytest.raises(RuntimeError, match="kept in the journal"):
+        receipt.wait(0)
+    assert "1 turn not applied; it is kept in" in caplog.text
+
+
+def test_the_end_of_the_program_waits_for_a_close_in_a_thread(tmp_path, stubborn):
+    """Thread pools refuse work from then on, so the other thread's turns would fail."""
+    writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
+    receipt = writer.submit_nowait(Turn("alice", "s", "tea", "ok"))
+    flush, is_closing, found = writer.flush, threading.Event(), []
+
+    def flush_twice(timeout):
+        (stubborn.enough if is_closing.is_set() else is_closing).set()
+        return flush(timeout)
+
+    def exit_program():
+        close_writers()
+        found.append(receipt.is_done)
+
+    writer.flush = flush_twice
+    closer = threading.Thread(target=writer.close_sync, daemon=True)
+    closer.start()
+    assert is_closing.wait(LONG)
+    ending = threading.Thread(target=exit_program, daemon=True)
+    ending.start()
+    ending.join(LONG)
+    assert found == [True]
+    closer.join(LONG)
 
 
 def test_closing_again_keeps_the_journal_of_a_running_turn_locked(tmp_path, stubborn):

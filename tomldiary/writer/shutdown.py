@@ -34,7 +34,7 @@ def close_at_exit(writer: MemoryWriter) -> None:
     # one runs before the hook that the import of ThreadPoolExecutor registered.
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
-        register(_close_writers)
+        register(close_writers)
 
 
 def before_writers_close(hook: Callable[[], None]) -> None:
@@ -64,11 +64,12 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
             task.cancel()
 
 
-def _close_writers() -> None:
+def close_writers() -> None:
+    """Close all writers, as at the end of the program; a writer that another thread closes is waited for."""
     for hook in _first:
         hook()
     for writer in list(_writers):
-        if writer.is_running:
+        if not writer.has_ended:
             writer.close_sync()
 
 

@@ -156,7 +156,8 @@ class MemoryWriter(Viewed):
         self._reported = 0  # failed turns that `flush` and `close` have reported
         self._state = threading.Condition()
         # Reentrant, because a signal handler may close the writer while `close_sync` runs.
-        self._ending, self._has_ended = threading.RLock(), False
+        self._ending = threading.RLock()
+        self.has_ended = self._closed  # a forked child has nothing to end
         self._metrics = Metrics()
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
         self._workers = Workers(
@@ -439,11 +440,13 @@ class MemoryWriter(Viewed):
         self._closed = True
         self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
-        self.flush(max(0.0, wait) if drain and self._options.workers else 0)
-        with self._ending:  # several threads may close the writer, and each more than once
-            if not self._has_ended:
-                self._end()
-                self._has_ended = True
+        try:
+            self.flush(max(0.0, wait) if drain and self._options.workers else 0)
+        finally:  # also after Ctrl-C, so that the turns that are left are reported
+            with self._ending:  # several threads may close the writer, and each more than once
+                if not self.has_ended:
+                    self._end()
+                    self.has_ended = True
         self._report_failures()
         return self.stats()
 
