@@ -1,6 +1,7 @@
 """The library's log: standard `logging` below the name `tomldiary`, silent by default.
 
-If no logging is configured, urgent messages, such as a missing API key, are also written to stderr.
+If no logging is configured, or if it disables the loggers of this library, urgent messages, such as a missing API key,
+are also written to stderr.
 
 Importing the package only adds a NullHandler to the `tomldiary` logger. Applications configure this logger like any
 other, or with two environment variables:
@@ -101,7 +102,8 @@ def show(text: str) -> None:
         if text in _shown:
             return
         _shown.add(text)
-    each: logging.Logger | None = logger
+    # `logging.config.dictConfig` disables the existing loggers by default.
+    each: logging.Logger | None = None if logger.disabled else logger
     while each is not None:
         if any(not isinstance(handler, logging.NullHandler) for handler in each.handlers):
             return

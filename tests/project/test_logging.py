@@ -163,6 +163,15 @@ def test_a_log_that_cannot_be_opened_never_raises_into_the_caller(tmp_path, monk
     assert "FileNotFoundError" in capsys.readouterr().err
 
 
+def test_urgent_lines_go_to_stderr_if_a_host_disables_the_loggers(monkeypatch, capsys):
+    own = log.get_logger("x")
+    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler()])
+    log.tell(own, "logged by the host")
+    monkeypatch.setattr(ROOT, "disabled", True)
+    log.tell(own, "shown")
+    assert "tomldiary: shown" in capsys.readouterr().err.splitlines()
+
+
 def test_there_is_nothing_to_intercept():
     before = list(logging.root.handlers), list(ROOT.handlers), ROOT.level
     assert log.configure_stdlib_logging_intercept() is None
