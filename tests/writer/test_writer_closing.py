@@ -120,6 +120,27 @@ def test_a_signal_handler_can_close_during_close(tmp_path, stubborn):
     assert [stats["pending"] for stats in found] == [1, 1]
 
 
+def test_close_ends_in_time_while_an_extractor_blocks_the_event_loop(tmp_path, short_grace):
+    began, enough, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Blocking:
+        async def run(self, message, *, deps):
+            began.set()
+            enough.wait(LONG)
+            ended.set()
+
+    writer = MemoryWriter(Diary(tmp_path, agent=Blocking()))
+    receipt = writer.submit_nowait(Turn("alice", "s", "tea", "ok"))
+    thread = newest_thread()
+    assert began.wait(LONG)
+    assert writer.close_sync(0.0)["pending"] == 1
+    assert not ended.is_set()
+    with pytest.raises(RuntimeError, match="kept in the journal"):
+        receipt.wait(0)
+    enough.set()
+    thread.join(LONG)
+
+
 def test_an_interrupted_close_says_what_is_left_in_the_journal(tmp_path, stubborn, caplog):
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     receipt = writer.submit_nowait(Turn("alice", "s", "tea", "ok"))

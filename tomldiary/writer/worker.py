@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import CancelledError as FutureCancelled
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -410,7 +411,9 @@ class Workers:
             tasks = list(self.working.values())
         if tasks and self.thread is not None:
             work = _cancel_all(tasks, grace)
-            asyncio.run_coroutine_threadsafe(work, self.thread.loop).result()
+            ended = asyncio.run_coroutine_threadsafe(work, self.thread.loop)
+            with suppress(TimeoutError):  # an extractor blocks the event loop
+                ended.result(2 * grace)
         with self._state:
             left = [*queued, *self.queues.drain(), *self.working]
             if isinstance(self.journal_queue, SharedQueue):
