@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +97,7 @@ def show_once() -> Generator[None]:
 
 
 def show(text: str) -> None:
-    """Write a line to stderr, unless a handler receives the records of the library."""
+    """Write a line to stderr, unless a handler receives the records of the library. Never raises an error."""
     if _shown is not None:
         if text in _shown:
             return
@@ -109,7 +109,8 @@ def show(text: str) -> None:
             return
         each = each.parent if each.propagate else None
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - None in programs without a console
-        print(f"tomldiary: {text}", file=sys.stderr)  # noqa: T201 - this function exists to print
+        with suppress(OSError, ValueError):  # its reader is gone, its disk is full, or it is closed
+            print(f"tomldiary: {text}", file=sys.stderr)  # noqa: T201 - this function exists to print
 
 
 def tell(log: logging.Logger, text: str, level: int = logging.WARNING) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import stat
 import subprocess
@@ -170,6 +171,19 @@ def test_urgent_lines_go_to_stderr_if_a_host_disables_the_loggers(monkeypatch, c
     monkeypatch.setattr(ROOT, "disabled", True)
     log.tell(own, "shown")
     assert "tomldiary: shown" in capsys.readouterr().err.splitlines()
+
+
+def test_a_stderr_that_cannot_be_written_fails_no_caller(monkeypatch):
+    class Unread(io.StringIO):
+        def write(self, text, /):
+            raise BrokenPipeError
+
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(logging.root, "handlers", [])
+    for stream in (Unread(), closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        log.show("lost")
 
 
 def test_there_is_nothing_to_intercept():
