@@ -528,6 +528,24 @@ def test_the_breaker_opens_after_failures_and_admits_single_tries():
     assert (breaker.is_open, breaker.wait()) == (False, 0.0)
 
 
+def test_turns_get_a_result_although_a_log_handler_raises(tmp_path, monkeypatch):
+    class Broken(logging.Handler):
+        def emit(self, record):
+            raise OSError("the log server is away")
+
+    def fail(message, *, deps):
+        raise ValueError
+
+    with MemoryWriter(diary_at(tmp_path, fail)) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(logging.getLogger("tomldiary"), "handlers", [Broken()])
+            receipts = [writer.submit_nowait(Turn("alice", "s", text, "")) for text in "abc"]
+            for receipt in receipts:
+                with pytest.raises(OSError, match="the log server"):
+                    receipt.wait(LONG)
+        assert writer.stats()["failed"] == len(letters_of(tmp_path)) == 3
+
+
 def test_the_log_names_the_error_of_a_turn_and_not_its_text(tmp_path, caplog):
     def fail(message, *, deps):
         raise ValueError(deps.user_msg)

@@ -54,6 +54,7 @@ _KEPT = f"{_LEFT}; it is kept in the journal, and the next writer of this diary 
 
 _PARKED = "It is in the dead letters: `tomldiary writer list` shows the error, and `tomldiary writer retry --all` retries it."
 _LOST = "It is lost, because this diary has no journal."
+_STUCK = "a turn could neither be applied nor moved to the dead letters"
 
 THREADS = 32
 """The least number of threads for plain functions and commits; asyncio's default number depends on the CPU count."""
@@ -350,11 +351,7 @@ class Workers:
         if isinstance(failure, BackendError | LockTimeout):
             cause = cause_name(failure)
             pause = self._options.retry.longest_pause
-            _logger.error(
-                "a turn could neither be applied nor moved to the dead letters: %s; retrying in %.1f s",
-                cause,
-                pause,
-            )
+            _report(f"{_STUCK}: {cause}; retrying in {pause:.1f} s")
             self._metrics.last_failure = f"{cause}."
             job.attempts -= 1
             self._retry_later(job, pause)
@@ -362,10 +359,7 @@ class Workers:
         with self._state:
             if job not in self.working:
                 return  # see `_end`
-            _logger.error(
-                "a turn could neither be applied nor moved to the dead letters: %s",
-                type(failure).__name__,
-            )
+            _report(f"{_STUCK}: {type(failure).__name__}")
             self._end(job, [job, *job.group], error=failure)
 
     def _end(
@@ -430,6 +424,12 @@ class Workers:
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
             self._state.notify_all()
         return count
+
+
+def _report(text: str) -> None:
+    """Log an error. A log handler of the host may raise one, but every turn needs an outcome."""
+    with suppress(Exception):
+        _logger.error("%s", text)
 
 
 def _is_of_the_diary(error: BaseException) -> bool:
