@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 
+import anyio
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
@@ -60,6 +61,24 @@ async def cancel(task):
 
 async def stored_soon(sync):
     await asyncio.to_thread(sync.began.wait, LONG)
+
+
+def test_submit_nowait_stores_the_turn_of_a_stream_that_was_left(tmp_path):
+    """Starlette cancels the scope of a stream, and so each later `await` in it, when the client leaves."""
+    diary = Diary(tmp_path, agent=remember)
+
+    async def stream(writer):
+        with anyio.CancelScope() as scope:
+            try:
+                scope.cancel()
+                await anyio.sleep(LONG)
+            finally:
+                writer.submit_nowait(Turn("alice", "s", "kept", "cut", status="aborted"))
+                await writer.submit("alice", "s", "not stored", "cut", status="aborted")
+
+    with MemoryWriter(diary) as writer:
+        asyncio.run(stream(writer))
+    assert texts(diary) == ["kept"]
 
 
 def test_a_turn_is_withdrawn_while_it_is_being_stored(tmp_path, sync):
