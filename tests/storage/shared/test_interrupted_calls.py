@@ -11,17 +11,19 @@ import engines
 from tomldiary import Diary
 from tomldiary.storage.open import open_backend
 
-# The exception is raised at the end of one function, which another one calls.
+# The exception is raised at the end of one function, which another one calls; only a first call takes the lock.
 PLACES = [
-    pytest.param("redis", "", "send_packed_command", "send_command", id="redis-answer"),
-    pytest.param("postgres", "&connections=1&timeout=1", "getconn", "_taken", id="postgres-pool"),
-    pytest.param("postgres", "&timeout=1", "acquire", "_prepare", id="postgres-lock"),
+    pytest.param("redis", "", "send_packed_command", "send_command", 1, id="redis-answer"),
+    pytest.param(
+        "postgres", "&connections=1&timeout=1", "getconn", "_taken", 1, id="postgres-pool"
+    ),
+    pytest.param("postgres", "&timeout=1", "acquire", "_prepare", 0, id="postgres-lock"),
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "function", "caller"), PLACES)
-def test_an_interrupted_call_leaves_its_answer_to_no_other(name, options, function, caller):
-    place = engines.space(name)
+@pytest.mark.parametrize(("name", "options", "function", "caller", "times"), PLACES)
+def test_an_interrupted_call_leaves_its_answer_to_no_other(name, options, function, caller, times):
+    place, interrupted = engines.space(name), []
     with Diary(place.url, agent="rules") as diary:
         diary.user("alice").upsert_preference("likes", "tea")
         diary.user("bob").upsert_preference("likes", "coffee")
@@ -35,6 +37,7 @@ def test_an_interrupted_call_leaves_its_answer_to_no_other(name, options, functi
                 places = getattr(ended, "__name__", ""), frame.f_code.co_name
             if event in {"return", "c_return"} and places == (function, caller):
                 sys.setprofile(None)
+                interrupted.append(places)
                 raise KeyboardInterrupt
 
         with suppress(KeyboardInterrupt):
@@ -43,4 +46,4 @@ def test_an_interrupted_call_leaves_its_answer_to_no_other(name, options, functi
         sys.setprofile(None)
         liked = [each.text for each in diary.user("bob").preferences("likes").values()]
         diary.engine.backend.close()
-    assert liked == ["coffee"]
+    assert (liked, len(interrupted)) == (["coffee"], times)
