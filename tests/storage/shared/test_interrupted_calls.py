@@ -15,9 +15,9 @@ from tomldiary.storage.open import open_backend
 PLACES = [
     pytest.param("redis", "", "send_packed_command", "send_command", 1, id="redis-answer"),
     pytest.param(
-        "postgres", "&connections=1&timeout=1", "getconn", "_taken", 1, id="postgres-pool"
+        "postgres", "&connections=1&timeout=5", "getconn", "_taken", 1, id="postgres-pool"
     ),
-    pytest.param("postgres", "&timeout=1", "acquire", "_prepare", 0, id="postgres-lock"),
+    pytest.param("postgres", "&timeout=5", "acquire", "_prepare", 0, id="postgres-lock"),
 ]
 
 
