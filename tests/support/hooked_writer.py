@@ -27,7 +27,7 @@ def open_index(kind, path):
 
 def main(folder, path, kind, seed, strict):
     """Write until the process is killed, with the index as a hook."""
-    diary = Diary(folder, agent="rules", durability="process")
+    diary = Diary(folder, agent="rules", durability="process", max_prefs_per_category=100_000)
     with open_index(kind, path) as index:
         diary.hooks.add(index, name="index", strict=strict == "strict")
         sys.stdout.write("ready\n")
