@@ -1277,17 +1277,23 @@ def test_agents_of_a_graph_may_record_a_turn_for_different_users(writer, team, m
     assert said_by(writer) == [("ann", "I like rain.", "ok"), ("team", "I like rain.", "ok\n\nok")]
 
 
+def failing_once():
+    """Return a step that fails at its first call, and then passes the state on."""
+    failures = [Down()]
+
+    def step(state):
+        if failures:
+            raise failures.pop()
+        return state
+
+    return step
+
+
 @both
 def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user_s_agent(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
-    failures = [Down()]
-
-    def fail_once(state):
-        if failures:
-            raise failures.pop()
-
-    nodes = [("recall", recall_node(writer.diary)), ("check", fail_once), ("agent", agent)]
+    nodes = [("recall", recall_node(writer.diary)), ("check", failing_once()), ("agent", agent)]
     builder = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, "recall")
     graph = builder.compile(checkpointer=InMemorySaver())
     with pytest.raises(Down):
@@ -1302,14 +1308,7 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user_s_agent(wri
 def test_words_that_an_agent_of_a_failed_graph_answered_stay_their_user_s(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
-    failures = [Down()]
-
-    def fail_once(state):
-        if failures:
-            raise failures.pop()
-        return state
-
-    node = agent | RunnableLambda(fail_once)
+    node = agent | RunnableLambda(failing_once())
     builder = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")
     graph = builder.compile(checkpointer=InMemorySaver())
     with pytest.raises(Down):
