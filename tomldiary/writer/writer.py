@@ -157,7 +157,8 @@ class MemoryWriter(Viewed):
         self._state = threading.Condition()
         # Reentrant, because a signal handler may close the writer while `close_sync` runs.
         self._ending = threading.RLock()
-        self.has_ended = self._closed  # a forked child has nothing to end
+        self.has_ended = self._closed
+        """Whether a call of `close` has ended the writer; a forked child has nothing to end."""
         self._metrics = Metrics()
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
         self._workers = Workers(
