@@ -154,25 +154,6 @@ class RecallIndex(UserIndex[_Entries, IndexedEntry]):
             current.append(found)
         return current
 
-    def unchanged(
-        self,
-        kinds: Sequence[EntryKind],
-        listed: Sequence[str],
-        read: Callable[[str], Document],
-    ) -> list[_Entries] | None:
-        """Return the entries of some kinds; None if a document was added, removed or changed since `entries`."""
-        before, known = self._places
-        places = known.get(tuple(kinds)) if before == listed else None
-        if places is None:
-            return None
-        current: list[_Entries] = []
-        for name, _ in places:
-            found = self._entries.get(name)
-            if found is None or found.document is not read(name):
-                return None
-            current.append(found)
-        return current
-
 
 def recall_indexes() -> PerUser[RecallIndex]:
     """Return an empty collection of users' indexes, which are made on first use."""
@@ -266,11 +247,8 @@ class UserRecall:
         if index is None or index.listed is not listed:
             index = context.indexes.of(context.user_id, context.epoch)
             index.listed = listed
-        current = index.unchanged(kinds, listed, context.read)
-        if current is None:
-            documents = self._documents(index.places(kinds, listed))
-            current = index.entries(documents, self._diary)
-        return index, current
+        documents = self._documents(index.places(kinds, listed))
+        return index, index.entries(documents, self._diary)
 
     def render(
         self,
