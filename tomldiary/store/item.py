@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import session_turn
@@ -51,14 +50,7 @@ _PLAIN = frozenset({str, int, float, bool})
 
 def written(micros: int) -> str:
     """Return the time of microseconds since 1970 in the format of files."""
-    seconds, rest = divmod(micros, 1_000_000)
-    return f"{_second(seconds)}.{rest:06d}+00:00"
-
-
-@lru_cache(maxsize=4)
-def _second(seconds: int) -> str:
-    """Return a second since 1970 in the format of files, without the zone; cached because many puts share it."""
-    return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
 
 
 def _micros(written: Any) -> int | None:
