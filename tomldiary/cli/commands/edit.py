@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Abort, Argument, Option, confirm
 
@@ -305,21 +305,21 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         name = file.relative_to(folder).as_posix()
         directory, _, kind = name.removesuffix(".toml").partition("/")
         user = decode_folder(directory) or _user_of_hash(backend, directory)
-        is_new = pulled.epoch(name) is None
-        source = pulled.source(name)
-        if source not in (None, str(backend.database)):
+        known = pulled.newest(name)
+        if known is not None and known.database != str(backend.database):
             raise InvalidValue(
-                f"was pulled from {source}. Push it there, or pull {backend.database} to another folder and edit that",
+                f"was pulled from {known.database}. Push it there, or pull {backend.database} to another folder and edit"
+                " that",
                 where=str(file),
             )
-        if is_new and (user is None or entry_kind(kind).name not in KINDS):
+        if known is None and (user is None or entry_kind(kind).name not in KINDS):
             raise InvalidValue(
                 "is not a document of a user; move the file out of the folder", where=str(file)
             )
         text = decode_utf8(data, path=str(file))
         readable(text, str(file))
         epoch = None if user is None else backend.epoch(user)
-        if user is None or epoch is None or pulled.epoch(name) not in (None, epoch):
+        if user is None or epoch is None or (known is not None and known.epoch != epoch):
             raise Forgotten(f"{file}: {_FORGOTTEN} Remove the file, then pull.")
         edited.append((name, user, kind, text, epoch))
     for name, user, kind, text, epoch in edited:
@@ -353,6 +353,15 @@ def _user_of_hash(backend: SharedBackend, folder: str) -> str | None:
     return next((user for user in backend.users() if encode_folder(user) == folder), None)
 
 
+class _Pulled(NamedTuple):
+    """One line about a file: its text, and where and when it was pulled."""
+
+    digest: str
+    epoch: int
+    """The user's fencing token at that time."""
+    database: str
+
+
 class _PulledFolder:
     """A folder that `pull` wrote, with a list of its texts that shows which files were edited since.
 
@@ -366,18 +375,18 @@ class _PulledFolder:
         self._database = database
         self._list = folder / ".pulled"
         self._texts: dict[str, set[str]] = {}
-        self._epochs: dict[str, int] = {}
-        self._sources: dict[str, str] = {}
-        self._lines: dict[str, str] = {}
-        """The newest line of each file that this object has written."""
+        """The digests of all texts that a file had, by its name."""
+        self._newest: dict[str, _Pulled] = {}
         lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
         for line in lines:
             # The last line of an interrupted pull may be incomplete; its file was not written.
             with suppress(ValueError):
                 name, digest, epoch, database = json.loads(line)
-                self._texts.setdefault(name, set()).add(digest)
-                self._epochs[name] = epoch
-                self._sources[name] = database
+                self._add(name, _Pulled(digest, epoch, database))
+
+    def _add(self, name: str, pulled: _Pulled) -> None:
+        self._texts.setdefault(name, set()).add(pulled.digest)
+        self._newest[name] = pulled
 
     def edited(self) -> dict[Path, bytes]:
         """Return the files that were added or edited, with their contents."""
@@ -411,23 +420,20 @@ class _PulledFolder:
             and not file.is_dir()
         ]
 
-    def epoch(self, name: str) -> int | None:
-        """Return the user's fencing token in the newest line of a file; None for a file that was added."""
-        return self._epochs.get(name)
-
-    def source(self, name: str) -> str | None:
-        """Return the database in the newest line of a file; None for a file that was added."""
-        return self._sources.get(name)
+    def newest(self, name: str) -> _Pulled | None:
+        """Return the newest line of a file; None for a file that was added."""
+        return self._newest.get(name)
 
     def note(self, name: str, data: bytes, epoch: int) -> None:
         """Add a line to the list: the file has this text, which is stored."""
-        self._texts.setdefault(name, set()).add(_digest(data))
-        self._epochs[name] = epoch
-        self._lines[name] = f"{json.dumps([name, _digest(data), epoch, self._database])}\n"
+        self._add(name, _Pulled(_digest(data), epoch, self._database))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - `Path.open` accepts no descriptor
-            out.write(self._lines[name])
+            out.write(self._line(name))
+
+    def _line(self, name: str) -> str:
+        return f"{json.dumps([name, *self._newest[name]])}\n"
 
     def write(self, name: str, text: str, epoch: int) -> None:
         """Add a file to the list, then write it atomically.
@@ -448,7 +454,7 @@ class _PulledFolder:
                 self._keep_edited(self._name(file))
                 file.unlink()
         if names:
-            replace_file(self._list, "".join(map(self._lines.__getitem__, sorted(names))))
+            replace_file(self._list, "".join(map(self._line, sorted(names))))
         else:
             self._list.unlink(missing_ok=True)
 
