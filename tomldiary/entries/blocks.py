@@ -129,8 +129,8 @@ class Blocks:
             entry["_said_by"] = said
         self._edit.put((_ROOT, name), entry)
 
-    def append(self, name: str, text: str, *, now: str, session: str = "") -> str:
-        """Append `text` to a block on a new line, and return its whole text; a missing block is created.
+    def append(self, name: str, text: str, *, now: str, session: str = "") -> None:
+        """Append `text` to a block on a new line; a missing block is created.
 
         Raises:
             InvalidValue: The name is empty or too long, or the text would be too long.
@@ -140,10 +140,9 @@ class Blocks:
         gap = "\n" if before and not before.endswith("\n") else ""
         whole = f"{before}{gap}{checked_text(text, f'{_ROOT}.{name}')}"
         self.put(name, whole, now=now, session=session, is_part=True)
-        return whole
 
-    def replace(self, name: str, old: str, new: str, *, now: str, session: str = "") -> str:
-        """Replace the only occurrence of `old`, and return the whole text.
+    def replace(self, name: str, old: str, new: str, *, now: str, session: str = "") -> None:
+        """Replace the only occurrence of `old`.
 
         Raises:
             UnknownEntry: There is no such block.
@@ -170,7 +169,6 @@ class Blocks:
             )
         whole = f"{text[:at]}{checked_text(new, where)}{text[at + len(old) :]}"
         self.put(name, whole, now=now, session=session, is_part=True)
-        return whole
 
     def delete(self, name: str) -> Mapping[str, Any]:
         """Remove a block and return its fields.
