@@ -45,7 +45,6 @@ _LATEST = datetime(8000, 1, 1, tzinfo=UTC)
 _LONGEST_TTL = 1e9
 """The maximum time to live in minutes, about two thousand years."""
 _ESCAPED = frozenset({"_", "\\"})
-_PLAIN = frozenset({str, int, float, bool})
 
 
 def written(micros: int) -> str:
@@ -157,11 +156,8 @@ def table_of(
         now: The time in microseconds since 1970; the update time of an item never decreases.
         session: The session of the put.
     """
-    if _ESCAPED.isdisjoint([key[:1] for key in value]):
-        fields = dict(value)
-    else:
-        fields = {(f"\\{key}" if key[:1] in _ESCAPED else key): value[key] for key in value}
-    table = fields if _PLAIN.issuperset(map(type, fields.values())) else encode_nulls(fields)
+    fields = {(f"\\{key}" if key[:1] in _ESCAPED else key): value[key] for key in value}
+    table = encode_nulls(fields)
     began = now
     if put.times is not None:
         began, now = map(_since_1970, put.times)
