@@ -20,7 +20,6 @@ from tomldiary.text.visible import one_line
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
-    from tomldiary.user.user import UserDiary
 
 _COLUMNS = (
     Column("user", "cyan"),
@@ -129,17 +128,15 @@ def _loss(backend: Backend) -> str:
 def _figures(diary: Diary, path: str, name: str) -> dict[str, Any]:
     """Return the counts of one user: entries of each kind, characters and transactions."""
     with diary.engine.reading():  # a database is asked for the versions once
-        return _counted(user_in(diary, path, name))
-
-
-def _counted(alice: UserDiary) -> dict[str, Any]:
-    profile = alice.profile()
-    kept = alice.kept_history()
+        alice = user_in(diary, path, name)
+        profile = alice.profile()
+        kept = alice.kept_history()
+        characters = sum(len(alice.document(each)) for each in alice.documents())
     counts = {kind: profile[kind] for kind in KINDS if kind in profile}
     return {
         "user": alice.user_id,
         "entries": sum(_entries(kind, count) for kind, count in counts.items()),
-        "characters": sum(len(alice.document(each)) for each in alice.documents()),
+        "characters": characters,
         "transactions": kept.last,
         "kept_from": kept.first,
         "last_seen": profile["last_seen"],
