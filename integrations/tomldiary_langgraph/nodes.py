@@ -24,11 +24,11 @@ from langgraph.channels.untracked_value import UntrackedValue
 from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
 from tomldiary.agents.identity import checked_id, saves_checkpoints
 from tomldiary.agents.options import (
+    check_writer,
     checked_count,
     checked_counter,
     checked_episodes,
     checked_text,
-    checked_writer,
     one_of,
 )
 from tomldiary.agents.submission import (
@@ -189,7 +189,7 @@ def submit_node(
     Raises:
         InvalidValue: `writer` is not a MemoryWriter, or an option has a value that is not listed here.
     """
-    checked_writer(writer, "; to extract inside the graph, use extract_node(diary)")
+    check_writer(writer, "; to extract inside the graph, use extract_node(diary)")
     recorded = _Recorded(writer.diary, user_id, session_id, messages_key, on_error, episodes)
 
     return recorded.node(

@@ -26,8 +26,8 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 
-def checked_writer(given: MemoryWriter, otherwise: str = "") -> MemoryWriter:
-    """Return a writer unchanged.
+def check_writer(given: MemoryWriter, otherwise: str = "") -> None:
+    """Check that an object is a writer.
 
     Args:
         given: The writer.
@@ -43,7 +43,6 @@ def checked_writer(given: MemoryWriter, otherwise: str = "") -> MemoryWriter:
             f"expected a MemoryWriter, found {found}. Make one: MemoryWriter(diary){otherwise}.",
             where="writer",
         )
-    return given
 
 
 def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
@@ -52,7 +51,7 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
     Raises:
         InvalidValue: `given` is not a writer, or it writes to another storage.
     """
-    checked_writer(given)
+    check_writer(given)
     other: Any = getattr(given, "diary", None)
     engine: Any = getattr(other, "engine", None)
     # The objects are compared first, because comparing paths reads the disk.
