@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.lexical_index import UserIndex
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.words import matched_words, telling_words
@@ -105,7 +103,8 @@ class _Entries:
     """The entries of one version of a document."""
 
     def __init__(self, searched: Searched, rules: Rules, before: _Entries | None) -> None:
-        self.namespace, self.kind, self.document = searched
+        self.namespace, kind, self.document = searched
+        self.kind = kind.within(self.namespace) if before is None else before.kind
         self.is_timed = self.kind.is_timed(self.document)
         self.entries: dict[str, IndexedEntry] = {}
         known = before.entries if before is not None else {}
@@ -321,8 +320,8 @@ class UserRecall:
         rest: list[str] = []
         rules = self._diary.entry_rules
         until = self._context.until
-        for name, own_kind, document in documents:
-            kind = own_kind.within(name, until)
+        for name, each_kind, document in documents:
+            kind = each_kind.within(name, until)
             for number, (weight, facts) in enumerate(ranked(kind, document, self._diary, at)):
                 lane, place = facts, (kind.home(name), number)
                 if rules.has_times:
@@ -357,15 +356,8 @@ class UserRecall:
 
 
 def _places(kinds: Sequence[EntryKind], listed: Sequence[str]) -> list[Place]:
-    """Return the documents of some kinds among all documents of a user, each with the kind of its entries."""
-    return [(name, _within(kind, name)) for kind in kinds for name in kind.documents(listed)]
-
-
-@cleared_on_forget
-@lru_cache(maxsize=4096)
-def _within(kind: EntryKind, document: str) -> EntryKind:
-    """Return the kind of the entries of a document; a growing memory keeps one object for each document."""
-    return kind.within(document)
+    """Return the documents of some kinds among all documents of a user, each with its kind."""
+    return [(name, kind) for kind in kinds for name in kind.documents(listed)]
 
 
 def _merged(parts: list[list[ShownFact]]) -> list[ShownFact]:
