@@ -6,7 +6,6 @@ The bytes are in Base64 in the field "bytes" of an item, which is excluded from 
 from __future__ import annotations
 
 import base64
-import binascii
 from sys import maxsize
 from typing import TYPE_CHECKING, cast
 
@@ -101,7 +100,7 @@ def _decoded(item: Item | None) -> bytes | None:
         return None
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise InvalidValue(
             "expected Base64 in the field 'bytes'. Correct or remove the item.", where=item.key
         ) from None
