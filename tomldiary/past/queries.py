@@ -92,7 +92,7 @@ class Origin(Viewed):
     turn: str
     """The turn it was extracted from, `session#turn`; "" if the extractor did not report it."""
     is_verified: bool
-    """False if a rule stored a sentence that was not verified."""
+    """False if a rule stored the sentence and nobody confirmed it; true for all other content, confirmed or not."""
     confirmations: int
     """How many times it was stated."""
     origin: str
