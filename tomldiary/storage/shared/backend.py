@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _CACHED = 1024  # hidden documents in memory
 _PAGE = 50  # history records read at a time, at most
-_LARGE_PAGE = 800  # the same for a transaction that reads the whole history
-_FEW = 4  # history records that a reader asks for first, because each costs a read in Firestore
+_LARGE_PAGE = 800  # the same in a transaction, which may index the whole history
+_FEW = 4  # history records to ask for first, because each costs a read in Firestore
 
 
 class SharedBackend(AsyncVerbs):
@@ -178,8 +178,7 @@ class SharedBackend(AsyncVerbs):
         if head is not None and head.record is not None:
             yield head.record
             below = next_sequence(head.record) - 1
-            # A writer indexes the whole history.
-            size, most = (_PAGE, _LARGE_PAGE) if hold is not None else (_FEW, _PAGE)
+            size, most = _FEW, _PAGE if hold is None else _LARGE_PAGE
         while True:
             page = self.transactions.asked(partial(self.database.records, user, below, size))
             yield from (text for _, text in page)
