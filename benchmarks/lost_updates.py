@@ -39,6 +39,7 @@ def with_diary(path: str, marks: list[str], start: Barrier) -> None:
 def with_sqlite(path: str, marks: list[str], start: Barrier) -> None:
     """Append the marks with `get` and `put` of `SqliteStore`."""
     with SqliteStore.from_conn_string(f"{path}/store.db") as store:
+        store.setup()  # its first call would do this, and may fail while another process writes
         start.wait()
         for mark in marks:
             item = store.get(PLACE, "profile")
