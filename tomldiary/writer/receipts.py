@@ -135,7 +135,7 @@ class Receipt(Viewed):
         return self._stored.done() and self._stored.exception() is None and self._stored.result()
 
     def wait(self, timeout: float | None = None) -> Applied | None:
-        """Block until the turn was applied and return its effect.
+        """Block until the turn was applied and return its effect; None if the diary overrides `update_memory`.
 
         Args:
             timeout: The time limit in seconds; None is no limit.
