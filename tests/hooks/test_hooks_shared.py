@@ -6,8 +6,10 @@ import pytest
 
 from engines import SERVERS, space
 from outside_index import ScriptedIndex
+from requests_counted import counted
 from tomldiary import Diary
 from tomldiary.errors import HookError
+from tomldiary.hooks.delivery import Delivery
 from tomldiary.runtime.sources import HOOKS
 
 
@@ -43,3 +45,16 @@ def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
         assert diary.engine.backend.holders(HOOKS) == []
         alice.blocks.set("persona", "again")
         assert [change.text for change in diary.changes(follow=False)] == ["again"]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_check_for_undelivered_changes_is_one_request(name, monkeypatch):
+    counts = counted(name, monkeypatch)
+    with Diary(space(name).url, agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", "tea")
+        delivery = Delivery(diary.engine, "index", ScriptedIndex())
+        delivery.deliver("alice")
+        assert not delivery.is_behind("alice")
+        counts.clear()
+        assert not delivery.is_behind("alice")
+        assert counts["requests"] == 1

@@ -195,7 +195,8 @@ class Delivery:
 
     def is_behind(self, user: str) -> bool:
         """Return whether changes of a user are not delivered yet."""
-        end, cursor = newest(self._engine, user), self.cursors.of(user)
+        with self._engine.reading():  # one request, as this is asked for each user
+            end, cursor = newest(self._engine, user), self.cursors.of(user)
         if cursor is None:
             return end.seq > 0
         return cursor.position != end or bool(cursor.keys)
