@@ -25,8 +25,9 @@ Touched = dict[str, tuple[str, "Path", Record]]
 def newest(engine: Engine, user: str) -> Position:
     """Return the end of a user's history."""
     backend = engine.backend
-    epoch = backend.epoch(user)  # read first, so that an erasure meanwhile is detected later
-    return Position(epoch, *envelope_of(backend.last_record(user)))
+    with engine.reading():  # one request, as a feed asks for each user
+        epoch = backend.epoch(user)  # read first, so that an erasure meanwhile is detected later
+        return Position(epoch, *envelope_of(backend.last_record(user)))
 
 
 def records_after(engine: Engine, user: str, position: Position) -> list[Record] | None:
