@@ -366,7 +366,14 @@ class SubmittedMessages:
         if is_known:
             yield None
             return
-        part = [one for one, key in zip(turn, keys, strict=True) if not key or key in new]
+        # LangChain's cache of models gives an answer again, with its id, to another message of the user.
+        asked = (n for n, key in enumerate(keys) if key in new and turn[n].by == "user")
+        answers_from = next(asked, len(turn))
+        part = [
+            one
+            for n, (one, key) in enumerate(zip(turn, keys, strict=True))
+            if not key or key in new or (n > answers_from and one.by != "user")
+        ]
         # A tool's result is no answer if the answer behind it is known.
         said = exchange_of(part, is_over=is_over and part[-1:] == turn[-1:])
         if operation and said != exchange_of(turn, is_over=is_over):

@@ -29,6 +29,7 @@ from langchain.agents.middleware import (
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
+from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
@@ -1046,6 +1047,15 @@ def test_equal_text_in_two_threads_of_a_session_is_two_turns(writer):
         talk(agent, "I like rain.", {"configurable": settings})
     assert writer.flush(20)
     assert writer.diary.user("alice").preferences("likes")["pref001"].count == 2
+
+
+@both
+def test_new_words_are_submitted_with_an_answer_from_the_model_s_cache(writer, mode):
+    memory = DiaryMiddleware(writer.diary, user_id="alice", session_id="chat", writer=writer)
+    model = Scripted(answers=[OK], cache=InMemoryCache())  # its answer keeps the id
+    for _ in range(2):
+        talk(create_agent(model, middleware=[memory]), "Hello.", mode=mode)
+    assert writer.said == [("Hello.", "ok")] * 2
 
 
 # Users who share a thread
