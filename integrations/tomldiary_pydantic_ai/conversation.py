@@ -22,6 +22,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_json
 
+from tomldiary.agents.identity import field_of
 from tomldiary.agents.turn_messages import ToolCall, ToolResult, digest, tool_steps, with_results
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
@@ -42,6 +43,8 @@ ORIGIN = "tomldiary.v1"
 CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(InstructionPart)}
 """Whether the framework can append the changes of an instruction."""
 
+_OF_ADAPTERS = "__pydantic_ai__"
+"""The key of the metadata in which the UI adapters of newer releases keep the id of a message."""
 PAUSED = tuple(
     getattr(pydantic_ai, name)
     for name in ("DeferredToolRequests", "PendingModelResponse")
@@ -161,6 +164,16 @@ def words_in(messages: Iterable[ModelMessage]) -> list[Words]:
         for part in _prompts_in_history(message)
         for text in said([part])
     ]
+
+
+def id_in_interface(words: Words) -> str:
+    """Return the id that a user interface gave to the message of a text; "" if there is none.
+
+    An adapter joins messages in a row into one, which has the id of the last one.
+    """
+    noted = field_of(field_of(words.message, "metadata"), _OF_ADAPTERS)
+    is_last = words.part is prompts_in(words.message)[-1]
+    return str(field_of(noted, "ui_message_id") or "") if is_last else ""
 
 
 def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:

@@ -25,6 +25,7 @@ from tomldiary_pydantic_ai.conversation import (
     Words,
     answered,
     exchanges,
+    id_in_interface,
     ids_of,
     mark_of,
     prompt_words,
@@ -59,6 +60,8 @@ class _Text:
     """One of the user's texts since the last answer."""
 
     text: str
+    id: str = ""
+    """The id that a user interface gave to its message; "" is none."""
     is_before: bool = False
     """Whether it stood in the message history when the run began."""
     queued: ModelMessage | None = None
@@ -104,11 +107,6 @@ class UserTurn:
     def said(self) -> list[str]:
         """The user's texts."""
         return [one.text for one in self.texts]
-
-    @property
-    def forms(self) -> list[tuple[str, ...]]:
-        """The forms of each of the user's texts."""
-        return [one.forms for one in self.texts]
 
 
 class Ending(NamedTuple):
@@ -261,7 +259,7 @@ class RunState:
     @property
     def in_messages(self) -> tuple[str, ...]:
         """The user's texts since the last answer, in each form that messages may have them."""
-        return tuple(form for forms in self.turn.forms for form in forms)
+        return tuple(form for one in self.turn.texts for form in one.forms)
 
     def parts(self) -> list[tuple[ModelRequestPart, str]]:
         """Return the parts of messages with the texts that the run has submitted, unless they have no time."""
@@ -358,11 +356,12 @@ class RunState:
         return parts
 
 
-def _take(texts: list[tuple[str, ...]], text: str) -> bool:
-    """Remove the first text with a form, and return whether there was one."""
-    found = next((number for number, forms in enumerate(texts) if text in forms), None)
+def _take(texts: list[_Text], text: str, id_: str = "") -> bool:
+    """Remove the first text with a form, unless both have ids that differ, and return whether there was one."""
+    same = (one for one in texts if text in one.forms and (not id_ or one.id in {"", id_}))
+    found = next(same, None)
     if found is not None:
-        del texts[found]
+        texts.remove(found)
     return found is not None
 
 
@@ -440,13 +439,14 @@ class LastTurns:
             # A message that the host made has no run, but stays at its place in the conversation.
             sent = sender or self._sent.get((*turn.spot, mark_of(words.part, words.text)))
             is_sent = sent is not None and words.text in sent.said
-            turn.texts.append(_Text(words.text, is_before=True, is_submitted=is_sent))
+            text = _Text(words.text, id_in_interface(words), is_before=True, is_submitted=is_sent)
+            turn.texts.append(text)
         if prompt:
             turn.texts.append(_Text(prompt))
         last = self._turns.get(turn.owner)
         if last is None or (last.is_answered and last.place != turn.place):
             return
-        left = last.forms
+        left = [*last.texts]
         # Words that were answered since are in the history, so the prompt does not repeat them.
         for words in answered[last.answered :]:
             _take(left, words.text)
@@ -457,7 +457,9 @@ class LastTurns:
         for one in turn.texts:
             if one.is_submitted:
                 continue
-            if not (one.is_before or last.is_failed) or not _take(left, one.text):
+            if not (one.is_before or last.is_failed):
+                break
+            if not _take(left, one.text, "" if last.is_failed else one.id):
                 break
             one.is_submitted = True
 
@@ -467,20 +469,21 @@ class LastTurns:
             turns = [*self._open, *(one for one in self._turns.values() if not one.is_answered)]
         sent = {ids_of(words.message)[1] for words in before}
         others = [
-            forms
+            text
             for one in turns
             if one.owner.user != turn.owner.user
             if one.id != turn.id
             or one.memory == turn.memory  # else it belongs to another memory of the agent
             if one.id in sent or (one.conversation, one.place) == (turn.conversation, turn.place)
-            for forms in one.forms
+            for text in one.texts
         ]
         for words in before:
             sender = self._sender(turn.memory, words)
             # A message that the host made has no run.
             mark = mark_of(words.part, words.text)
             known = sender or self._sent.get((turn.memory, turn.conversation, mark))
-            if not _take(others, words.text) and (known is None or known.user == turn.owner.user):
+            is_others = _take(others, words.text, id_in_interface(words))
+            if not is_others and (known is None or known.user == turn.owner.user):
                 yield words, sender
 
     def opened(self, turn: UserTurn) -> None:

@@ -1130,6 +1130,38 @@ def test_runs_at_once_submit_the_words_of_their_history_once(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def sent_by_interface(text: str, id_: str) -> list[ModelMessage]:
+    """Return a message as a UI adapter gives it to the run."""
+    marks = {"__pydantic_ai__": {"ui_message_id": id_}}
+    return [ModelRequest(parts=[UserPromptPart(text)], metadata=marks)]
+
+
+def test_equal_words_of_users_in_chats_with_one_id_are_submitted(tmp_path: Path):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, writer=setting.writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+
+    async def ask(user: str) -> None:
+        said = sent_by_interface(SAID, f"message of {user}")
+        await agent.run(message_history=said, deps=Deps(user), conversation_id="main")
+
+    async def at_once() -> None:
+        await asyncio.gather(*map(ask, ("ann", "bob")))
+
+    asyncio.run(at_once())
+    said = sorted((turn.user_id, turn.user_msg) for turn in setting.writer.turns)
+    assert said == [("ann", SAID), ("bob", SAID)]
+    setting.writer.close_sync()
+
+
+def test_words_of_an_interface_that_sends_no_history_count_each_time(tmp_path: Path):
+    setting = Setting(tmp_path)
+    for id_ in ("1", "2", "2"):  # the last one asks for another answer
+        asyncio.run(setting.agent.run(message_history=sent_by_interface(SAID, id_)))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, SAID, ""]
+    setting.writer.close_sync()
+
+
 def test_words_that_a_run_could_not_submit_are_left_to_another(tmp_path: Path):
     setting = Setting(tmp_path)
     history = user_says(SAID)
