@@ -6,7 +6,7 @@ Placeholders of the extraction prompt: `{categories_doc}` and `{current_time}`.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,7 +154,10 @@ def _facts_prompt(deps: MemoryDeps) -> str:
 def _rounded(now: datetime | None) -> str:
     """Return a time rounded down to a quarter of an hour, so that equal prompts stay cached."""
     moment = datetime.now(UTC) if now is None else in_utc(now)
+    # In the zone that the host gave, because "tomorrow" depends on the user's date.
+    zone = None if now is None else now.utcoffset()
+    moment = moment.astimezone(timezone(zone or timedelta()))
     past = timedelta(
         minutes=moment.minute % 15, seconds=moment.second, microseconds=moment.microsecond
     )
-    return (moment - past).strftime("%Y-%m-%d %H:%M UTC (%A)")
+    return (moment - past).strftime("%Y-%m-%d %H:%M %Z (%A)")

@@ -166,8 +166,9 @@ class Turns:
         diary.engine.refuse_nested(user_id, operation_id)
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
-        # Checked before a model is called.
-        now = None if now is None else in_utc(now, "now")
+        # Checked before a model is called, which is shown the time in its own zone.
+        moment = None if now is None else in_utc(now, "now")
+        now = now if isinstance(now, datetime) else moment
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
         if epoch is not None:
             epoch = checked_count(epoch, "epoch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -203,6 +203,16 @@ def test_the_prompt_names_the_categories_and_the_time_of_the_turn(tmp_path: Path
     assert "what makes the user ill" in script.instructions
     assert "2025-03-04 09:30 UTC" in script.instructions
     assert "{" not in script.instructions
+
+
+def test_the_prompt_shows_the_date_where_the_user_is(tmp_path: Path):
+    script = Script()
+    diary = Diary(tmp_path, Table, agent=extractor_agent(Table, script.model))
+    zone = timezone(timedelta(hours=-8))
+    turn(diary, context_now=datetime(2025, 3, 4, 23, 44, 59, tzinfo=zone))
+    assert "2025-03-04 23:30 UTC-08:00 (Tuesday)" in script.instructions
+    times = diary.user("alice").conversations()["s1"].updated
+    assert times == "2025-03-05T07:44:59.000000+00:00"
 
 
 def test_a_model_that_fails_after_its_first_tool_call_changes_nothing(tmp_path: Path):
