@@ -778,6 +778,10 @@ def test_a_missing_argument_is_named_with_the_method_that_was_called(tmp_path):
         asyncio.run(alice.arecall("walnut", top_k=3))
     with pytest.raises(TypeError, match=r"UserDiary\.add_turn\(\) missing .* 'session_id'"):
         alice.add_turn("hello", "hi")
+    with pytest.raises(TypeError, match=r"^UserBlocks\.set\(\) missing .* 'text'"):
+        alice.blocks.set("persona")
+    with pytest.raises(TypeError, match=r"^UserFacts\.query\(\) got an unexpected .* 'filters'"):
+        alice.facts.query("diet", filters={})
 
 
 @pytest.mark.parametrize(

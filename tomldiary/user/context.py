@@ -322,7 +322,9 @@ def session_of_drafts(given: str | None) -> str:
 
 
 def delegated(
-    part: Callable[[UserContext], S], method: Callable[Concatenate[S, P], R]
+    part: Callable[[UserContext], S],
+    method: Callable[Concatenate[S, P], R],
+    owner: str = "UserDiary",
 ) -> tuple[
     Callable[Concatenate[object, P], R],
     Callable[Concatenate[object, P], Coroutine[Any, Any, R]],
@@ -332,10 +334,10 @@ def delegated(
     Args:
         part: The function that makes the part from the user's context; it must be cheap.
         method: A method of the part.
+        owner: The class on which callers know the method, which Python's errors about arguments name.
     """
     context_of: Callable[[object], UserContext] = attrgetter("_context")
-    # Python's errors about arguments then name the class that callers know, such as UserDiary.forget().
-    method.__qualname__ = f"UserDiary.{method.__name__}"
+    method.__qualname__ = f"{owner}.{method.__name__}"
 
     @functools.wraps(method)
     def call(self: object, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -27,7 +27,7 @@ def _moved(
     Callable[Concatenate[object, P], Coroutine[Any, Any, R]],
 ]:
     """Return a deprecated alias of a method, and its coroutine twin; `now` is the replacement."""
-    alias, _ = delegated(part, method)
+    alias, _ = delegated(part, method, method.__qualname__.partition(".")[0])
     alias.__doc__ = f"Deprecated: use `alice.{now}`, which does the same."
     return alias, async_twin(alias)
 
