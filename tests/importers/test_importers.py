@@ -315,6 +315,21 @@ def test_facts_of_loomflow_that_never_held_are_left_out(alice, tmp_path):
     assert [line.rpartition(": ")[2] for line in done.left_out] == ["2", "1"]
 
 
+def test_a_fact_of_loomflow_that_is_said_again_holds_as_long(alice, tmp_path):
+    fact = {"subject": "bob", "predicate": "lives_in", "object": "Rome"}
+    facts = [
+        {**fact, "valid_from": "2024-05-01T00:00:00Z", "valid_until": "2024-06-01T00:00:00Z"},
+        {**fact, "valid_from": "2024-01-01T00:00:00Z"},
+        {**fact, "valid_from": "2024-01-01T00:00:00Z"},
+    ]
+    (tmp_path / "file").write_text(json.dumps({"facts": facts}))
+    done, again = (carry_over(alice, "loomflow", str(tmp_path / "file")) for _ in range(2))
+    assert done.left_out == ["fact in the interval of an equal one: 2"]
+    kept = alice.facts.query("triples", include_ended=True)
+    assert [(each.valid_from.month, each.valid_to) for each in kept] == [(1, None)]
+    assert (len(again.added), len(again.present)) == (0, 1)
+
+
 def test_facts_of_loomflow_without_a_start_are_stored_once(alice, tmp_path):
     facts = [{"subject": "ann", "predicate": "likes", "object": each} for each in ("tea", "jazz")]
     (tmp_path / "file").write_text(json.dumps({"facts": facts}))

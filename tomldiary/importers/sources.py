@@ -32,7 +32,7 @@ from tomldiary.storage.shared.urls import open_url
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _SQLITE = b"SQLite format 3\0"
 _ITEMS = (
@@ -41,6 +41,8 @@ _ITEMS = (
 _GRAPH = "knowledge-graph"
 _CHECKPOINTS = {"checkpoint", "checkpoint_write"}
 _TRIPLES = "triples"
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
+_LATEST = datetime.max.replace(tzinfo=UTC)
 _EXPORTED = {"blocks", "episodes", "facts"}
 _FIRESTORE = "firestore://"
 _MEM0 = {"id", "memory", "hash", "metadata", "categories", "created_at", "updated_at", "user_id", "role", "score"}  # fmt: skip
@@ -382,15 +384,35 @@ def _loomflow(found: Found) -> None:
             said, answered = as_text(turn.get("input")), as_text(turn.get("output"))
             session, moment = as_text(turn.get("session_id")), json_time(turn.get("occurred_at"))
             found.records.append(Episode(said, answered, session, moment))
-        for stored in _objects(each, "facts"):
-            fact = _triple(stored)
-            if not fact.data["subject"] or not fact.data["predicate"]:
-                found.leave_out("fact without a subject or a predicate")
-            elif fact.valid_from and fact.valid_to and fact.valid_to <= fact.valid_from:
-                found.leave_out("fact that ends when it begins, or earlier")
-            else:
-                found.records.append(fact)
-            found.leave_out("source of a fact", len(as_list(stored.get("sources"))))
+        _triples(found, _objects(each, "facts"))
+
+
+def _triples(found: Found, stored: list[JsonObject]) -> None:
+    """Read facts with intervals, without those that change nothing."""
+    facts: list[Fact] = []
+    for each in stored:
+        fact = _triple(each)
+        if not fact.data["subject"] or not fact.data["predicate"]:
+            found.leave_out("fact without a subject or a predicate")
+        elif fact.valid_from and fact.valid_to and fact.valid_to <= fact.valid_from:
+            found.leave_out("fact that ends when it begins, or earlier")
+        else:
+            facts.append(fact)
+        found.leave_out("source of a fact", len(as_list(each.get("sources"))))
+    until: dict[tuple[str, ...], datetime] = {}
+    for fact in _longest_first(facts):
+        said, end = tuple(fact.data.values()), fact.valid_to or _LATEST
+        if said in until and end <= until[said]:  # it would end the equal fact when it begins
+            found.leave_out("fact in the interval of an equal one")
+        else:
+            found.records.append(fact)
+            until[said] = end
+
+
+def _longest_first(facts: Iterable[Fact]) -> list[Fact]:
+    """Return facts by their start, and of one start by their end, the latest first."""
+    by_end = sorted(facts, key=lambda fact: fact.valid_to or _LATEST, reverse=True)
+    return sorted(by_end, key=lambda fact: fact.valid_from or _EARLIEST)
 
 
 def _triple(fact: JsonObject) -> Fact:
