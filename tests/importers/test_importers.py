@@ -9,6 +9,7 @@ import json
 import sqlite3
 import traceback
 from contextlib import closing
+from datetime import datetime  # noqa: TC003 - read by pydantic
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,19 @@ def test_a_fact_whose_type_cannot_be_a_name_is_left_out(alice, tmp_path):
         "fact of '_c', which cannot name a type of facts: 1",
     ]
     assert [each.type for each in alice.facts.query()] == ["note"]
+
+
+def test_facts_of_a_type_of_the_application_are_found_again(alice, tmp_path):
+    class Visit(BaseModel):
+        at: datetime
+        guests: int = 1
+
+    alice.diary.register_schema("visit", Visit)
+    fact = {"type": "visit", "payload": {"at": "2024-05-01T12:00:00"}}
+    (tmp_path / "file").write_text(json.dumps([fact]))
+    done, again = (carry_over(alice, "memstate", str(tmp_path / "file")) for _ in range(2))
+    assert len(done.added) == 1
+    assert (again.added, again.kept) == ([], [])
 
 
 def test_facts_of_loomflow_keep_their_intervals(alice, file):

@@ -28,7 +28,7 @@ from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
-from tomldiary.toml.values import checked_flag, checked_table, checked_text
+from tomldiary.toml.values import checked_flag, checked_table, checked_text, decode_nulls
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class _Memory:
         self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
         self._singletons: dict[tuple[str, datetime | None], str] = {}
         for fact in alice.facts.query(include_ended=True):
-            data = fact.data.model_dump(exclude_none=True)
+            data = decode_nulls(self._schemas[fact.type].data(fact.data))
             same = self._facts.setdefault((fact.type, _canonical(data)), [])
             same.append((fact.id, fact.valid_from))
             with suppress(InvalidValue):  # a hand edit made the key invalid
@@ -325,7 +325,7 @@ class _Memory:
         return key, False if is_taken else None
 
     def _fact(self, fact: Fact) -> tuple[str, bool | None]:
-        data = {name: value for name, value in fact.data.items() if value is not None}
+        data = self._as_stored(fact)
         same = self._facts.setdefault((fact.type, _canonical(data)), [])
         for key, start in same:
             if fact.valid_from is None or start == fact.valid_from:
@@ -336,6 +336,13 @@ class _Memory:
             return f"facts/{self._singletons[place]}", False
         same.append((key, fact.valid_from))
         return f"facts/{key}", None
+
+    def _as_stored(self, fact: Fact) -> Mapping[str, Any]:
+        """Return the fields of a fact as its type stores them; as they are if they do not fit it."""
+        schema = self._schemas.get(fact.type)
+        with suppress(InvalidValue):
+            return fact.data if schema is None else decode_nulls(schema.checked_fields(fact.data))
+        return fact.data
 
     def _singleton(
         self, name: str, data: Mapping[str, Any], start: datetime | None
