@@ -50,6 +50,7 @@ from tomldiary.toml.values import (
     checked_seconds,
     checked_text,
 )
+from tomldiary.user.deprecated import NAMES_OF_OTHERS, missing_attribute
 from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
@@ -230,6 +231,14 @@ class Diary(Viewed, AncestorCoroutines):
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self)} - _FOR_PROGRAMS)
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            is_of_user = not name.startswith("_") and hasattr(UserDiary, name)
+            known = name if is_of_user else NAMES_OF_OTHERS.get(name)
+            use = "users()" if name == "list_users" else known and f"diary.user(user_id).{known}"
+            raise missing_attribute(self, name, use)
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies and pickles.

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
+import re
 import time
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -36,6 +38,7 @@ from tomldiary.evaluation import Collection, Question, compare, evaluate, evalua
 from tomldiary.importers import carry_over
 from tomldiary.ingest import ingest
 from tomldiary.storage import FirestoreBackend, LocalBackend, PostgresBackend, RedisBackend
+from tomldiary.user.deprecated import NAMES_OF_OTHERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -768,6 +771,39 @@ def test_an_extractor_that_is_a_generator_is_an_error() -> None:
         with pytest.raises(DiaryError, match="is a generator"):
             alice.add_turn("Some jazz, please.", "Here you are.", "s")
         assert alice.last_transaction() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("recall", "diary.user(user_id).recall"),
+        ("blocks", "diary.user(user_id).blocks"),
+        ("search", "diary.user(user_id).recall(query)"),
+        ("delete_all", "diary.user(user_id).forget(everything=True)"),
+        ("list_users", "users()"),
+    ],
+)
+def test_a_name_that_a_diary_lacks_is_answered_with_the_one_to_use(alice, name, use):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'") as caught:
+        getattr(alice.diary, name)
+    assert str(caught.value).endswith(f". Use {use}.")
+
+
+def test_names_of_other_libraries_are_answered_with_methods_of_a_user(alice):
+    for name, use in NAMES_OF_OTHERS.items():
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'") as caught:
+            getattr(alice, name)
+        assert str(caught.value).endswith(f". Use {use}.")
+        assert re.match(r"\w+", use)[0] in dir(alice)
+    with pytest.raises(AttributeError, match=r"no attribute 'recal'$"):
+        _ = alice.recal
+    assert copy.copy(alice).user_id == "alice"
+
+
+def test_a_property_that_fails_raises_its_own_error(alice, monkeypatch):
+    monkeypatch.setattr(type(alice), "epoch", property(lambda _: {}.epoch))
+    with pytest.raises(AttributeError, match="'dict' object has no attribute 'epoch'"):
+        _ = alice.epoch
 
 
 def test_a_missing_argument_is_named_with_the_method_that_was_called(tmp_path):

@@ -1,8 +1,11 @@
-"""Deprecated aliases of methods that moved to `alice.facts`, `alice.blocks` and `alice.episodes`."""
+"""Deprecated aliases of methods that moved to `alice.facts`, `alice.blocks` and `alice.episodes`.
+
+Names that other libraries use for the same raise an AttributeError with the name that is used here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.user.blocks import UserBlocks
@@ -20,6 +23,34 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_ADD = "add_turn(user_msg, assistant_msg, session_id) or upsert_preference(category, text)"
+NAMES_OF_OTHERS = {
+    **dict.fromkeys(("add", "add_memory", "add_messages", "remember", "save", "store"), _ADD),
+    **dict.fromkeys(("all", "get_all", "list", "memories"), "preferences()"),
+    **dict.fromkeys(("clear", "delete_all", "delete_user", "reset"), "forget(everything=True)"),
+    "commit_model": "facts.commit(model)",
+    "search": "recall(query)",
+}
+"""By names of other libraries, what does the same for a user."""
+
+
+def missing_attribute(owner: object, name: str, use: str | None) -> AttributeError:
+    """Return the error about an attribute that an object lacks.
+
+    Args:
+        owner: The object.
+        name: The attribute.
+        use: What to use instead, if it is known.
+
+    Raises:
+        AttributeError: The object has the attribute, and reading it failed; then this is the error of the reading.
+    """
+    if name in dir(type(owner)):
+        object.__getattribute__(owner, name)
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    return AttributeError(text + (f". Use {use}." if use else ""), name=name, obj=owner)
+
+
 def _moved(
     part: Callable[[UserContext], S], method: Callable[Concatenate[S, P], R], now: str
 ) -> tuple[
@@ -34,6 +65,11 @@ def _moved(
 
 class DeprecatedNames:
     """Deprecated aliases for older programs; new code uses the accessors. Completion omits them."""
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name, NAMES_OF_OTHERS.get(name))
 
     commit, acommit = _moved(UserFacts, UserFacts.commit, "facts.commit")
     update, aupdate = _moved(UserFacts, UserFacts.update, "facts.update")
