@@ -11,7 +11,7 @@ from hand_edits import age
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.engine.engine import Source
-from tomldiary.errors import UnknownEntry
+from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction import tools
 
 
@@ -64,6 +64,9 @@ def test_a_listed_id_names_the_entry_it_is_listed_for(alice):
     assert texts(alice) == {"pref001": "green tea"}
     with pytest.raises(UnknownEntry):
         alice.upsert_preference("likes", "x", id="dislikes/pref001", create=False)
+    with pytest.raises(InvalidValue, match="'likes/pref001' is an entry of the category 'likes'"):
+        alice.upsert_preference("dislikes", "green tea", id="likes/pref001")
+    assert alice.preferences("dislikes") == {}
     assert alice.forget_preference("likes", "likes/pref001").text == "green tea"
     assert texts(alice) == {}
 
@@ -78,6 +81,8 @@ def test_a_listed_id_in_an_extraction_tool_names_the_entry():
         assert told.startswith("✅ Updated likes/pref001"), told
         told = await tools.upsert_preference(context, "likes", id="likes/pref001")
         assert told == "✅ Boosted likes/pref001 (count: 2)."
+        told = await tools.upsert_preference(context, "dislikes", id="likes/pref001", text="tea")
+        assert told.startswith("❌ dislikes.id: 'likes/pref001' is an entry of the category"), told
 
     diary = Diary("memory:", agent=extract)
     asyncio.run(diary.update_memory("alice", "s", "first", ""))

@@ -139,6 +139,7 @@ def test_the_same_text_in_another_category_is_reported(ctx):
     answer = upsert(ctx, "dislikes", text="Long walks")
     assert "• likes/pref001: the same text in another category" in answer
     assert "upsert_preference('likes', id='pref001'" in answer
+    assert "To move it: forget_preference('likes', id='pref001')" in answer
     assert upsert(ctx, "dislikes", id="new", text="Long walks").startswith(
         "✅ Created dislikes/pref001"
     )

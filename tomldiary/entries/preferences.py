@@ -138,8 +138,23 @@ class Preferences:
         return key
 
     def wanted(self, category: str, key: str | None) -> str | None:
-        """Return the id for an upsert like `named`; None for "new", which requests a new entry."""
-        return None if key is None or key == NEW else self.named(category, key)
+        """Return the id for an upsert like `named`; None for "new", which requests a new entry.
+
+        Raises:
+            InvalidValue: `key` is the `category/id` of an entry in another category.
+        """
+        if key is None or key == NEW:
+            return None
+        named = self.named(category, key)
+        other, _, rest = named.partition("/")
+        is_elsewhere = rest and other in self.rules.categories and self.find(other, rest)
+        if is_elsewhere and self.find(category, named) is None:
+            raise InvalidValue(
+                f"{named!r} is an entry of the category {other!r}. Change it there, or remove it there and"
+                " store a new one here.",
+                where=f"{category}.id",
+            )
+        return named
 
     def has(self, path: tuple[str, ...]) -> bool:
         """Return whether `path` is the path of an entry in a category of the schema."""

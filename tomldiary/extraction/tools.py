@@ -161,7 +161,10 @@ async def upsert_preference(
     if id is not None and id.strip().lower() in _NO_ID and not deps.preferences.find(category, id):
         id = None  # noqa: A001 - the tool's word
     force = id == NEW
-    key = deps.preferences.wanted(category, id)
+    try:
+        key = deps.preferences.wanted(category, id)
+    except DiaryError as error:
+        return f"❌ {without_paths(str(error))}"
     known = key is not None and deps.preferences.find(category, key) is not None
     if not known and text is not None and not force:
         suggestion = _suggest(ctx, category, text)
@@ -208,11 +211,11 @@ def _suggest(ctx: ToolContext, category: str, text: str) -> str:
         for match in found
     ]
     other, key = category, ""
+    moves: list[str] = []
     if elsewhere is not None:
-        lines.append(
-            f"  • {elsewhere[0]}/{quoted(elsewhere[1])}: the same text in another category"
-        )
         other, key = elsewhere
+        lines.append(f"  • {other}/{quoted(key)}: the same text in another category")
+        moves = [f"To move it: forget_preference('{other}', id='{quoted(key)}'), then store it."]
     if found:
         other, key = category, found[0].id
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
@@ -228,6 +231,7 @@ def _suggest(ctx: ToolContext, category: str, text: str) -> str:
                 " (without text to confirm it)"
             ),
             space if space.startswith("❌") else create,
+            *moves,
         ]
     )
 
