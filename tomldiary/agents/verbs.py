@@ -37,6 +37,7 @@ from tomldiary.errors import (
 from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
+from tomldiary.text.similarity import same_text
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines
 
 if TYPE_CHECKING:
@@ -183,14 +184,19 @@ class MemoryVerbs:
             return Answer(f"✅ Known already as {place}; confirmed ({item.count}×).", data)
         noted = f"✅ Noted as {place}."
         others = [match for match in similar if match.id != key][:_SIMILAR_SHOWN]
-        if not others:
-            return Answer(noted, data)
-        listed = "; ".join(
+        listed = [
             escape_for_model(f"{category}/{one.id}: {one.text}")
             + (f" ({one.conflict})" if one.conflict else "")
             for one in others
-        )
-        warning = f"⚠️ Similar entries: {listed}. Correct or remove what no longer holds."
+        ] + [
+            escape_for_model(f"{other}/{key}: {same.text} (in another category)")
+            for other, entries in self._user.preferences().items()
+            for key, same in entries.items()
+            if other != category and same_text(same.text, item.text)
+        ][:_SIMILAR_SHOWN]
+        if not listed:
+            return Answer(noted, data)
+        warning = f"⚠️ Similar entries: {'; '.join(listed)}. Correct or remove what no longer holds."
         return Answer(f"{noted} {warning}", data)
 
     aremember = async_twin(remember)
