@@ -575,6 +575,8 @@ def test_wrong_arguments_and_backends_are_refused_with_a_remedy(diary, index):
         diary.hooks.add(object(), name="index")
     with pytest.raises(InvalidValue, match="hook: ScriptedIndex is a class"):
         diary.hooks.add(ScriptedIndex, name="index")
+    with pytest.raises(InvalidValue, match=r"a call with \(changes\) fails, missing .* 'fact_id'"):
+        diary.hooks.add(lambda op, fact_id, fact: None, name="index")
     with pytest.raises(InvalidValue, match="strict: expected True or False"):
         diary.hooks.add(index, name="index", strict="no")
     diary.hooks.add(index, name="index")

@@ -22,7 +22,7 @@ from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
-from tomldiary.runtime.callables import is_async
+from tomldiary.runtime.callables import is_async, misfit
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import (
@@ -278,8 +278,8 @@ class Hooks:
             longest_pause: The maximum time between two attempts at a failing hook, in seconds.
 
         Raises:
-            InvalidValue: The name is invalid or in use, the hook has an unsupported type or is a class or a coroutine
-                function, or a time is not above 0.
+            InvalidValue: The name is invalid or in use, the hook has an unsupported type, other parameters or is a
+                class or a coroutine function, or a time is not above 0.
             NotSupported: The backend cannot store cursors.
         """
         if not _NAME.fullmatch(checked_text(name, "name")):
@@ -290,13 +290,18 @@ class Hooks:
         if name in self._workers:
             raise InvalidValue(f"the hook {name!r} already exists. Remove it first.", where="name")
         check_instance(hook, "hook")
-        given = getattr(hook, "apply", hook)
+        given: Any = getattr(hook, "apply", hook)
         if not isinstance(hook, ChangeHook):
             if not callable(hook):
                 raise wrong_type(hook, "an object with apply(changes), or a function", "hook")
             hook = CallableHook(hook)
         if is_async(given):
             raise InvalidValue(f"{NOT_AWAITED}.", where="hook")
+        reason = misfit(given, ())
+        if reason:
+            raise InvalidValue(
+                f"a call with (changes) fails, {reason}. Give it this parameter.", where="hook"
+            )
         delivery = Delivery(self._engine, name, hook)
         worker = _Worker(delivery, poll=poll, longest_pause=longest_pause)
         self._workers[name] = worker
