@@ -305,7 +305,7 @@ def test_python_source_of_a_plain_table():
     assert show_preferences_schema(Plain, "python") == (
         "from pydantic import BaseModel, Field\n"
         "\n"
-        "from tomldiary.entries.models import PreferenceItem\n"
+        "from tomldiary import PreferenceItem\n"
         "\n"
         "\n"
         "class Plain(BaseModel):\n"

@@ -366,7 +366,7 @@ def _table_source(
     an empty subclass with its name.
     """
     own = {item.__name__: item for item in types.values() if item is not PreferenceItem}
-    imports = ["from tomldiary.entries.models import PreferenceItem"]
+    imports = ["from tomldiary import PreferenceItem"]
     stand_ins: list[str] = []
     for name, item in sorted(own.items()):
         if _importable(item):
