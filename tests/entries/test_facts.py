@@ -268,6 +268,15 @@ def test_a_field_that_a_strict_model_lacks_is_named(diary, alice, file):
     assert "hat: there is no such field" in str(problem)
 
 
+def test_a_field_of_a_subclass_that_the_type_lacks_is_refused(alice):
+    class Strict(Diet):
+        since: int = 0
+
+    with pytest.raises(InvalidValue, match=r"^diet\.since: Diet has no such field"):
+        alice.facts.commit(Strict(role="user", food="vegan", since=2020))
+    assert alice.last_transaction() == 0
+
+
 def test_an_invalid_fact_is_refused_in_toml_words_and_not_written(alice):
     class Odd(BaseModel):
         role: str

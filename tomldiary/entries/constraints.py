@@ -302,14 +302,17 @@ class FactSchema:
         """Return the fields of a fact as stored in the file; the fact is not changed.
 
         Raises:
-            InvalidValue: Fields do not fit the model; the error names all of them.
+            InvalidValue: Fields do not fit the model, and the error names all of them; or the fact is an instance of
+                a subclass with a field that the model lacks.
         """
         try:
             data = _as_json(fact)
         except (PydanticSerializationError, TypeError, UnicodeEncodeError):
             plain(fact.model_dump(by_alias=True, warnings=False), self.name)  # names the field
             raise
-        return self.checked(plain(data, self.name))
+        fields = plain(data, self.name)
+        # A subclass may have further fields.
+        return self.checked(fields) if type(fact) is self.model else self.checked_fields(fields)
 
     def checked(self, data: Mapping[str, Any], *, is_stored: bool = False) -> dict[str, Any]:
         """Validate data with the model, and return it as stored in the file.
