@@ -44,11 +44,14 @@ def test_a_quoted_tilde_is_the_same_folder_for_every_command(tmp_path):
     assert "a new or an empty folder" in call("demo", *place, **home).stderr
 
 
-@pytest.mark.parametrize("words", [["shwo"], ["writer", "lst"]])
-def test_a_misspelt_command_is_named_with_the_right_one(words):
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["shwo"], "show"), (["writer", "lst"], "list"), (["get"], "show"), (["delete"], "forget")],
+)
+def test_a_wrong_command_is_named_with_the_right_one(words, meant):
     done = call(*words)
     assert done.returncode == 2
-    assert f"Did you mean {'show' if words == ['shwo'] else 'list'!r}?" in done.stderr
+    assert f"Did you mean {meant!r}?" in done.stderr
 
 
 def test_a_command_unlike_any_other_is_an_error():

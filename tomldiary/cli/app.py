@@ -47,6 +47,15 @@ _COMMANDS = {
     "schema": "commands.schema:schema_commands",
     "completion": "options:completion",
 }
+_OTHER_WORDS = {
+    **dict.fromkeys(("get", "list", "ls"), "show"),
+    **dict.fromkeys(("query", "recall"), "search"),
+    **dict.fromkeys(("delete", "remove", "rm"), "forget"),
+    **dict.fromkeys(("set", "update"), "add"),
+    "log": "history",
+    "undo": "rollback",
+}
+"""The commands by words of other programs."""
 _EXIT_UNUSABLE = 2
 # Help and usage errors have frames only on a terminal.
 _MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
@@ -83,10 +92,11 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the called command; for an unknown name, the error suggests a similar one."""
-        close = get_close_matches(args[0], _COMMANDS, n=1)
-        if args[0] not in _COMMANDS and close:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        """Return the called command; for an unknown name, the error suggests one."""
+        similar = "".join(get_close_matches(args[0], _COMMANDS, n=1))
+        meant = _OTHER_WORDS.get(args[0], similar)
+        if args[0] not in _COMMANDS and meant:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the base class passes it
