@@ -309,6 +309,20 @@ def test_an_entry_changed_since_is_a_conflict_that_names_it(alice):
     assert texts(alice) == {"pref001": "green tea"}
 
 
+def test_undoing_a_session_keeps_what_another_wrote_in_between(tmp_path):
+    alice = Diary(tmp_path).user("alice")
+    for session, text in (("a", "first"), ("b", "second"), ("a", "third")):
+        alice.blocks.set("plan", text, session_id=session)
+    assert alice.rollback(2, session_id="a", dry_run=True).conflicts == ["blocks/plan"]
+    with pytest.raises(Conflict, match="blocks/plan changed since") as caught:
+        alice.rollback(2, session_id="a")
+    assert caught.value.expected["blocks/plan"]["text"] == "first"
+    assert alice.blocks["plan"].text == "third"
+    assert alice.rollback(session_id="a", dry_run=True).conflicts == []
+    alice.rollback(2, session_id="a", force=True)
+    assert "plan" not in alice.blocks
+
+
 def test_rollback_accepts_a_transaction_number_or_a_time(alice):
     alice.upsert_preference("likes", "tea")
     moment = datetime.now(UTC)

@@ -127,8 +127,8 @@ class Undo:
     ) -> Rollback:
         if not records:
             raise RollbackConflict(_NOTHING)
-        before, expected = (_placed(transaction, each) for each in _inverse(records))
-        wanted = {place: state and state[1] for place, state in expected.items()}
+        before, expected, between = (_placed(transaction, each) for each in _inverse(records))
+        wanted = {place: state and state[1] for place, state in (expected | between).items()}
         found = {
             (kind, path): _state_of(kind, path, own_values(kind, transaction.document(kind), path))
             for kind, path in wanted
@@ -136,8 +136,11 @@ class Undo:
         changed = [
             place
             for place in wanted
-            if not same_value(found[place], wanted[place])
-            and (found[place] is not None or place not in transaction.expired)
+            if place in between
+            or (
+                not same_value(found[place], wanted[place])
+                and (found[place] is not None or place not in transaction.expired)
+            )
         ]
         conflicts = [entry_key(path, kind) for kind, path in changed]
         done = Rollback(
@@ -251,10 +254,14 @@ def _state_of(kind: str, path: Path, values: dict[str, Any] | None) -> dict[str,
     return values if values or entry_path(kind, path) is not None else None
 
 
-def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
-    """Return the states to restore and the states expected now, for all changed entries."""
+def _inverse(records: Sequence[Record]) -> tuple[_States, _States, _States]:
+    """Return the states to restore and the states expected now, for all changed entries.
+
+    The third states are those that the records left, of entries that another record changed between them.
+    """
     before: _States = {}
     expected: _States = {}
+    between: _States = {}
     for record in records:  # newest first
         old: _States = {}
         new: _States = {}
@@ -270,9 +277,12 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
         for place in dict.fromkeys([*old, *new]):
             was, became = old.get(place), new.get(place)
             if not same_value(was and was[1], became and became[1]):
+                later = before.get(place, became)
+                if not same_value(later and later[1], became and became[1]):
+                    between[place] = became
                 expected.setdefault(place, became)
                 before[place] = was
-    return before, expected
+    return before, expected, between
 
 
 def _placed(transaction: Transaction, states: _States) -> _States:
