@@ -186,7 +186,8 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     import asyncio  # noqa: PLC0415 - slow to import, and only consolidation needs it
 
     episode = each.episode
-    deps = await diary.turns.build_deps(user_id, episode.session_id, context_now=each.when)
+    said_at = each.when.astimezone()
+    deps = await diary.turns.build_deps(user_id, episode.session_id, context_now=said_at)
     deps.earlier = each.earlier
     deps.user_msg, deps.assistant_msg = episode.input, episode.output
     deps.begin_turn()

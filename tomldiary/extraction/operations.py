@@ -198,8 +198,8 @@ class TurnOperation:
 
     @property
     def said_at(self) -> datetime | None:
-        """The time of a queued turn, which is that of its submission; None is now."""
-        return datetime.fromisoformat(self.ended) if self.ended else None
+        """The time of a queued turn, which is that of its submission, in the local zone; None is now."""
+        return datetime.fromisoformat(self.ended).astimezone() if self.ended else None
 
 
 current_operation: ContextVar[TurnOperation | None] = ContextVar(

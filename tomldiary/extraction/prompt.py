@@ -153,10 +153,10 @@ def _facts_prompt(deps: MemoryDeps) -> str:
 
 def _rounded(now: datetime | None) -> str:
     """Return a time rounded down to a quarter of an hour, so that equal prompts stay cached."""
-    moment = datetime.now(UTC) if now is None else in_utc(now)
+    moment = datetime.now(UTC).astimezone() if now is None else in_utc(now)
     # In the zone that the host gave, because "tomorrow" depends on the user's date.
-    zone = None if now is None else now.utcoffset()
-    moment = moment.astimezone(timezone(zone or timedelta()))
+    zone = (now or moment).utcoffset() or timedelta()
+    moment = moment.astimezone(timezone(zone))
     past = timedelta(
         minutes=moment.minute % 15, seconds=moment.second, microseconds=moment.microsecond
     )

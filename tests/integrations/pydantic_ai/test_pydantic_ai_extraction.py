@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 import tomllib
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -213,6 +215,31 @@ def test_the_prompt_shows_the_date_where_the_user_is(tmp_path: Path):
     assert "2025-03-04 23:30 UTC-08:00 (Tuesday)" in script.instructions
     times = diary.user("alice").conversations()["s1"].updated
     assert times == "2025-03-05T07:44:59.000000+00:00"
+
+
+def test_without_a_time_of_the_host_the_prompt_shows_the_local_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    script = Script()
+    diary = Diary(tmp_path, Table, agent=extractor_agent(Table, script.model))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("TZ", "XST+13:15")
+            time.tzset()
+            turn(diary)
+            with MemoryWriter(diary) as writer:
+                writer.submit_nowait(Turn("alice", "s1", "Tea again.", "Noted.")).wait(10)
+            diary.user("alice").episodes.add(
+                "Next Friday.", "Noted.", now=datetime(2025, 3, 4, 9, tzinfo=UTC)
+            )
+            diary.user("alice").consolidate()
+        times = [
+            re.findall(r"Current time: .*", str(info.instructions))[0] for info in script.infos
+        ]
+        assert all(each.partition(" UTC")[2].startswith("-13:15 (") for each in times[:2])
+        assert times[2:] == ["Current time: 2025-03-03 19:45 UTC-13:15 (Monday)"]
+    finally:
+        time.tzset()
 
 
 def test_a_model_that_fails_after_its_first_tool_call_changes_nothing(tmp_path: Path):
