@@ -80,6 +80,10 @@ class RecentBySize(Generic[K, V]):
         for key in found:
             self.pop(key)
 
+    def cache_clear(self) -> None:
+        """Remove all values."""
+        self.drop(lambda _key: True)
+
 
 class PerUser(Generic[V]):
     """A cache with one object, such as an index, for each of the most recently used users. Thread-safe.

@@ -17,11 +17,11 @@ A turn is removed once history has it, or once it is a dead letter. The document
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.forgetting.selection import Selection
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage.log import render_record, scan_log
 from tomldiary.toml.values import render_text
 from tomldiary.writer.journal import render_operations, render_turn_record
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tomldiary.extraction.operations import Operation
     from tomldiary.storage.log import LogRecord
     from tomldiary.writer.receipts import Job
+
+_CACHED = 8_000_000  # characters of documents in memory
 
 
 @dataclass(slots=True)
@@ -47,9 +49,13 @@ class Turns:
     @classmethod
     def parse(cls, text: str) -> Turns:
         """Return the content of a document."""
-        records = _records(text)
+        known = _parsed.get(text)
+        if known is not None:
+            return cls(known.owner, [*known.records])
+        records = scan_log(text.encode())
         owners = [each.data["writer"] for each in records if each.kind == "owner" and each.data]
         kept = [each for each in records if each.kind != "owner" and each.data is not None]
+        _parsed.keep(text, _Parsed(len(text), owners[-1] if owners else "", (*kept,)))
         return cls(owners[-1] if owners else "", kept)
 
     def render(self) -> str:
@@ -59,7 +65,9 @@ class Turns:
         owner = (
             render_record("owner", f"writer = {render_text(self.owner)}\n") if self.owner else ""
         )
-        return owner + "".join(each.text for each in self.records)
+        text = owner + "".join(each.text for each in self.records)
+        _parsed.keep(text, _Parsed(len(text), self.owner, (*self.records,)))
+        return text
 
     def numbers(self) -> dict[str, int]:
         """Return the number of each turn by its operation id."""
@@ -101,11 +109,16 @@ class Turns:
         return jobs_of(self.records)
 
 
-@cleared_on_forget
-@lru_cache(maxsize=4)
-def _records(text: str) -> tuple[LogRecord, ...]:
-    # Cached, because a writer reads the turns of a user several times between two changes.
-    return tuple(scan_log(text.encode()))
+class _Parsed(NamedTuple):
+    """The content of a document, with its length in characters."""
+
+    size: int
+    owner: str
+    records: tuple[LogRecord, ...]
+
+
+# A writer reads and changes the turns of a user several times for each turn, so it parses no text that it has rendered.
+_parsed = cleared_on_forget(RecentBySize[str, _Parsed](_CACHED, lambda parsed: parsed.size))
 
 
 def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
