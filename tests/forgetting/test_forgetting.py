@@ -277,6 +277,17 @@ def test_a_replaced_text_belongs_to_the_turn_that_replaced_it(diary):
     assert "swing" not in every_text(diary)
 
 
+def test_a_text_that_a_tool_replaces_has_no_source(diary):
+    diary = diary.with_agent(model_extractor)
+    alice = diary.user("alice")
+    alice.add_turn("note jazz", "ok", "s1")
+    alice.upsert_preference("likes", "swing", id="pref001", session_id="s2")
+    assert alice.why("likes/pref001").turn == ""
+    alice.forget(source="s1")
+    assert list(texts(alice).values()) == ["swing"]
+    assert "jazz" not in every_text(diary)
+
+
 def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     alice = diary.user("alice")
 

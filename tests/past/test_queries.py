@@ -74,7 +74,7 @@ def test_a_turn_leads_to_its_episode_and_to_the_entries_that_it_left(tmp_path):
     alice = Diary(tmp_path, agent="rules", durability="process", episodes=True).user("alice")
     for number in range(30):
         alice.add_turn(f"I love tea number {number}. I hate noise {number}.", "ok", "s1")
-    alice.upsert_preference("likes", "green tea", id="pref002", session_id="s2")
+    alice.upsert_preference("likes", id="pref002", session_id="s2")
     turn = alice.why("likes/pref002").turn
     assert turn == "s1#2"
     [episode] = [each for each in alice.episodes() if each.source == turn]

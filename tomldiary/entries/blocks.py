@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fact_rules import also_said_by
 from tomldiary.entries.fields import (
+    also_said_by,
     check_key,
     check_length,
     entry_data,
@@ -110,7 +110,7 @@ class Blocks:
         old = self.find(name)
         entry: dict[str, Any] = dict(old or {"text": "", "_created": now})
         if text != entry["text"]:
-            entry = {**replaced(entry), "text": text}
+            entry = {**replaced(entry, is_part=is_part), "text": text}
         if pinned is not None:
             checked_flag(pinned, "pinned")
             entry.pop("pinned", None)

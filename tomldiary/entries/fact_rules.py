@@ -15,7 +15,14 @@ from tomldiary.entries.facts import (
     interval,
     short,
 )
-from tomldiary.entries.fields import author, check_key, entry_data, replaced, said_by, updated_at
+from tomldiary.entries.fields import (
+    also_said_by,
+    author,
+    check_key,
+    entry_data,
+    replaced,
+    updated_at,
+)
 from tomldiary.entries.incremental_index import put_noted
 from tomldiary.errors import (
     ImmutableEntry,
@@ -373,13 +380,6 @@ def _with_confidence(entry: Mapping[str, Any], confidence: float) -> dict[str, A
     """Return an entry with a confidence, which is not stored if it is 1."""
     kept = {name: value for name, value in entry.items() if name != "_confidence"}
     return kept if confidence >= 1 else {**kept, "_confidence": confidence}
-
-
-def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
-    """Return the sessions that wrote a part of an entry, after `session` changed a part of it."""
-    before = said_by(entry) or [author(entry)]
-    said = list(dict.fromkeys(name for name in (*before, session) if name))
-    return said if said != [session] else []
 
 
 def _unknown_fact(fact_id: str) -> UnknownEntry:

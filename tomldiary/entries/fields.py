@@ -117,9 +117,13 @@ def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[s
     return encode_nulls({**data, **kept})
 
 
-def replaced(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry whose content will be replaced, without the verification of the old content."""
-    return {name: value for name, value in old.items() if name != "_verified"}
+def replaced(old: Mapping[str, Any], *, is_part: bool = False) -> dict[str, Any]:
+    """Return an entry whose content will be replaced, without the verification and the source of the old content.
+
+    With `is_part`, a part of the old content stays, and with it the source.
+    """
+    gone = {"_verified"} if is_part else {"_verified", "_source"}
+    return {name: value for name, value in old.items() if name not in gone}
 
 
 def updated_at(old: Mapping[str, Any], now: str) -> str:
@@ -145,6 +149,13 @@ def said_by(entry: Mapping[str, Any]) -> list[str]:
     """Return the sessions that each wrote a part of an entry; empty for an entry of one session."""
     known: Any = entry.get("_said_by")
     return [str(name) for name in cast("list[Any]", known)] if isinstance(known, list) else []
+
+
+def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
+    """Return the sessions that wrote a part of an entry, after `session` changed a part of it."""
+    before = said_by(entry) or [author(entry)]
+    said = list(dict.fromkeys(name for name in (*before, session) if name))
+    return said if said != [session] else []
 
 
 def sessions(kind: EntryKind, path: Path, entry: Mapping[str, Any]) -> set[str]:

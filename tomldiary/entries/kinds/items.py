@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tomldiary.entries.fields import (
+    also_said_by,
     data_text,
     entry_data,
+    replaced,
     session_turn,
     tables_at,
     with_value,
@@ -19,7 +21,7 @@ from tomldiary.entries.fields import (
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.text.json_paths import searched_names, searched_text, texts_in
-from tomldiary.toml.values import decode_nulls, moment, timestamp
+from tomldiary.toml.values import decode_nulls, moment, same_value, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -144,9 +146,18 @@ class ItemKind(EntryKind):
             if old is None:
                 continue
             fields = {f"\\{name}" if name[:1] in _ESCAPED else name: value[name] for name in value}
-            fresh = with_value(fields, old, writing.now)
+            before = item_value(old)
+            is_part = any(
+                name in value and same_value(value[name], said) for name, said in before.items()
+            )
+            known = old if same_value(value, before) else replaced(old, is_part=is_part)
+            fresh = with_value(fields, known, writing.now)
             if writing.session or "_updated_by" in old:
                 fresh["_updated_by"] = writing.session
+            fresh.pop("_said_by", None)
+            said = also_said_by(old, writing.session) if is_part else []
+            if said:
+                fresh["_said_by"] = said
             edit.put(path, renewed(fresh))
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
