@@ -242,6 +242,25 @@ def test_an_extractor_gets_no_entry_that_is_over(tmp_path, said):
     assert [item.text for item in ann.preferences("likes").values()] == [said]
 
 
+@pytest.mark.parametrize(
+    ("text", "left"), [("Old walnut.", "Old walnut."), (None, "old walnut"), ("new", "new")]
+)
+def test_what_a_turn_says_of_an_entry_that_ends_meanwhile_is_stored(diary, text, left):
+    def extract(message, *, deps):
+        deps.upsert("likes", "pref001", text, ["soup"])
+        deps.upsert("likes", "pref001", None, ["salad"])
+        diary.engine.now = lambda: datetime.now(UTC) + timedelta(days=31)
+
+    diary.agent = extract
+    diary.constrain("preferences/likes", Constraint(ttl=timedelta(days=30)))
+    ann = diary.user("ann")
+    ann.upsert_preference("likes", "old walnut")
+    assert ann.add_turn("Walnut.", "Noted.", session_id="s").skipped == []
+    diary.engine.now = lambda: datetime.now(UTC)
+    (found,) = ann.preferences("likes").values()
+    assert (found.text, found.contexts) == (left, ["soup", "salad"])
+
+
 def test_no_episode_that_is_over_is_consolidated(diary, alice):
     diary.constrain("episodes", Constraint(ttl=timedelta(days=30)))
     with alice.transaction():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text, wrong_fields
-from tomldiary.entries.kinds import KINDS
+from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, unknown_preference
 from tomldiary.errors import (
     DiaryError,
@@ -35,7 +35,7 @@ from tomldiary.text.similarity import same_text
 from tomldiary.toml.values import encode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import FactSchema
@@ -314,7 +314,9 @@ class _Changes:
         # Not kept, because an undone block ends the edits that began in it.
         preferences = Preferences(transaction.entries("preferences"), self.rules.preferences)
         if isinstance(operation, UpsertPreference):
-            _upsert(preferences, operation, ids, by)
+            expired = transaction.expired
+            over = {path[-2:] for name, path in expired if entry_kind(name) is PREFERENCES}
+            _upsert(preferences, operation, ids, by, over)
         elif isinstance(operation, ForgetPreference):
             _forget(preferences, operation, ids)
         elif isinstance(operation, SetSummary):
@@ -357,15 +359,19 @@ def _upsert(
     operation: UpsertPreference,
     ids: _Ids,
     by: Provenance,
+    over: Container[tuple[str, ...]],
 ) -> None:
     key = preferences.wanted(operation.category, operation.id)
-    created_as = operation.created_as
+    text, created_as = operation.text, operation.created_as
     if created_as is None and key is not None:
         named, key = key, _id_of(operation.category, key, ids)
         found = preferences.find(operation.category, key)
-        if found is None:
+        if found is None and (operation.category, key) in over:
+            # It expired while the extractor worked, so what was said in the turn becomes a new entry.
+            text, created_as, key = text or operation.confirms, named, None
+        elif found is None:
             raise unknown_preference(operation.category, key)
-        if operation.confirms is not None:
+        elif operation.confirms is not None:
             if not _says_other(found[1], operation.confirms):
                 _put(preferences, operation, key, None, by)
             elif operation.text is not None:  # another text does not count for the entry
@@ -376,13 +382,13 @@ def _upsert(
                     where=f"{operation.category}/{key}",
                 )
             return
-        if _says_other(found[1], operation.replaces):
+        elif _says_other(found[1], operation.replaces):
             created_as, key = named, None
     elif key is not None:
         found = preferences.find(operation.category, key)
         if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
             key = None  # another writer used this id meanwhile
-    outcome = _put(preferences, operation, key, operation.text, by)
+    outcome = _put(preferences, operation, key, text, by)
     if created_as is not None:
         ids[operation.category, created_as] = outcome.id
 
