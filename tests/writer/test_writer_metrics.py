@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -207,6 +208,22 @@ def test_prometheus_parses_the_metrics(watched):
     assert text.count("# TYPE") == text.count("# HELP") == len({*re.findall("# TYPE (\\S+)", text)})
     # A rounded time would tell an alarm that nothing was applied for an hour.
     assert samples["tomldiary_writer_last_success"] == writer.stats()["last_success"]
+
+
+def test_what_a_full_category_did_not_store_is_shown_once_and_counted(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with MemoryWriter(Diary(tmp_path, agent="rules", max_prefs_per_category=1)) as writer:
+        receipts = [
+            writer.submit_nowait(Turn("ann", "s", f"I love {each}.", "Noted."))
+            for each in ("jazz", "chess", "maps")
+        ]
+        assert writer.flush(LONG)
+        assert [len(each.wait().skipped) for each in receipts] == [0, 1, 1]
+        assert writer.stats()["skipped"] == 2
+        assert "\ntomldiary_writer_skipped_total 2\n" in writer.prometheus()
+    assert capsys.readouterr().err.count("likes is full (1/1)") == 1
 
 
 def test_prometheus_gets_no_time_of_a_success_before_the_first_turn(tmp_path):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
@@ -29,7 +29,7 @@ from tomldiary.errors import (
     WeakClaim,
 )
 from tomldiary.history.record import Source
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, show
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.similarity import same_text
 from tomldiary.toml.values import encode_nulls
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _RULES = (
     LimitReached, UnknownEntry, UnknownCategory, InvalidValue, ImmutableEntry, WeakClaim, SchemaError,
 )  # fmt: skip
+_show = lru_cache(maxsize=64)(show)  # once, and not for each turn
 _Ids = dict[tuple[str, str], "str | None"]
 _logger = get_logger(__name__)
 
@@ -306,7 +307,13 @@ class _Changes:
             later = self.apply([operation for operation, _ in skipped], check)
             return Applied(done + later.applied, later.skipped)
         for _, error in skipped:
-            _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
+            # Other messages may quote the conversation.
+            is_full = isinstance(error, LimitReached)
+            cause = str(error) if is_full else type(error).__name__
+            text = f"an operation no longer fits and was skipped: {cause}"
+            _logger.warning("%s", text)
+            if is_full:
+                _show(text)
         return Applied(done, [str(error) for _, error in skipped])
 
     def _apply(self, operation: Operation) -> None:

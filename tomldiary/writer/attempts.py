@@ -273,6 +273,8 @@ class Metrics:
     """Turns taken over from dead writers, which `submitted` includes."""
     repeated: int = 0
     """Completed turns that were already applied before."""
+    skipped: int = 0
+    """Operations of completed turns that were skipped; see `Applied.skipped`."""
     compactions: int = 0
     compactions_failed: int = 0
     last_success: float | None = None

@@ -122,6 +122,7 @@ _COUNTERS = {
     "retries": "Attempts after the first.",
     "dead_letters": "Turns moved to the dead letters.",
     "recovered": "Turns taken over from dead writers.",
+    "skipped": "Operations of applied turns that were skipped.",
     "compactions": "Parts of compactions applied.",
     "compactions_failed": "Compactions, or parts of them, that failed.",
 }

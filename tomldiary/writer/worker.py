@@ -380,7 +380,9 @@ class Workers:
             self._metrics.failed += len(done)
         elif done:
             self._metrics.complete(time.monotonic() - job.queued_at, len(done))
-            self._metrics.repeated += result is not None and result.is_repeated
+            if result is not None:
+                self._metrics.repeated += result.is_repeated
+                self._metrics.skipped += len(result.skipped)
         self._settle(done, result, error)
         self.queues.release(job.turn.user_id)
         if isinstance(self.journal_queue, JournalQueue) and isinstance(job.journal, Journal):
