@@ -27,7 +27,7 @@ from tomldiary.extraction.turns import Turns
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.callables import is_async
 from tomldiary.runtime.lru import WhileUsed
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
@@ -277,6 +277,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.close()
 
     async def __aenter__(self) -> Self:
+        running_loop()  # because the end of the block needs it
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate
 from tomldiary.agents.options import known_keys
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import InvalidValue
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
 from tomldiary.store.store import ItemStore
@@ -100,6 +100,7 @@ class DiaryStore(BaseStore):
             self.diary.close()
 
     async def __aenter__(self) -> Self:
+        running_loop()  # because the end of the block needs it
         return self
 
     async def __aexit__(self, *_: object) -> None:

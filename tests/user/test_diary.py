@@ -23,6 +23,7 @@ from tomldiary.errors import ExtractionError, MissingExtra, NotSupported, Schema
 from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.message import MEMORY_CHARACTERS, turn_message
+from tomldiary_langgraph import DiaryStore
 
 
 class Table(BaseModel):
@@ -666,6 +667,9 @@ WITHOUT_A_LOOP = {
     "a transaction": lambda diary: diary.user("alice").atransaction().__aenter__(),
     "an ancestor's method": lambda diary: diary.update_memory("alice", "s", "I love tea.", "ok"),
     "a submit": lambda diary: MemoryWriter(diary).submit("alice", "s", "I love tea.", "ok"),
+    "a block of a diary": lambda diary: diary.__aenter__(),
+    "a block of a writer": lambda diary: MemoryWriter(diary).__aenter__(),
+    "a block of a store": lambda diary: DiaryStore(diary).__aenter__(),
     "a flush": lambda diary: MemoryWriter(diary).aflush(),
     "a close": lambda diary: MemoryWriter(diary).close(),
     "a receipt": lambda diary: MemoryWriter(diary).submit_nowait(TURN),

@@ -497,6 +497,7 @@ class MemoryWriter(Viewed):
         self.close_sync()
 
     async def __aenter__(self) -> Self:
+        running_loop()  # because the end of the block needs it
         return self
 
     async def __aexit__(self, *_: object) -> None:
