@@ -803,6 +803,12 @@ closed.close_sync()
 def child():
     assert writer.stats()["pending"] == writer.stats()["submitted"] == 0
     assert writer.flush(0)
+    try:
+        receipts[0].wait(60)
+    except RuntimeError as error:
+        assert "before this process was forked" in str(error)
+    else:
+        raise AssertionError("a receipt of the parent")
     for number in range(3):  # the child has room: its parent's turns are its parent's
         assert writer.submit_nowait(Turn("bob", "s", f"child {number}", "ok")).wait(30).applied == 1
     assert writer.stats()["completed"] == 3 and not closed.is_running

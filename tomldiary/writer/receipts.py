@@ -6,6 +6,7 @@ Applying a turn has three steps: extract, record the extracted operations in the
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from contextvars import ContextVar
@@ -108,12 +109,13 @@ class Turn:
 class Receipt(Viewed):
     """Reports the outcome of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
 
-    __slots__ = ("__weakref__", "_done", "_stored", "turn")
+    __slots__ = ("__weakref__", "_done", "_process", "_stored", "turn")
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self._done: Future[Applied | None] = Future()
         self._stored: Future[bool] = Future()
+        self._process = os.getpid()
 
     @property
     def result(self) -> Applied | BaseException | None:
@@ -122,7 +124,7 @@ class Receipt(Viewed):
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
         running_loop()
-        return asyncio.shield(asyncio.wrap_future(self._done)).__await__()
+        return asyncio.shield(asyncio.wrap_future(self._reachable(self._done))).__await__()
 
     @property
     def is_done(self) -> bool:
@@ -145,14 +147,14 @@ class Receipt(Viewed):
             TimeoutError: The turn was not applied in time; it may be applied later.
             RuntimeError: The writer was closed before the turn was finished. The message states whether the
                 journal keeps the turn. If it does not, a turn in work may have been applied. Or an extractor called
-                this in the writer's event loop.
+                this in the writer's event loop, or a forked child has the receipt of its parent.
             Exception: The error of the extractor or the storage. Nothing was changed.
         """
         if works_for.get() is not None and is_private_loop() and not self.is_done:
             raise RuntimeError(
                 "wait() was called in the event loop of a writer, which could apply no turn meanwhile. Await the receipt."
             )
-        return _answer(self._done, timeout, "applied")
+        return _answer(self._reachable(self._done), timeout, "applied")
 
     def wait_stored(self, timeout: float | None = None) -> bool:
         """Block until the turn is in the journal; return False if the writer keeps its queue in memory.
@@ -165,12 +167,25 @@ class Receipt(Viewed):
             TimeoutError: The turn was not stored in time; it may be stored later.
             BackendError: The journal could not be written. The turn will not be applied.
         """
-        return _answer(self._stored, timeout, "stored")
+        return _answer(self._reachable(self._stored), timeout, "stored")
 
     async def astored(self) -> bool:
         """Wait like `wait_stored` without blocking the event loop."""
         running_loop()
-        return await asyncio.shield(asyncio.wrap_future(self._stored))
+        return await asyncio.shield(asyncio.wrap_future(self._reachable(self._stored)))
+
+    def _reachable(self, future: Future[T]) -> Future[T]:
+        """Return a future of the receipt.
+
+        Raises:
+            RuntimeError: A forked child would wait for it forever.
+        """
+        if self._process != os.getpid() and not future.done():
+            raise RuntimeError(
+                "the turn was submitted before this process was forked, and only the parent gets its outcome. Wait in"
+                " the parent, or submit another turn in the child."
+            )
+        return future
 
     def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the result itself
         """Set whether the turn is in the journal, or the error that prevented it; the writer calls this."""
