@@ -587,6 +587,8 @@ def test_a_lifetime_begins_with_the_decision(is_draft):
     alice.facts.commit(Diet(role="user", value="vegan"), now=before, **options)
     alice.blocks.set("notes", "first", now=before, **options)
     if is_draft:
+        assert list(alice.draft("s").blocks()) == ["notes"]
+        assert [each.id for each in alice.draft("s").facts.query()] == ["diet/user"]
         alice.promote_session("s")
     else:
         alice.review.accept("1", "2")

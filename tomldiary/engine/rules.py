@@ -186,7 +186,7 @@ class EntryRules:
         kinds = {entry_kind(name).name for name, _ in states}
         before, now = self._states(tx, kinds, partial(_before, tx))
         own = [
-            (_key(path, name), entry_key(path, name), state)
+            (full_key(path, name), entry_key(path, name), state)
             for (name, path), state in states.items()
             if _is_entry(path, name)
         ]
@@ -360,7 +360,7 @@ def _before(tx: Transaction, name: str) -> Document:
 def _entries(name: str, document: Document) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     """Yield the key including the kind, the path and the table of each entry of a document."""
     for path, entry in entry_kind(name).tables(document).items():
-        yield _key(path, name), path, entry
+        yield full_key(path, name), path, entry
 
 
 def _is_entry(path: Path, name: str) -> bool:
@@ -368,7 +368,7 @@ def _is_entry(path: Path, name: str) -> bool:
     return entry_path(name, path) == path and (kind.has_short_layout or path[0] == kind.name)
 
 
-def _key(path: Path, name: str) -> str:
+def full_key(path: Path, name: str) -> str:
     """Return the key of an entry including its kind."""
     key = entry_key(path, name)
     return f"{PREFERENCES.name}/{key}" if entry_kind(name) is PREFERENCES else key

@@ -6,13 +6,15 @@ import functools
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from tomldiary.engine.rules import full_key
 from tomldiary.entries.kinds import KINDS, entry_kind, path_of
+from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import InvalidValue
 from tomldiary.past.queries import Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import Viewed, pretty
-from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, timestamp
+from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, moment, timestamp
 from tomldiary.user.pending.held import (
     DRAFTS,
     Overlay,
@@ -261,8 +263,21 @@ class DraftContext(UserContext):
     def overlay(self) -> Overlay:
         """Return the documents with the drafts in them."""
         drafts = drafts_of(super().document(DRAFTS), self.session_id)
-        changes = {place: held_entry(entry) for place, (_, entry) in drafts.items()}
+        changes = {
+            place: self._lasting(*place, held_entry(entry)) for place, (_, entry) in drafts.items()
+        }
         return Overlay(super().document, super().kinds(), changes)
+
+    def _lasting(
+        self, document: str, path: Path, entry: Mapping[str, Any] | None
+    ) -> Mapping[str, Any] | None:
+        """Return the fields of a draft; if its lifetime has ended, as if it was promoted now, which begins it again."""
+        if entry is None:
+            return None
+        end, now = moment(entry.get("_expires")), self.moment(None)
+        if not self.is_over(full_key(path, document), entry) and (end is None or now < end):
+            return entry
+        return renewed({**entry, "_updated": timestamp(now)})
 
     def document(self, kind: str) -> Document:
         """Return a document with the drafts in it."""
