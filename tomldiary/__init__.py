@@ -140,6 +140,14 @@ def load_ipython_extension(shell: object) -> None:
     import_module("tomldiary.views.magics").load_ipython_extension(shell)
 
 
+if __doc__ is None:  # pyright: ignore[reportUnnecessaryComparison] - with `python -OO`
+    warnings.warn(
+        "`python -OO` (PYTHONOPTIMIZE=2) removes the docstrings, so models do not know what the tools and categories"
+        " of a diary are for. Start Python without it.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
 _other = other_owner()
 if _other is not None:
     warnings.warn(

@@ -285,6 +285,11 @@ def shared(tmp_path):
     return run
 
 
+def test_python_without_docstrings_is_noticed_at_import(shared):
+    told = shared("-OO", "-c", "import tomldiary").stderr
+    assert "RuntimeWarning: `python -OO` (PYTHONOPTIMIZE=2) removes the docstrings" in told
+
+
 def test_another_owner_of_the_package_is_noticed_at_import(shared):
     assert shared("-c", "import tomldiary").stderr == ""
     (shared.site / "tomldiary-0.9.0.dist-info").mkdir()
