@@ -253,6 +253,7 @@ def test_changes_of_the_compactor_are_stored_under_its_name(tmp_path):
     (item,) = diary.user("alice").preferences("likes").values()
     assert (item.text, item.contexts, item.count) == ("tea, mostly green", ["home"], 1)
     assert (item.created_by, item.updated_by) == ("s", "compactor")
+    assert diary.user("alice").profile()["sessions"] == 1
     assert item.updated == "2026-03-10T12:01:00.000000+00:00"
     conversation = diary.user("alice").conversations()["s"]
     assert (conversation.summary, conversation.keywords) == ("About tea.", ["tea"])

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
-from tomldiary.entries.fields import check_length, entry_text, updated_at
+from tomldiary.entries.fields import COMPACTOR, check_length, entry_text, updated_at
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
@@ -144,7 +144,7 @@ class CompactionDeps:
     convs: Store
     include_preferences: bool
     include_conversations: bool
-    actor_label: str = "compactor"
+    actor_label: str = COMPACTOR
     live_session: str = ""
     """The session that is still active. It may be rewritten, but not deleted."""
     now: str = field(default_factory=timestamp)

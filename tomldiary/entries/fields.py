@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_KEY = 200
 """The maximum number of characters of a key."""
+COMPACTOR = "compactor"
+"""The value of `_updated_by` that a compaction writes, as in TOMLDiary 0.9; it names no session."""
 _MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to", "_expires")
 _WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
 """The TOML names of types; `bool` is first, because it is a subclass of `int`."""
@@ -163,7 +165,7 @@ def sessions(kind: EntryKind, path: Path, entry: Mapping[str, Any]) -> set[str]:
     found = {str(entry.get("_created_by", "")), str(entry.get("_updated_by", ""))}
     found.add(str(entry.get("_source", "")).rpartition("#")[0])
     found |= {*said_by(entry), kind.session(path[-1])}
-    return found - {""}
+    return found - {"", COMPACTOR}
 
 
 def toml_word(value: Any) -> str:
