@@ -259,6 +259,13 @@ def test_a_blank_folder_name_is_refused(opened):
             opened(name)
 
 
+@pytest.mark.parametrize("name", ["\0x", "a\0", "\ud800"])
+@pytest.mark.parametrize("opened", [Diary, LocalBackend])
+def test_a_folder_name_with_an_impossible_character_is_refused(opened, name):
+    with pytest.raises(BackendError, match="has a character that no name of a folder can have"):
+        opened(name)
+
+
 def test_both_argument_names_of_the_folder_are_accepted(tmp_path):
     assert LocalBackend(tmp_path).base_path == LocalBackend(path=tmp_path).base_path
     with pytest.raises(TypeError, match="one folder"):

@@ -101,6 +101,12 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         folder: str = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
         if not folder.strip():
             raise BackendError('the name of the folder is blank. Write "." for the current folder.')
+        try:
+            is_possible = b"\0" not in os.fsencode(folder)
+        except UnicodeEncodeError:  # a lone surrogate
+            is_possible = False
+        if not is_possible:
+            raise BackendError(f"{folder!r} has a character that no name of a folder can have.")
         check_durability(durability)
         checked_count(segment_bytes, "segment_bytes", least=1)
         checked_count(checkpoint_interval, "checkpoint_interval", least=1)
