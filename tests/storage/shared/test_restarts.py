@@ -193,6 +193,24 @@ def test_a_silent_server_is_waited_for_once_and_not_for_each_connection():
                 os.kill(pid, signal.SIGCONT)
 
 
+def test_cancelling_a_statement_takes_a_small_part_of_the_time_limit(monkeypatch):
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    from tomldiary.storage.shared.postgres.connection import (  # noqa: PLC0415 - see above
+        connection_class,
+    )
+
+    server, given = engines.space("postgres").server, []
+    bounded = connection_class(0.2)
+    monkeypatch.setattr(bounded, "cancel_safe", lambda _self, timeout: given.append(timeout))
+    with (
+        bounded.connect(server, autocommit=True) as connection,
+        pytest.raises(psycopg.OperationalError, match=r"no answer within 0\.2 seconds"),
+    ):
+        connection.execute("SELECT pg_sleep(5)")
+    assert max(given) < 0.1
+
+
 def test_a_client_that_falls_silent_in_an_erasure_holds_up_no_other_one():
     url = engines.space("postgres").url
     silent, heard = threading.Event(), threading.Event()

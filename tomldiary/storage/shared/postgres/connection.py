@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 R = TypeVar("R")
-# Seconds to cancel a statement, which would otherwise occupy a connection of the server.
-_CANCELLING = 2.0
+# Seconds to cancel a statement, which would otherwise occupy a connection of the server, and the part of the time limit.
+_CANCELLING, _PART = 2.0, 0.2
 
 
 class Bounded(psycopg.Connection[Any]):
@@ -49,7 +49,7 @@ class Bounded(psycopg.Connection[Any]):
             return super().wait(_bounded(gen, self.seconds), *args, **options)
         except TimeoutError:
             with suppress(psycopg.Error):
-                self.cancel_safe(timeout=_CANCELLING)
+                self.cancel_safe(timeout=min(_CANCELLING, _PART * self.seconds))
             self.close()
             raise psycopg.OperationalError(
                 f"no answer within {self.seconds:g} seconds; is a table locked?"
