@@ -322,6 +322,27 @@ def test_a_cancelled_wait_for_the_lock_leaves_it_free(diary):
     assert texts(diary) == ["free"]
 
 
+def test_a_write_that_is_cancelled_before_it_begins_stores_nothing(diary):
+    waiting, released = threading.Event(), threading.Event()
+
+    def late():
+        waiting.set()
+        released.wait(20)  # as for the lock of the user
+        diary.user("alice").upsert_preference("likes", "given up")
+
+    async def main():
+        call = asyncio.create_task(in_thread(late))
+        await asyncio.to_thread(waiting.wait, 20)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        released.set()
+        await diary.user("alice").aupsert_preference("likes", "tea")
+
+    asyncio.run(main())  # it ends after the threads of its loop
+    assert texts(diary) == ["tea"]
+
+
 def test_a_repeated_operation_has_one_effect_also_after_a_restart(diary, tmp_path):
     for handle in (diary, diary, Diary(tmp_path, agent="rules")):
         with handle.user("alice").transaction(operation_id="op-1") as tx:

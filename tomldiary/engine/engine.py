@@ -28,7 +28,7 @@ from tomldiary.hand_edits.detect import Known
 from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import Source, fingerprint, is_lost, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
-from tomldiary.runtime.async_bridge import OwnThread
+from tomldiary.runtime.async_bridge import OwnThread, refuse_cancelled
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
     KeepsDisplacedEdits,
@@ -129,6 +129,7 @@ class Engine(DocumentCache):
         results: list[R] = []
 
         def run() -> Transaction | None:
+            refuse_cancelled()
             if epoch is not None and self.backend.epoch(user) != epoch:
                 raise Forgotten.meanwhile()
             if check is not None:
@@ -210,6 +211,7 @@ class Engine(DocumentCache):
                 return work(joined)
 
         def attempt() -> R:
+            refuse_cancelled()
             transaction = self._begin(user, source, None)
             with transaction.opened():
                 result = work(transaction)

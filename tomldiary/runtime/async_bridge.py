@@ -91,6 +91,27 @@ def is_woken_by_threads(loop: asyncio.AbstractEventLoop) -> bool:
     return type(loop).call_soon_threadsafe is not asyncio.AbstractEventLoop.call_soon_threadsafe
 
 
+class _Call:
+    """A call of `in_thread`."""
+
+    is_running = True
+    is_cancelled = False
+
+
+_call: ContextVar[_Call | None] = ContextVar("tomldiary_call", default=None)
+
+
+def refuse_cancelled() -> None:
+    """Refuse a write that its task awaits no more, so that it does not overtake a later write.
+
+    Raises:
+        RuntimeError: The task was cancelled before the write began.
+    """
+    call = _call.get()
+    if call is not None and call.is_running and call.is_cancelled:
+        raise RuntimeError("the call was cancelled before its write began. Nothing was stored.")
+
+
 def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function for a future of asyncio, which in older releases never ends if it gets a StopIteration."""
     try:
@@ -99,8 +120,19 @@ def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         raise RuntimeError("function raised StopIteration") from error
 
 
+def _ended(call: _Call, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function, and note its end, because what it started may run on with its context variables."""
+    try:
+        return _called(function, *args, **kwargs)
+    finally:
+        call.is_running = False
+
+
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call in a worker thread and wait for it without blocking the event loop."""
+    """Run a blocking call in a worker thread and wait for it without blocking the event loop.
+
+    If the task is cancelled, a write that waits for its lock is withdrawn, and one that has begun is finished.
+    """
     import asyncio  # noqa: PLC0415 - see running_loop
 
     running_loop()
@@ -111,7 +143,15 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     before = changed.set(owned)
     try:
         if owned is None or owned.worker is None:
-            return await asyncio.to_thread(_called, function, *args, **kwargs)
+            call = _Call()
+            token = _call.set(call)
+            try:
+                return await asyncio.to_thread(_ended, call, function, *args, **kwargs)
+            except asyncio.CancelledError:
+                call.is_cancelled = True
+                raise
+            finally:
+                _call.reset(token)
         return await owned.worker.run(functools.partial(function, *args, **kwargs))
     finally:
         changed.reset(before)
