@@ -12,7 +12,13 @@ import pytest
 from file_systems import HookedFiles, killed_before
 from tomldiary import Conflict, Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import HistoryPruned, InvalidValue, NestedTransaction, UnknownEntry
+from tomldiary.errors import (
+    HistoryPruned,
+    InvalidTOML,
+    InvalidValue,
+    NestedTransaction,
+    UnknownEntry,
+)
 from tomldiary.history.verify import verify
 
 
@@ -64,6 +70,17 @@ def test_retention_keeps_later_points_and_names_dropped_ones(alice):
         alice.as_of(datetime.fromisoformat(kept.since) - timedelta(microseconds=1))
     assert [change.seq for change in alice.history()] == [12, 11, 11, 10, 9, 8]
     assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_the_kept_range_needs_no_record_between_its_ends(tmp_path):
+    """A history of thousands of records is not parsed for each user of a list."""
+    known = filled(opened(tmp_path)).kept_history()
+    altered = next(file for file in files(tmp_path) if "thing 5" in file.read_text())
+    altered.write_text(altered.read_text().replace("thing 5", "thong 5"))
+    again = opened(tmp_path).user("alice")
+    assert again.kept_history() == known
+    with pytest.raises(InvalidTOML):
+        again.history()
 
 
 @pytest.mark.parametrize("segment", [0, 2, -2])

@@ -52,15 +52,8 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
         IdentifierError: The memory has no such user.
     """
     diary = open_memory(path)
-    return user_in(diary, path, _only_user(diary, path) if user is None else user, categories)
-
-
-def user_in(diary: Diary, path: str, user: str, categories: Iterable[str] = ()) -> UserDiary:
-    """Return a stored user of an open memory, as `known_user` does; `path` is the memory's place for messages.
-
-    Raises:
-        IdentifierError: The memory has no such user.
-    """
+    if user is None:
+        user = _only_user(diary, path)
     check_user(diary, path, user)
     document = diary.engine.entries(user, PREFERENCES.name)
     if not stored_preferences(document) and not categories:

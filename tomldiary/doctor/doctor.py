@@ -193,7 +193,8 @@ def _findings_of(diary: Diary, user: str) -> list[Finding]:
     """Return the findings about a user, worst first."""
     found: list[Finding] = []
     try:
-        found += _check_user(diary, user)
+        with diary.engine.reading():  # a database is asked for the versions once
+            found += _check_user(diary, user)
     except (BackendError, OSError) as error:
         found.append(_unread(diary.engine.backend, user, error, "Check the permissions."))
     return sorted(found, key=lambda finding: _LEVELS.index(finding.level))

@@ -47,6 +47,17 @@ class Timeline:
         """
         return self._parsed(enumerate(self._source.records(self._user)))
 
+    def ends(self) -> tuple[Record, Record] | None:
+        """Return the oldest and the newest complete record, or None; the records between them are not parsed."""
+        texts = enumerate(self._source.records(self._user))
+        newest = next(self._parsed(texts), None)
+        oldest = ""
+        if newest is not None and newest.type != SNAPSHOT:
+            for _, oldest in texts:
+                if is_snapshot(oldest):
+                    break
+        return None if newest is None else (parse_record(oldest) if oldest else newest, newest)
+
     @staticmethod
     def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
         for number, text in texts:

@@ -46,11 +46,10 @@ class Retention:
 
     def kept_history(self) -> KeptHistory:
         """Return the range of kept transactions."""
-        first = last = None
-        for first in self._past.timeline().records():
-            last = last or first
-        if first is None or last is None:
+        ends = self._past.timeline().ends()
+        if ends is None:
             return KeptHistory(0, "", 0, is_pruned=False)
+        first, last = ends
         return KeptHistory(first.seq, first.time, last.seq, is_pruned=first.type == SNAPSHOT)
 
     def prune_history(

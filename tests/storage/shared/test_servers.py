@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import json
 import logging
 import re
 import signal
@@ -32,6 +33,7 @@ from tomldiary.doctor.doctor import check
 from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.storage import FirestoreBackend, PostgresBackend, RedisBackend
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 from waiting import until
 
@@ -452,23 +454,26 @@ def test_doctor_says_that_a_database_answers(engine):
     assert verdict == "0 problems, 0 warnings."
 
 
-def test_doctor_checks_users_at_once_and_reports_them_in_order(engine, monkeypatch):
+@pytest.mark.parametrize("command", ["doctor", "users"])
+def test_users_are_read_at_once_and_reported_in_order(engine, command, monkeypatch):
     users = [f"user {number:02}" for number in range(16)]
     with Diary(engine.url, agent="rules") as diary:
         for user in users:
             diary.user(user).upsert_preference("likes", "tea")
-        backend, together, seen = diary.engine.backend, threading.Barrier(8, timeout=20), set()
-        kinds = backend.kinds
+    together, seen, kinds = threading.Barrier(8, timeout=20), set(), SharedBackend.kinds
 
-        def kinds_together(user):
-            if user in users and user not in seen:
-                seen.add(user)
-                together.wait()  # broken unless eight users are checked at once
-            return kinds(user)
+    def kinds_together(backend, user):
+        if user in users and user not in seen:
+            seen.add(user)
+            together.wait()  # broken unless eight users are read at once
+        return kinds(backend, user)
 
-        monkeypatch.setattr(backend, "kinds", kinds_together)
-        found = check(diary)
-    assert [each.place for each in found if each.message.startswith("the last write")] == users
+    monkeypatch.setattr(SharedBackend, "kinds", kinds_together)
+    done = CliRunner().invoke(app, [command, "--path", engine.url, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    named = [each.get("user", each.get("place")) for each in found]
+    assert [name for name in named if name in users] == users
 
 
 def change_state_of_alice(engine):
@@ -557,7 +562,8 @@ def test_a_missing_table_of_postgres_names_the_schema():
 
 
 @engines.needs("redis")
-def test_a_list_of_users_opens_one_pool_and_asks_once_for_the_versions_of_each_user():
+@pytest.mark.parametrize(("command", "reads"), [("users", 1), ("doctor", 2)])
+def test_a_list_of_users_opens_one_pool_and_asks_little_of_each_user(command, reads):
     import redis  # noqa: PLC0415 - slow to import, and used with servers only
 
     with (  # a server of its own, as other tests run at the same time
@@ -568,19 +574,23 @@ def test_a_list_of_users_opens_one_pool_and_asks_once_for_the_versions_of_each_u
     ):
 
         def counts():
-            scripts = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-            return client.info("stats")["total_connections_received"], scripts
+            found, names = client.info("commandstats"), ("evalsha", "hmget", "zrevrangebyscore")
+            calls = [found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in names]
+            return client.info("stats")["total_connections_received"], *calls
 
         def asked():
             before = counts()
-            assert CliRunner().invoke(app, ["users", "--path", url]).exit_code == 0
+            assert CliRunner().invoke(app, [command, "--path", url]).exit_code == 0
             return [now - then for now, then in zip(counts(), before, strict=True)]
 
-        diary.user("alice").upsert_preference("likes", "tea")
-        connections, scripts = asked()
-        for name in ("bob", "carol", "dan"):
+        names = ("alice", "bob", "carol", "dan")
+        for name in names:
             diary.user(name).upsert_preference("likes", "tea")
-        assert asked() == [connections, scripts + 3]
+        connections, scripts, texts, pages = asked()
+        assert connections <= 9  # one for each thread, and one of the first request
+        assert scripts == len(names) + (command == "doctor") * 2
+        assert texts - scripts == reads * len(names)  # a script reads with HMGET, too
+        assert pages == 0
 
 
 def test_the_command_line_shows_no_password(engine, monkeypatch, capsys):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Exit, Option
 
-from tomldiary.cli.memory import open_memory, user_in
+from tomldiary.cli.memory import check_user, open_memory, stored_preferences
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
 from tomldiary.cli.output import Column, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import shown, unread_users
-from tomldiary.entries.kinds import BLOCKS, KINDS
+from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES
 from tomldiary.errors import DiaryError
 from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.shared.backend import SharedBackend
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
 
+_USERS_AT_ONCE = 8  # a count mostly waits for the database
 _COLUMNS = (
     Column("user", "cyan"),
     Column("entries", is_number=True),
@@ -47,15 +49,23 @@ def users(
     found: list[dict[str, Any]] = []
     unread = unread_users(diary.engine.backend, names)
     broken = len(unread)
-    for name in names[:limit]:
+
+    def figures(name: str) -> dict[str, Any] | DiaryError:
         try:
-            found.append(_figures(diary, path, name))
+            return _figures(diary, path, name)
         except DiaryError as error:
             if isinstance(error.__cause__, DatabaseLost):
                 raise
-            # It is of one user, so the others are listed.
-            print_error(one_line(error))
-            broken += 1
+            return error  # it is of one user, so the others are listed
+
+    at_once = _USERS_AT_ONCE if isinstance(diary.engine.backend, SharedBackend) else 1
+    with ThreadPoolExecutor(at_once, "tomldiary-users") as threads:
+        for each in threads.map(figures, names[:limit]):
+            if isinstance(each, DiaryError):
+                print_error(one_line(each))
+                broken += 1
+            else:
+                found.append(each)
     if as_json:
         print_json(found)
     else:
@@ -128,13 +138,17 @@ def _loss(backend: Backend) -> str:
 def _figures(diary: Diary, path: str, name: str) -> dict[str, Any]:
     """Return the counts of one user: entries of each kind, characters and transactions."""
     with diary.engine.reading():  # a database is asked for the versions once
-        alice = user_in(diary, path, name)
-        profile = alice.profile()
-        kept = alice.kept_history()
+        check_user(diary, path, name)
+        alice = diary.user(name)
+        profile, kept = alice.profile(), alice.kept_history()
+        stored = stored_preferences(diary.engine.entries(name, PREFERENCES.name))
         characters = sum(len(alice.document(each)) for each in alice.documents())
     counts = {kind: profile[kind] for kind in KINDS if kind in profile}
+    # A profile has only the categories of the diary's own table.
+    tables = {category: _tables(entries) for category, entries in stored.items()}
+    counts[PREFERENCES.name] = {category: count for category, count in tables.items() if count}
     return {
-        "user": alice.user_id,
+        "user": name,
         "entries": sum(_entries(kind, count) for kind, count in counts.items()),
         "characters": characters,
         "transactions": kept.last,
@@ -142,6 +156,10 @@ def _figures(diary: Diary, path: str, name: str) -> dict[str, Any]:
         "last_seen": profile["last_seen"],
         **counts,
     }
+
+
+def _tables(entries: dict[str, Any]) -> int:
+    return sum(isinstance(entry, dict) for entry in entries.values())
 
 
 def _minute(time: str) -> str:

@@ -179,7 +179,7 @@ class SharedBackend(AsyncVerbs):
             yield head.record
             below = next_sequence(head.record) - 1
             size, most = _FEW, _PAGE if hold is None else _LARGE_PAGE
-        while True:
+        while below > 1:  # the first record has the number 1
             page = self.transactions.asked(partial(self.database.records, user, below, size))
             yield from (text for _, text in page)
             if len(page) < size:
