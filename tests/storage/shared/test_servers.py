@@ -695,6 +695,7 @@ def test_a_pool_of_postgres_that_can_no_longer_connect_says_why(monkeypatch):
         "the database system is not yet accepting connections",
         "sorry, too many clients already",
         "no more connections allowed (max_client_conn)",  # PgBouncer
+        "tut mir leid, schon zu viele Verbindungen",  # the language is a setting of the server
     ],
 )
 def test_a_connection_that_postgres_refuses_for_a_time_is_tried_again(message):

@@ -52,10 +52,11 @@ _SILENCE = 10.0  # seconds; the maximum idle time of a client whose transaction 
 _SLICE = 0.25  # seconds between two checks whether a pool was closed
 # Seconds until a pool stops reconnecting. Until then it doubles its pauses, and a call cannot make it connect.
 _RETRYING = 1.0
-# The reason for a permanent refusal of a connection. Other reasons, such as a starting server, are temporary.
+# The reason for a permanent refusal of a connection. All others, such as a starting server, may be temporary; the server
+# sends no code that tells, and may write its messages in another language.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )"
-    r"((?!.*(?:starting up|shutting down|recovery|yet accepting|too many|remaining|no more)).+)"
+    r"(.*(?:authentication|password|pg_hba|permi|does not exist|no such|not found|parameter|not currently accepting).*)"
 )
 _READ_ONLY = "25006"
 _REFUSALS = {
