@@ -232,6 +232,24 @@ def test_a_redis_database_that_is_dropped_closes_its_connections():
         assert connection.recv(1000) == b""
 
 
+def test_a_script_that_redis_has_dropped_is_sent_with_its_call():
+    """Loaded by a request of its own, it could be dropped again before its call."""
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with (
+        tempfile.TemporaryDirectory(prefix="tomldiary-") as folder,
+        servers.redis(Path(folder)) as url,
+        Diary(url, agent="rules") as diary,
+        redis.Redis.from_url(url) as client,
+    ):
+        alice = diary.user("alice")
+        for text in ("tea", "coffee"):
+            alice.upsert_preference("likes", text)
+            client.script_flush()
+        assert [each.text for each in alice.preferences("likes").values()] == ["tea", "coffee"]
+        assert "cmdstat_script|load" not in client.info("commandstats")
+
+
 def test_redis_is_sent_a_step_only_once():
     pytest.importorskip("redis")
     with contextlib.closing(Hanging()) as server:

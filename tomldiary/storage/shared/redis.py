@@ -250,12 +250,25 @@ class RedisDatabase:
             )
             raise BackendError(f"{self}: the server refused ({reason}). {remedy}") from error
 
+    def _evaluated(self, script: Any, keys: Sequence[str], values: Sequence[Any]) -> Any:
+        """Return the result of a script, which is sent whole if the server does not have it."""
+        from redis import exceptions  # noqa: PLC0415 - an optional dependency
+
+        def run() -> Any:
+            # `script` itself would load it first, and fail if the server dropped it again before the call.
+            try:
+                return self._client.evalsha(script.sha, len(keys), *keys, *values)
+            except exceptions.NoScriptError:
+                return self._client.eval(script.script, len(keys), *keys, *values)
+
+        return self._run(run)
+
     def _key(self, user: str, part: str = "") -> str:
         return f"{self._prefix}:{{{quote(user, safe='')}}}:{part}"
 
     def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
         """Return the state of a user, with the texts of `kinds`, in one request."""
-        answer = self._run(lambda: self._head(keys=[self._key(user)], args=kinds))
+        answer = self._evaluated(self._head, [self._key(user)], kinds)
         revision, epoch, versions, record, texts = answer
         with parsing(self, user):
             found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
@@ -324,7 +337,7 @@ class RedisDatabase:
             values += [kind, f"{version}\n{content}"]
         values += step.removed
         values += [each for pair in step.records for each in pair]
-        revision = self._run(lambda: self._apply(keys=keys, args=values))
+        revision = self._evaluated(self._apply, keys, values)
         if revision is None:
             return None
         return head.after(step, dict.fromkeys(step.contents, revision))
