@@ -1046,7 +1046,9 @@ def test_a_read_only_server_of_postgres_names_the_remedy():
     first.close()
     backend = open_backend(f"{engine.url}&options=-c%20default_transaction_read_only%3Don", None)
     alice = Diary(backend, agent="rules").user("alice")
-    with pytest.raises(BackendError, match="Use the address of the primary server"):
+    with pytest.raises(
+        BackendError, match="primary server, or set default_transaction_read_only off"
+    ):
         alice.upsert_preference("likes", "coffee")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
     [problem] = [each for each in check(Diary(backend)) if each.level == "problem"]

@@ -61,7 +61,10 @@ _REFUSED = re.compile(
 _READ_ONLY = "25006"
 _REFUSALS = {
     "22P05": ("a character is missing in its encoding", "Use a database with the encoding UTF8."),
-    _READ_ONLY: ("the server takes no writes", "Use the address of the primary server."),
+    _READ_ONLY: (
+        "the server takes no writes",
+        "Use the address of the primary server, or set default_transaction_read_only off.",
+    ),
     "42P07": ("the schema has other tables", "Name another one, such as ?schema=memories."),
     "42501": ("a permission is missing", "Grant it, or let an owner create the schema {schema}."),
     "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
