@@ -55,11 +55,11 @@ def edit_block(
         InvalidValue: The block cannot be changed without other changes.
     """
     path, text = block.path, block.text
-    ours = block.ours or _find_ours(text, path, old, newline)
-    if ours is not None:
-        lead, tail = ours
-        rendered = render_block(path, new, newline=newline)
-        return Block(path, f"{text[:lead]}{rendered}{text[len(text) - tail :]}", ours=ours)
+    body, tail = split_tail(text)
+    written = render_block(path, old, newline=newline)
+    lead = body.removesuffix(written)
+    if path and body.endswith(written) and lead[-1:] in {"", "\n"}:
+        return Block(path, f"{lead}{render_block(path, new, newline=newline)}{tail}")
     edited = _edit_tree(text, path, old, new, newline)
     if _proved(edited, path, new):
         return Block(path, edited)
@@ -68,18 +68,6 @@ def edit_block(
         f" [{render_path(path)}] table with a line for each key.",
         where=render_path(path),
     )
-
-
-def _find_ours(
-    text: str, path: tuple[str, ...], data: Mapping[str, Any], newline: str
-) -> tuple[int, int] | None:
-    """Return the sizes of the text before and after the table if it has the exact format of `render_block`."""
-    body, tail = split_tail(text)
-    rendered = render_block(path, data, newline=newline)
-    lead = len(body) - len(rendered)
-    if not path or not body.endswith(rendered) or (lead > 0 and body[lead - 1] != "\n"):
-        return None
-    return lead, len(tail)
 
 
 def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:

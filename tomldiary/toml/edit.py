@@ -223,25 +223,19 @@ class Edit(ValueEdit):
         behind: str = "",
     ) -> None:
         self._check_way(path)
-        parent = path[:-1]
-        holder = self._holder(parent)
+        holder = self._holder(path[:-1])
         rest = path[len(holder.path) :]
-        if self._writes(holder, rest[0]):
+        inner = self._own_values(holder)
+        if rest[0] in inner:
             # The parent is written inline, so a header would define it twice.
-            inner = self._own_values(holder)
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
-        ours = text is None
         if text is None:
             text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
         before = self._index.get(after) if after else None
         anchor = before or self._anchor(path)
-        if anchor.ours is not None:
-            length = len(anchor.text) - anchor.ours[1]
-            body, tail = anchor.text[:length], anchor.text[length:]
-        else:
-            body, tail = split_tail(anchor.text)
+        body, tail = split_tail(anchor.text)
         if behind.strip() and tail.rstrip() == behind.rstrip():
             # The anchor still exists, and stays before the new block.
             body, tail = anchor.text.rstrip() + self.newline, ""
@@ -249,13 +243,12 @@ class Edit(ValueEdit):
             body += self.newline
         gap = self.newline if body.strip() else ""
         at = self._position(anchor)
-        marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
-        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks))
+        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array))
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # a blank line before the text that follows
         if tail and not text.endswith("\n"):
             text += self.newline
-        block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
+        block = Block(path, text + tail)
         blocks.insert(at + 1, block)
         self._index[path] = block
         self._count(block, 1)
@@ -290,7 +283,7 @@ class Edit(ValueEdit):
         first = self._below(path)[0]
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
-        block = Block(path, text + self.newline, ours=(0, len(self.newline)))
+        block = Block(path, text + self.newline)
         self._blocks.insert(self._position(first), block)
         self._index[path] = block
         self._count(block, 1)
@@ -334,12 +327,7 @@ class Edit(ValueEdit):
 
     def _rewrite(self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Replace the values that are written in a block."""
-        if block.ours is None:
-            self._swap(block, edit_block(block, old, new, newline=self.newline))
-            return
-        lead, tail = block.text[: block.ours[0]], block.text[len(block.text) - block.ours[1] :]
-        text = f"{lead}{render_block(block.path, new, newline=self.newline)}{tail}"
-        self._swap(block, Block(block.path, text, ours=block.ours))
+        self._swap(block, edit_block(block, old, new, newline=self.newline))
 
     def _drop(self, path: Path) -> None:
         """Remove the table or the array of tables at `path`, with all tables below it."""
@@ -406,16 +394,9 @@ class Edit(ValueEdit):
         table = dict(self.table(block.path) or {})
         below = [key for key in table if self._has_header((*block.path, key))]
         # Dotted keys may add to inner tables with headers.
-        if below and block.ours is None and block.text.strip():
+        if below and block.text.strip():
             return find_table(parse_toml(block.text), block.path) or {}
         return {key: table[key] for key in table if key not in below}
-
-    def _writes(self, block: Block, key: str) -> bool:
-        """Return whether a value of the table of `block` is written in the block."""
-        if block.ours is None and block.text.strip():
-            return key in self._own_values(block)
-        table = self.table(block.path) or {}
-        return key in table and not self._has_header((*block.path, key))
 
     def _without(self, table: Table, base: Path, path: Path) -> Table:
         """Return the table at `base` without the one at `path` in it, and without empty ones that have headers."""

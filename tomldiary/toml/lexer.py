@@ -30,8 +30,6 @@ class Block:
     path: tuple[str, ...]
     text: str
     is_array: bool = False
-    ours: tuple[int, int] | None = None
-    """The number of characters before and after the table if it has the exact format of `render_block`."""
 
 
 def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
