@@ -14,7 +14,7 @@ from tomldiary.entries.kinds import entry_kind, entry_path
 from tomldiary.errors import DocumentError, InvalidValue
 from tomldiary.forgetting.selection import Selection, content
 from tomldiary.history.timeline import EMPTY, redo, undo
-from tomldiary.toml.block_edit import edit_block, split_tail
+from tomldiary.toml.block_edit import edit_block, keep_comments, split_tail
 from tomldiary.toml.document import Path, digest, find_table
 from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
@@ -337,7 +337,7 @@ class Tables:
             back.add(path)
             made.append(self._versions.same(Block(path, last + split_tail(block.text)[1])))
         else:
-            self._leave_out(made, block)
+            made[-1] = self._versions.same(keep_comments(made[-1], block))
 
     def prove(self, text: str, made: str) -> list[Path]:
         """Return the entries that differ between a version and its redacted text.
@@ -387,15 +387,6 @@ class Tables:
                     whole = render_block(path, self._unnamed(path, state.values, state.content))
                 body = split_tail(whole)[0]
                 self._last[path] = body if body.endswith("\n") else f"{body}\n"
-
-    def _leave_out(self, made: list[Block], block: Block) -> None:
-        """Leave out a block, but keep the comments that a blank line separates from it."""
-        tail = split_tail(block.text)[1]
-        before = made[-1]
-        kept, gap = split_tail(before.text)
-        if gap.strip():
-            tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
-        made[-1] = self._versions.same(Block(before.path, kept + tail, before.is_array))
 
     def _without_name(self, block: Block, path: Path, state: State) -> Block:
         session = self._selection.session_id

@@ -12,6 +12,7 @@ from operator import getitem
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidTOML, InvalidValue
+from tomldiary.toml.document import find_table
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_path, render_value, same_value
@@ -43,6 +44,15 @@ def split_tail(text: str) -> tuple[str, str]:
     return body, tail
 
 
+def keep_comments(before: Block, removed: Block) -> Block:
+    """Return the block before a removed one, with those comments of the removed one that belong to no table."""
+    tail = split_tail(removed.text)[1]
+    kept, gap = split_tail(before.text)
+    if gap.strip():
+        tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
+    return Block(before.path, kept + tail, before.is_array)
+
+
 def edit_block(
     block: Block, old: Mapping[str, Any], new: Mapping[str, Any], *, newline: str = "\n"
 ) -> Block:
@@ -72,12 +82,10 @@ def edit_block(
 
 def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
     try:
-        found: Any = parse_toml(text)
+        found = find_table(parse_toml(text), path)
     except InvalidTOML:
         return False
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] - any TOML value
-    return isinstance(found, dict) and same_value(found, want)
+    return found is not None and same_value(found, want)
 
 
 def _edit_tree(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.toml.block_edit import edit_block, split_tail
+from tomldiary.toml.block_edit import edit_block, keep_comments, split_tail
 from tomldiary.toml.document import META, Document, Path, Table, ValueEdit, above, find_table
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
@@ -335,16 +335,14 @@ class Edit(ValueEdit):
             self._remove(block)
 
     def _remove(self, block: Block) -> None:
-        body, tail = split_tail(block.text)
-        parse_toml(body)  # a block that parses alone ends where the lexer found its end
+        parse_toml(
+            split_tail(block.text)[0]
+        )  # a block that parses alone ends where the lexer found its end
         at = self._position(block)
         before = self._blocks[at - 1]
-        kept, gap = split_tail(before.text)
-        if gap.strip():
-            tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
         self._count(block, -1)
-        self._swap(before, Block(before.path, kept + tail, before.is_array))
+        self._swap(before, keep_comments(before, block))
         if self._index.get(block.path) is block:  # lists of tables are not in it
             del self._index[block.path]
 

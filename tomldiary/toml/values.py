@@ -412,13 +412,9 @@ def same_value(left: Any, right: Any) -> bool:
             return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
         return False
     if kind is dict:
-        if left.keys() != right.keys():
-            return False
-        for key, value in left.items():
-            other = right[key]
-            if value is not other and not same_value(value, other):
-                return False
-        return True
+        return left.keys() == right.keys() and all(
+            same_value(value, right[key]) for key, value in left.items()
+        )
     if kind is list or kind is tuple:
         return _same_items(left, right)
     if kind is float:
