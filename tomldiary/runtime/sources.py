@@ -62,6 +62,6 @@ def redact_sources(  # noqa: D417 - see `epoch` in its text
             resolve_name(function)(place / folder, user, selection, epoch, files)
 
 
-def redact_hidden(kind: str, text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
+def redact_hidden(kind: str, user: str, selection: Mapping[str, Any], text: str, epoch: int) -> str:
     """Return a hidden document without a selection; "" if `HIDDEN` does not have it, or no text remains."""
     return resolve_name(HIDDEN[kind])(text, user, selection, epoch) if kind in HIDDEN else ""

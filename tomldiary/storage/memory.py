@@ -159,7 +159,7 @@ class MemoryBackend(AsyncVerbs):
         self._epochs[user] = rewrite.epoch
         self._erased[user] = rewrite.erased or self.erased(user)
         for kind in self._hidden.get(user, {}):
-            redact = partial(_redacted, kind, user, rewrite)
+            redact = partial(redact_hidden, kind, user, rewrite.selection)
             self.change_hidden(user, kind, redact, is_locked=True)
         if rewrite.removes_user:
             self.erase(user)
@@ -185,7 +185,3 @@ class MemoryBackend(AsyncVerbs):
     def place(self, user: str, kind: str) -> str:
         """Return the document's location for messages."""
         return f"memory:{user}/{kind}.toml"
-
-
-def _redacted(kind: str, user: str, rewrite: Rewrite, text: str, epoch: int) -> str:
-    return redact_hidden(kind, text, user, rewrite.selection, epoch)

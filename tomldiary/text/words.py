@@ -209,7 +209,7 @@ def _grams(text: str, size: int) -> list[str]:
 def _cut(word: str) -> str:
     if not (word.isalpha() or _MARKS.search(word)):
         return word
-    word = _UMLAUT.sub("", word) if word.isascii() else _without_ending(word)
+    word = (_UMLAUT if word.isascii() else _ENDING).sub("", word)
     return word[:_CUT] + _CUT_MARK
 
 
@@ -284,6 +284,7 @@ _INDIC_ENDING = (
     rf"|(?<=[\u0900-\u0963]{{2}}){_INDIC_MARKS}+$"
 )
 _ENDING = re.compile(f"{_CYRILLIC_ENDING}|{_INDIC_ENDING}")
+"""The ending of a Cyrillic or Indic word, such as "а" of "кошка"."""
 _OUR = re.compile("(?<=[a-z]{2})our(?=s?$|ed$|ing$|ite|ful|able)")
 _ISE = re.compile("(?<=[a-z]{3})is(?=e$|es$|ed$|ing$|ation)")
 _CACHED = 1 << 16
@@ -330,11 +331,6 @@ def porter(word: str) -> str:
     if word.endswith("ll") and _measure(word) > 1:
         word = word[:-1]
     return word
-
-
-def _without_ending(word: str) -> str:
-    """Return a Cyrillic or Indic word without its ending ("кошка" as "кошк"); other words are returned unchanged."""
-    return _ENDING.sub("", word)
 
 
 def _american(word: str) -> str:

@@ -96,7 +96,7 @@ def redact(
     kind = f".{folder.name}"
     hidden = HiddenFiles(files, folder.parent)
     text = hidden.read(user, kind)[0]
-    fresh = redact_hidden(kind, text, user, selection, epoch)
+    fresh = redact_hidden(kind, user, selection, text, epoch)
     if fresh != text:
         try:
             hidden.write(user, kind, fresh, sync=True)

@@ -368,13 +368,10 @@ def _versions(files: FileSystem, folder: Path, kind: str, steps: list[Record]) -
 
 def is_torn(data: bytes, versions: list[str]) -> bool:
     """Return whether `data` can be a torn copy of one of the versions: its beginning, with zeros in some parts."""
-    return any(_is_part(data, version.encode("utf-8")) for version in versions)
-
-
-def _is_part(data: bytes, whole: bytes) -> bool:
-    """Return whether `data` is the beginning of `whole`, where zeros may replace some bytes."""
-    return len(data) <= len(whole) and all(
-        whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data)
+    return any(
+        len(data) <= len(whole)
+        and all(whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data))
+        for whole in map(str.encode, versions)
     )
 
 

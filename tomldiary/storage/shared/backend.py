@@ -392,7 +392,7 @@ class SharedBackend(AsyncVerbs):
         for kind, (text, _) in self.transactions.asked(
             lambda: self.database.read(user, names)
         ).items():
-            fresh = redact_hidden(kind, text, user, rewrite.selection, rewrite.epoch)
+            fresh = redact_hidden(kind, user, rewrite.selection, text, rewrite.epoch)
             if not fresh:
                 removed.append(kind)
             elif fresh != text:

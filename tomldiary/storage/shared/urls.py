@@ -28,11 +28,6 @@ _INCOMPLETE = re.compile(
 _NUMBERS: dict[str, type[float]] = {"connections": int, "timeout": float, "watch": float}
 
 
-def _option(key: str, text: str) -> Any:
-    """Return the value of an option; raise ValueError if it must be a number, and is not."""
-    return _NUMBERS[key](text) if key in _NUMBERS else text
-
-
 def is_shared_url(place: str) -> bool:
     """Return whether `place` is the address of a shared database."""
     return place.partition("://")[0] in _SCHEMES and "://" in place
@@ -74,7 +69,7 @@ def open_url(url: str) -> SharedBackend:
             rest.append(parameter)  # not decoded, because client libraries decode it differently
             continue
         try:
-            options[key] = _option(key, value)
+            options[key] = _NUMBERS[key](value) if key in _NUMBERS else value
         except ValueError as error:
             raise BackendError(
                 f"{parts.scheme}://…: {key}={value!r} is not a valid number. Write a positive number."
