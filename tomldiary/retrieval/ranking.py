@@ -7,6 +7,7 @@ and their order are kept between versions of a document, so that only changes ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -30,19 +31,15 @@ class MemoryLines(NamedTuple):
     """Lines that are not shown but still true: if a conversation contains them, they are not withdrawn."""
 
 
+@dataclass(slots=True, eq=False)  # not frozen: frozen ones are slower to create
 class ShownFact:
-    """One entry as a line."""
+    """One entry as a line. Never changed."""
 
-    __slots__ = ("entry", "key", "line", "rank")
-
-    def __init__(
-        self, key: tuple[str, str], entry: Mapping[str, Any], line: str, rank: Rank
-    ) -> None:
-        self.key = key
-        """The kind, and the key without the kind."""
-        self.entry = entry
-        self.line = line
-        self.rank = rank
+    key: tuple[str, str]
+    """The kind, and the key without the kind."""
+    entry: Mapping[str, Any]
+    line: str
+    rank: Rank
 
     @property
     def name(self) -> str:
