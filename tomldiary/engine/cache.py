@@ -18,12 +18,11 @@ from tomldiary.entries.kinds.parts import JoinedEdit, join, parts_among
 from tomldiary.errors import (
     BackendError,
     DocumentError,
-    HandEditConflict,
     InvalidTOML,
     NestedTransaction,
     NotSupported,
 )
-from tomldiary.hand_edits.detect import Known, look
+from tomldiary.hand_edits.detect import Known, look, wait_for_save
 from tomldiary.hand_edits.three_way_merge import NOTHING, before_saves
 from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
@@ -56,7 +55,6 @@ _DOCUMENT_SIZE = 4096  # the size of an empty document in memory, counted as cha
 _CACHED_USERS = 256
 _CACHED_EPOCHS = 4096  # users
 _MOST_DEADLINES = 4096  # users, to limit memory
-_PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
 class DocumentCache:
@@ -315,10 +313,8 @@ class DocumentCache:
         """
         deadline = time.monotonic() + self.save_timeout
         while (known := self.load_all(user, [kind])[0]) is not None and known.is_settling:
-            if time.monotonic() >= deadline:
-                raise HandEditConflict.busy(self.backend.place(user, kind), self.save_timeout)
             # Entries that are missing in a half-written file must not count as deleted.
-            time.sleep(_PAUSE)
+            wait_for_save(self.backend.place(user, kind), deadline, self.save_timeout)
         return known
 
     def before_saves(self, user: str, kind: str, known: Known) -> Document | None:

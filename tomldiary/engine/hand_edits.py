@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import block_changes, keep_removed_ids, prepare
 from tomldiary.errors import HandEditConflict
-from tomldiary.hand_edits.detect import Known, is_being_saved, look
+from tomldiary.hand_edits.detect import Known, is_being_saved, look, wait_for_save
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, Token
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Changed, Prepared
     from tomldiary.history.record import Source
-
-_PAUSE = 0.05  # seconds between two checks for a missing file
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,5 @@ def _wait_for_return(backend: Backend, user: str, kind: str, patience: float) ->
     while backend.token(user, kind) is None:
         if not is_being_saved(backend, user, kind):
             return
-        if time.monotonic() >= deadline:
-            raise HandEditConflict.busy(backend.place(user, kind), patience)
-        time.sleep(_PAUSE)
+        wait_for_save(backend.place(user, kind), deadline, patience)
     raise HandEditConflict.changed(backend.place(user, kind))

@@ -20,13 +20,12 @@ from tomldiary.entries.kinds import CONVERSATIONS, entry_key, entry_kind, unread
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
-    HandEditConflict,
     InvalidTOML,
     InvalidValue,
 )
 from tomldiary.forgetting.redact_tables import Replay, Tables, joined
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
-from tomldiary.hand_edits.detect import Known, is_being_saved, look
+from tomldiary.hand_edits.detect import Known, is_being_saved, look, wait_for_save
 from tomldiary.history.record import (
     OPTIONAL_TEXTS,
     Change,
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
     from tomldiary.toml.lexer import Block
-
-_PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
 def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
@@ -340,9 +337,7 @@ def _documents(
             if not found.is_settling:
                 known[kind], stored[kind] = found, file.text
                 break
-            if time.monotonic() >= deadline:
-                raise HandEditConflict.busy(source.place(user, kind), engine.save_timeout)
-            time.sleep(_PAUSE)
+            wait_for_save(source.place(user, kind), deadline, engine.save_timeout)
     return stored, known
 
 
