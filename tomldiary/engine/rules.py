@@ -27,9 +27,9 @@ from tomldiary.entries.kinds import (
 )
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
+from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.logging import get_logger, tell
 from tomldiary.text.visible import one_line
-from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text, decode_nulls, moment, render_path
 
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import Constraint, FactSchema
-    from tomldiary.toml.document import Path
+    from tomldiary.toml.document import Document, Path
 
 _logger = get_logger(__name__)
-_EMPTY = Document.parse("")
 
 _Entries = dict[str, Mapping[str, Any]]
 
@@ -167,7 +166,7 @@ class EntryRules:
             tx: The transaction.
             before: The documents before the step.
         """
-        for _, error in self._broken(tx, {FACTS.name}, lambda name: before.get(name, _EMPTY)):
+        for _, error in self._broken(tx, {FACTS.name}, lambda name: before.get(name, NOTHING)):
             if not isinstance(
                 error, InvalidValue
             ):  # `apply` raises it, unless a later step corrects it

@@ -26,7 +26,8 @@ from tomldiary.past.queries import HistoryEntry, entry_changes
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.text.contradiction import covers
-from tomldiary.text.similarity import NEGATIONS, conflict, normalise, same_text
+from tomldiary.text.languages import NEGATIONS
+from tomldiary.text.similarity import conflict, normalise, same_text
 from tomldiary.toml.values import checked_text, render_text, timestamp
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from its own save, without reading the merged result.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from tomldiary.entries.kinds import entry_path, own_tables, own_values
 from tomldiary.errors import DocumentError
 from tomldiary.history.timeline import EMPTY, Timeline, redo
 from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import Document, Path, Table
+from tomldiary.toml.document import META, Document, Path, Table
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import render_path, same_value
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tomldiary.history.record import Latest, Record
 
 NOTHING = Document.parse("")
-
-_META = "_meta"
 _BLANK = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -40,7 +38,7 @@ class Merged:
     """The merged document, and the tables in which a hand edit displaced our change."""
 
     document: Document
-    conflicts: list[str] = field(default_factory=list[str])
+    conflicts: list[str]
 
 
 def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged:
@@ -51,7 +49,7 @@ def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged
         old, new, now = (own_values(kind, each, path) for each in (base, ours, theirs))
         if same_value(now, new):
             continue
-        if path[0] == _META:
+        if path[0] == META:
             if new is not None:
                 edit.put(path, {**(theirs.table(path) or {}), **_kept_by_us(new, now)})
             continue
@@ -87,7 +85,7 @@ def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
         if ours.whole_block(path) is not None
         and (was := base.index.get(path)) is not None
         and (now := theirs.index.get(path)) is not None
-        and path[0] != _META
+        and path[0] != META
         and block.text != was.text
         and _body(now) == _body(was) != _body(block)
         and same_value(base.own_values(path), ours.own_values(path))
@@ -137,11 +135,7 @@ def _take(
     new: Table,
 ) -> None:
     block, known = ours.whole_block(path), theirs.index.get(path)
-    untouched = (
-        known is None
-        or (was := base.index.get(path)) is None
-        or split_tail(was.text)[0] == split_tail(known.text)[0]
-    )
+    untouched = known is None or (was := base.index.get(path)) is None or _body(was) == _body(known)
     if block is not None and untouched and same_value(new, ours.own_values(path)):
         edit.restore(path, block.text, new, after=ours.before(path))
     else:
@@ -205,7 +199,7 @@ def base_of_save(
 
 def written_number(document: Document) -> object:
     """Return the transaction number in the `_meta` of a document."""
-    return (document.table(("_meta",)) or {}).get("seq")
+    return (document.table((META,)) or {}).get("seq")
 
 
 def before_saves(timeline: Timeline, kind: str) -> Document:
@@ -263,7 +257,7 @@ def _with_earlier_saves(
     for path in _changed_tables(kind, base, saved) if saves else ():
         values = own_values(kind, saved, path)
         save = next((save for save in saves if save.made(path, values)), None)
-        if save is None or path[0] == "_meta":
+        if save is None or path[0] == META:
             continue
         block = save.block(path)
         if values is None and entry_path(kind, path) is not None:

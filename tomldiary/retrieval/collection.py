@@ -72,6 +72,7 @@ class Collection(Protocol[S_co]):
 
 
 E = TypeVar("E", bound=Searchable)
+C = TypeVar("C", bound=Collection[Any])
 
 
 def changes(before: Mapping[str, Part[E]], now: Mapping[str, Part[E]]) -> tuple[list[E], list[E]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import accumulate, groupby
 from math import exp
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from tomldiary.retrieval.collection import Collection, Searchable
+from tomldiary.retrieval.collection import C, E
 from tomldiary.retrieval.vector_index import QueryVector, numpy
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tomldiary.retrieval.lexical_index import Matches
 
-E = TypeVar("E", bound=Searchable)
-C = TypeVar("C", bound=Collection[Any])
 _HALF = 3.0
 """The rank, in standard deviations, that has a score of one half."""
 _NOISE = 1e-5

@@ -19,9 +19,9 @@ from heapq import nlargest
 from itertools import groupby, pairwise
 from math import log
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from tomldiary.retrieval.collection import Collection, Part, Searchable, changes
+from tomldiary.retrieval.collection import C, E, Part, changes
 from tomldiary.retrieval.fusion import fuse
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.words import END_MARK, Asked, asked_words, indexed_words
@@ -44,10 +44,6 @@ _BEFORE, _AFTER = 0.5, 0.3  # the shares of the previous and the next turn's sco
 _SCORED = 40  # the number of rows with the best estimates, which are scored exactly
 _DEAD = 256  # the number of dead rows that are kept in addition to one for each live row
 _KEPT = 1000  # the number of indexes that are kept for collections that a search leaves out
-
-
-E = TypeVar("E", bound=Searchable)
-C = TypeVar("C", bound=Collection[Any])
 
 
 class Question(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tomldiary.history.record import Change, HistoryIndex, Record, next_sequence, render_record
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.storage.locks import repeated
+from tomldiary.storage.locks import LOCK_TIMEOUT, repeated
 from tomldiary.storage.protocol import Backend, Commit, Rewrite
 from tomldiary.toml.document import digest
 from tomldiary.toml.parse import parse_toml
@@ -19,8 +19,6 @@ from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_TIMEOUT = 30.0  # seconds to wait for the lock, and to repeat a write
 
 
 class AsyncVerbs:
@@ -81,8 +79,8 @@ def _save(backend: Backend, user: str, kind: str, content: str) -> None:
 
 def _locked(backend: Backend, user: str, work: Callable[[], object]) -> None:
     """Run `work` under the user's lock, again if another machine has changed the user's memory meanwhile."""
-    with backend.lock(user, _TIMEOUT):
-        repeated(work, _TIMEOUT)
+    with backend.lock(user, LOCK_TIMEOUT):
+        repeated(work, LOCK_TIMEOUT)
 
 
 def _replace(backend: Backend, user: str, kind: str, content: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError
 from tomldiary.history.record import OWN_LINES
-from tomldiary.storage.locks import repeated
+from tomldiary.storage.locks import LOCK_TIMEOUT, repeated
 from tomldiary.storage.protocol import (
     Backend,
     Commit,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_TIMEOUT = 30.0  # the time limit for a user's lock, in seconds
 _USERS_AT_ONCE = 8  # a copy mostly waits for a database or a disk
 _SHOWN = 20  # users
 _LONGEST = 60  # characters of a user id in a message
@@ -78,8 +77,8 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         try:
             if user in folders_left and not source.kinds(user):
                 return None
-            with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
-                return repeated(partial(_copy, source, target, user), _TIMEOUT)
+            with source.lock(user, LOCK_TIMEOUT), target.lock(user, LOCK_TIMEOUT):
+                return repeated(partial(_copy, source, target, user), LOCK_TIMEOUT)
         except DiaryError as error:
             if isinstance(error.__cause__, DatabaseLost):
                 raise  # each other user would wait for the database, too

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 R = TypeVar("R")
+LOCK_TIMEOUT = 30.0
+"""The time limit for a user's lock outside of an engine, in seconds."""
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE

@@ -13,15 +13,12 @@ from tomldiary.history.record import next_sequence
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
-from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.locks import LOCK_TIMEOUT, UserLocks
 from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-
-
-_TIMEOUT = 30.0  # seconds to wait for a user's lock
 
 
 class MemoryBackend(AsyncVerbs):
@@ -139,7 +136,7 @@ class MemoryBackend(AsyncVerbs):
         is_locked: bool = False,
     ) -> None:
         """Replace a hidden document; "" removes it."""
-        with nullcontext() if is_locked else self.lock(user, _TIMEOUT):
+        with nullcontext() if is_locked else self.lock(user, LOCK_TIMEOUT):
             fresh = change(self.hidden(user, kind)[0], self.epoch(user))
             mine = dict(self._hidden.get(user, {}))
             if fresh:

@@ -23,6 +23,7 @@ from tomldiary.text.languages import (
     EXCLUDING,
     LESS,
     MORE,
+    NEGATIONS,
     NUMBERS,
     ONE_NO,
     OPPOSITES,
@@ -91,7 +92,6 @@ _PORTUGUESE = frozenset("não um uma em na do da ao os as nos mora moro gosta go
 _OPPOSING_PREFIXES = "un in im ir il dis non non- anti anti- a ne".split()  # noqa: SIM905 - a table
 _OPPOSING_SUFFIXES = ("-free", "free", "less", "frei")
 _SHORTEST_ROOT = 3
-_NO_WORDS = PARITY_NO | ONE_NO | AVERSIONS
 _MEASURING = (
     NUMBERS.keys() | UNITS.keys() | CURRENCIES.keys() | MORE | LESS | {"dos", "least", "most"}
 )
@@ -298,7 +298,7 @@ def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
     pairs = [(a, b) for a in ours for b in _opposites(a) & theirs]
     pairs += [(a, b) for b in theirs for a in _opposites(b) & ours]
     return any(
-        _NO_WORDS.isdisjoint(pair) and not all(have_own_words(ours, theirs, *pair))
+        NEGATIONS.isdisjoint(pair) and not all(have_own_words(ours, theirs, *pair))
         for pair in pairs
     )
 

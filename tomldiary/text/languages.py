@@ -95,6 +95,8 @@ PARITY_NO = _of_languages("no", concord=False)
 """Negative words of which two in one text cancel out."""
 ONE_NO = _of_languages("no", concord=True) - PARITY_NO
 """Negative words of which any number is one negation."""
+NEGATIONS = PARITY_NO | ONE_NO | AVERSIONS
+"""Words that invert the meaning of a statement."""
 MORE = _of_languages("more")
 """Words for a lower bound of a number."""
 LESS = _of_languages("less")

@@ -19,7 +19,7 @@ from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
-from tomldiary.text.languages import AVERSIONS, ONE_NO, PARITY_NO
+from tomldiary.text.languages import NEGATIONS
 from tomldiary.text.visible import visible
 
 _logger = get_logger(__name__)
@@ -45,8 +45,6 @@ _EDGE_QUOTES = re.compile(
     r"(?<![^\s(])[\"']+(?=\w)|(?<=[^\W\d])[\"]+(?=[\s.,;:!)]|$)|(?<=[.,!])[\"]+(?=\s|$)"
 )
 _UNIT = re.compile(r"(?<=\d)\s*[^\W\d_]{1,3}\b(?:/[^\W\d_]{1,3}\b)?")
-NEGATIONS = PARITY_NO | ONE_NO | AVERSIONS
-"""Words that invert the meaning of a statement."""
 
 
 @cleared_on_forget

@@ -34,12 +34,13 @@ from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
 from tomldiary.storage.files import READING, FileSystem, FileToken, file_error
 from tomldiary.storage.local.forget_job import forget
-from tomldiary.storage.local.hidden import LOCK_TIMEOUT, HiddenFiles
+from tomldiary.storage.local.hidden import HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
 from tomldiary.storage.local.log import End, append_records, opens_window
 from tomldiary.storage.local.publish import Staging, check_parent, checked_kind, is_being_saved
 from tomldiary.storage.local.recovery import prune, repaired, settle
 from tomldiary.storage.local.session import OpenedUsers, Synced, is_settled
+from tomldiary.storage.locks import LOCK_TIMEOUT
 from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
 from tomldiary.toml.values import checked_count

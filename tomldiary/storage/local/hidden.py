@@ -14,6 +14,7 @@ from tomldiary.errors import BackendError
 from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.files import file_error
+from tomldiary.storage.local.layout import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.files import FileSystem, FileToken
 
-LOCK_TIMEOUT = 30.0
-"""The time limit for a user's lock, in seconds."""
 _OWNER = "# user: "
-_SUFFIX = ".toml"
 
 
 class HiddenFiles:
@@ -40,7 +38,7 @@ class HiddenFiles:
         self._root = root
 
     def _path(self, user: str, kind: str) -> Path:
-        return self._root / kind.removeprefix(".") / f"{encode_folder(user)}{_SUFFIX}"
+        return self._root / kind.removeprefix(".") / f"{encode_folder(user)}{SUFFIX}"
 
     def read(self, user: str, kind: str) -> tuple[str, FileToken | None]:
         """Return the text and the version; "" and None if there is no file, or a damaged one."""
@@ -68,7 +66,7 @@ class HiddenFiles:
         folder = self._root / kind.removeprefix(".")
         found: set[str] = set()
         for path in self._files.paths_in(folder):
-            if path.name.endswith(_SUFFIX) and not path.name.startswith("."):
+            if path.name.endswith(SUFFIX) and not path.name.startswith("."):
                 content = self._files.read_file(path)
                 owner = _parsed(content[0])[0] if content is not None else None
                 found |= {owner} if owner is not None else set()
