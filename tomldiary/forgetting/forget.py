@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.hand_edits import add_save
 from tomldiary.engine.transaction import block_changes
-from tomldiary.entries.kinds import CONVERSATIONS, entry_key, entry_kind, unread_tables
+from tomldiary.entries.kinds import CONVERSATIONS, entry_key, entry_kind, home_of, unread_tables
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
@@ -289,14 +289,10 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     removed = erased.removed & known.keys()
     if texts == erased.texts and all_records == erased.records and not removed:
         return Rewrite(selection.to_table(), epoch), ForgetReceipt()
-    entries = {(entry_kind(name).home(name), path) for name, path in erased.gone}
+    entries = {(home_of(name), path) for name, path in erased.gone}
     gone = len(entries)
     conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in entries)
-    changed = {
-        (entry_kind(name).home(name), path)
-        for name, paths in erased.changed.items()
-        for path in paths
-    }
+    changed = {(home_of(name), path) for name, paths in erased.changed.items() for path in paths}
     keys = tuple(sorted({entry_key(path, home) for home, path in entries | changed}))
     receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied, keys=keys)
     forget = Record(

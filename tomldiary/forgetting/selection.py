@@ -19,7 +19,7 @@ from unicodedata import normalize
 
 from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by
-from tomldiary.entries.kinds import entry_key, entry_kind
+from tomldiary.entries.kinds import entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.pending import place_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
@@ -141,7 +141,7 @@ class Selection:
             known = entry_kind(kind)
             if known.is_private:  # a held copy of the entry, which waits for a decision
                 document, copied = place_of(values)
-                if copied and entry_key(copied, entry_kind(document).home(document)) == self.key:
+                if copied and entry_key(copied, home_of(document)) == self.key:
                     return True
             # Entries derived from the selected one are covered, and so is the record that it was consolidated.
             marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kinds import entry_key, entry_kind
+from tomldiary.entries.kinds import entry_key, entry_kind, home_of
 from tomldiary.errors import InvalidTOML
 from tomldiary.history.record import SNAPSHOT, Record, envelope_of
 from tomldiary.history.timeline import Timeline
@@ -101,7 +101,7 @@ def entry_now(
         read: Returns a document.
     """
     home, path, record = place
-    names = [name for name in listed if entry_kind(name).home(name) == home]
+    names = [name for name in listed if home_of(name) == home]
     tables = (read(name).table(path) for name in names)
     after = next((table for table in tables if table is not None), None)
     return _change(user, end.epoch, record, home, path, None, _own(after))

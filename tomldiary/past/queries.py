@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import entry_data
-from tomldiary.entries.kinds import entry_key, entry_kind, path_of
+from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
 from tomldiary.history.record import SNAPSHOT, Record
@@ -225,7 +225,7 @@ class HistoryQueries:
         """Return whether the content of an entry comes from a hand edit that is not logged yet."""
         engine, user = self._past.engine, self._past.user_id
         for part in engine.kinds(user):
-            known = engine.load(user, part) if entry_kind(part).home(part) in names else None
+            known = engine.load(user, part) if home_of(part) in names else None
             if known is not None and known.logged is not None:
                 old, new = (each.table(path) or {} for each in (known.logged, known.document))
                 if entry_data(old) != entry_data(new) == entry_data(entry):
@@ -345,11 +345,11 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
     """Yield each entry that a record changed: its home, its path, and its fields before and after."""
     if record.type == SNAPSHOT:
         return
-    for kind in dict.fromkeys(_home(change.doc) for change in record.changes):
+    for kind in dict.fromkeys(home_of(change.doc) for change in record.changes):
         old: dict[Path, dict[str, Any]] = {}
         new: dict[Path, dict[str, Any]] = {}
         for change in record.changes:
-            if _home(change.doc) == kind:
+            if home_of(change.doc) == kind:
                 # A moved table is removed by one change and inserted by another, possibly in another part.
                 for text, found in ((change.old, old), (change.new, new)):
                     for path, entry in entry_kind(kind).tables(Document.parse(text)).items():
@@ -395,7 +395,7 @@ def differences(versions: Iterable[tuple[str, Document, Document]]) -> Differenc
     for name, before, after in versions:
         tables = entry_kind(name).tables
         for found, document in zip(
-            homes.setdefault(_home(name), ({}, {})), (before, after), strict=True
+            homes.setdefault(home_of(name), ({}, {})), (before, after), strict=True
         ):
             found.update(
                 {path: entry for path, entry in tables(document).items() if path not in found}
@@ -406,10 +406,6 @@ def differences(versions: Iterable[tuple[str, Document, Document]]) -> Differenc
         for path in dict.fromkeys([*old, *new])
         if not same_value(old.get(path), new.get(path))
     )
-
-
-def _home(document: str) -> str:
-    return entry_kind(document).home(document)
 
 
 def _is_between(record: Record, first: int | datetime | None, last: int | datetime | None) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.fields import sessions
-from tomldiary.entries.kinds import KINDS, entries_in, entry_kind, own_tables, own_values
+from tomldiary.entries.kinds import KINDS, entries_in, entry_kind, home_of, own_tables, own_values
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
@@ -355,7 +355,7 @@ def _put(
         EntryConflict: An entry exists with different content.
     """
     conflicts: list[str] = []
-    filled = {_home(kind) for kind, each in before.items() if _has_entries(each)}
+    filled = {home_of(kind) for kind, each in before.items() if _has_entries(each)}
     for kind, document in sorted(documents.items()):
         if entry_kind(kind).is_private:
             document = renumbered(tx, document, kind)  # noqa: PLW2901 - the same document
@@ -363,8 +363,8 @@ def _put(
             continue  # only their `_meta` would differ
         if before[kind].text and _numbered_like(before[kind], document).text == before[kind].text:
             continue  # only the number of the last transaction would differ
-        is_kept = tx.engine.lists_documents or kind == _home(kind)
-        if is_kept and (replace or _home(kind) not in filled):
+        is_kept = tx.engine.lists_documents or kind == home_of(kind)
+        if is_kept and (replace or home_of(kind) not in filled):
             tx.replace(kind, document)
         else:
             conflicts += _added(tx, kind, document)
@@ -388,10 +388,6 @@ def _numbered_like(one: Document, other: Document) -> Document:
     if "seq" in meta:
         edit.put(("_meta",), {**(other.table(("_meta",)) or {}), "seq": meta["seq"]})
     return edit.done()
-
-
-def _home(document: str) -> str:
-    return entry_kind(document).home(document)
 
 
 def _has_entries(document: Document) -> bool:

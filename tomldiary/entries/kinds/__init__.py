@@ -47,6 +47,11 @@ def entry_kind(document: str) -> EntryKind:
     return KINDS.get(name) or _Unregistered(name)
 
 
+def home_of(document: str) -> str:
+    """Return the document that represents all parts of the kind of a document, which is the first one."""
+    return entry_kind(document).home(document)
+
+
 def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem]:
     """Yield the problems of a document: unread roots, then those that its kind finds."""
     kind = entry_kind(name)
