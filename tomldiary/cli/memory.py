@@ -96,7 +96,7 @@ def user_to_change(
         diary = Diary(writable(path), agent=agent, max_prefs_per_category=limit)
     if given is None:
         document = diary.engine.entries(user, PREFERENCES.name)
-        schema = (document.table(("_meta",)) or {}).get("schema_name", diary.schema_name)
+        schema = document.meta.get("schema_name", diary.schema_name)
         if schema == diary.schema_name and set(stored_preferences(document)) <= {*diary.allowed}:
             return diary.user(user)
         given = _table_of(document)
@@ -128,7 +128,7 @@ def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseMo
     fields: dict[str, Any] = {
         name: (dict[str, PreferenceItem], {}) for name in names if not name.startswith("_")
     }
-    schema = str((document.table(("_meta",)) or {}).get("schema_name") or "Preferences")
+    schema = str(document.meta.get("schema_name") or "Preferences")
     with warnings.catch_warnings():
         # pydantic warns of a category with the name of one of its methods, which is harmless here.
         warnings.simplefilter("ignore")

@@ -65,7 +65,7 @@ class AncestorCoroutines:
             document = self.engine.kept("conversations", stored)
             entries = [(key, copied(dict(each))) for key, each in Conversations(document).entries()]
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
-            meta = document.table(("_meta",)) or MetaInfo(schema_name=self.engine.schema_name)
+            meta = document.meta or MetaInfo(schema_name=self.engine.schema_name)
             head = {} if skip_metadata else {"_meta": copied(dict(meta))}
             return {**head, **dict(entries[:limit])}
 

@@ -107,8 +107,7 @@ def _numbered(known: Known, seq: int) -> Known:
     if not known.is_merged or known.is_logged:
         return known
     edit = Edit(known.document)
-    meta = known.document.table(("_meta",)) or {}
-    edit.put(("_meta",), {**meta, "seq": seq})
+    edit.set_meta(seq=seq)
     return replace(known, document=edit.done())
 
 

@@ -424,10 +424,8 @@ def keep_removed_ids(name: str, edit: Edit, before: Document) -> None:
 
 
 def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
-    meta = edit.table(("_meta",)) or {}
-    changed = {**meta, "version": FORMAT_VERSION}
-    changed.setdefault("schema_name", schema_name)
-    edit.put(("_meta",), {**changed, "seq": seq})
+    named = edit.meta.get("schema_name", schema_name)
+    edit.set_meta(version=FORMAT_VERSION, schema_name=named, seq=seq)
 
 
 # The changes between two versions

@@ -378,7 +378,7 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
         entry_kind(name).keep_ids(edit, removed)
         if not edit.is_changed:
             continue
-        edit.put(("_meta",), {**(edit.table(("_meta",)) or {}), "seq": forget.seq})
+        edit.set_meta(seq=forget.seq)
         fresh = edit.done()
         forget.changes.extend(block_changes(name, document.blocks, fresh.blocks))
         forget.bases[name] = document.fingerprint

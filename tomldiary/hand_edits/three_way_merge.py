@@ -199,7 +199,7 @@ def base_of_save(
 
 def written_number(document: Document) -> object:
     """Return the transaction number in the `_meta` of a document."""
-    return (document.table((META,)) or {}).get("seq")
+    return document.meta.get("seq")
 
 
 def before_saves(timeline: Timeline, kind: str) -> Document:

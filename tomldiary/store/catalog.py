@@ -326,8 +326,7 @@ class Catalog:
         """Return the namespace that a document states, if it matches the document's name."""
         try:
             part = self._part(part_name(base, number))
-            meta = (part.document.table(("_meta",)) if part is not None else None) or {}
-            labels = meta.get("namespace")
+            labels = part.document.meta.get("namespace") if part is not None else None
             if not isinstance(labels, list):
                 return None
             found = tuple(str(label) for label in cast("list[Any]", labels))

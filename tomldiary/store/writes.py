@@ -235,7 +235,6 @@ class _Target:
         edit = self._edits.get(kind)
         if edit is None:
             edit = self._edits[kind] = self._tx.edit(kind)
-            meta = edit.table(("_meta",)) or {}
-            if "namespace" not in meta:
-                edit.put(("_meta",), {**meta, "namespace": list(self._namespace)})
+            if "namespace" not in edit.meta:
+                edit.set_meta(namespace=list(self._namespace))
         return edit

@@ -146,6 +146,11 @@ class Document:
         """Return the table at `path`, or None; it is not a copy."""
         return find_table(self.data, path)
 
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The table `_meta`; empty if there is none."""
+        return self.table((META,)) or {}
+
     def own_values(self, path: Path) -> Table | None:
         """Return the values of the table at `path` without inner tables that have headers."""
         found = find_table(self.data, path)
@@ -250,6 +255,15 @@ class ValueEdit:
     def table(self, path: Path) -> Mapping[str, Any] | None:
         """Return the table at `path` with the changes so far; it is not a copy."""
         return find_table(self._data, path)
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The table `_meta` with the changes so far; empty if there is none."""
+        return self.table((META,)) or {}
+
+    def set_meta(self, **values: Any) -> None:
+        """Set values of the table `_meta`; its other values stay."""
+        self.put((META,), {**self.meta, **values})
 
     def put(self, path: Path, data: Mapping[str, Any]) -> None:
         """Set the table at `path` to `data`.

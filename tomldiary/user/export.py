@@ -250,7 +250,7 @@ def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:
 
 def _is_at(document: Document | None, seq: int, result: str) -> bool:
     """Return whether a document is the result of a transaction, or newer."""
-    found = ((document or NOTHING).table(("_meta",)) or {}).get("seq", 0)
+    found = (document or NOTHING).meta.get("seq", 0)
     if isinstance(found, int) and found >= seq:
         return True
     # The `seq` of a hand edit is the number in the version that was edited, so compare the content.
@@ -311,8 +311,7 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
         while part_name(base, number) in found:
             number += 1
         edit = Edit(document)
-        meta = edit.table(("_meta",)) or {}
-        edit.put(("_meta",), {**meta, "namespace": list(fresh)})
+        edit.set_meta(namespace=list(fresh))
         found[part_name(base, number)] = edit.done()
     return found
 
@@ -320,7 +319,7 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
 def _labels(base: str, document: Document, user: str) -> Namespace | None:
     """Return the namespace of a document of items, from its name or else its content; None if unknown."""
     found = namespace_of(user, base)
-    told: Any = (document.table(("_meta",)) or {}).get("namespace")
+    told: Any = document.meta.get("namespace")
     if found is None and is_hashed(base) and isinstance(told, list):
         labels = tuple(map(str, cast("list[Any]", told)))
         try:
@@ -384,9 +383,9 @@ def _put(
 
 def _numbered_like(one: Document, other: Document) -> Document:
     """Return `other` with the transaction number of `one`."""
-    edit, meta = Edit(other), one.table(("_meta",)) or {}
-    if "seq" in meta:
-        edit.put(("_meta",), {**(other.table(("_meta",)) or {}), "seq": meta["seq"]})
+    edit = Edit(other)
+    if "seq" in one.meta:
+        edit.set_meta(seq=one.meta["seq"])
     return edit.done()
 
 
@@ -412,7 +411,7 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
             edit.restore(path, block.text, values, after=document.before(path))
         else:
             edit.put(path, values)
-    reserved: Any = (document.table(("_meta",)) or {}).get("next_ids")
+    reserved: Any = document.meta.get("next_ids")
     if isinstance(reserved, Mapping):  # ids that were assigned before the export are not reused
         known_ids = cast("Mapping[str, Any]", reserved).items()
         reserve_ids(edit, ((name, at - 1) for name, at in known_ids if isinstance(at, int)))

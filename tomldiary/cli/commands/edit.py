@@ -175,9 +175,8 @@ def _numbered(engine: Engine, user: str, document: str) -> str | None:
     last = engine.index(user).of(document)
     with suppress(DocumentError):
         edit = Edit(Document.parse(stored.text))
-        meta = edit.table(("_meta",)) or {}
-        if "seq" in meta and last is not None and last.result == edit.done().fingerprint:
-            edit.put(("_meta",), {**meta, "seq": last.seq})
+        if "seq" in edit.meta and last is not None and last.result == edit.done().fingerprint:
+            edit.set_meta(seq=last.seq)
             return edit.done().text
     return stored.text
 

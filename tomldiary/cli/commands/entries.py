@@ -175,7 +175,7 @@ def _check_category(document: Document, category: str) -> None:
         UnknownCategory: Neither the document nor the built-in table, if the document uses it, has this category.
     """
     known = stored_preferences(document)
-    schema = (document.table(("_meta",)) or {}).get("schema_name", DefaultPrefTable.__name__)
+    schema = document.meta.get("schema_name", DefaultPrefTable.__name__)
     tables = [*categories(DefaultPrefTable)] if schema == DefaultPrefTable.__name__ else []
     if category not in known and category not in tables:
         raise UnknownCategory(category, list(dict.fromkeys([*known, *tables])))

@@ -94,7 +94,7 @@ class PreferenceKind(EntryKind):
         return {category: count for category, count in counts.items() if count}
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        if (document.table(("_meta",)) or {}).get("schema_name") == rules.schema_name:
+        if document.meta.get("schema_name") == rules.schema_name:
             for head in ((self.name,), ()):
                 known = rules.allowed if head else ["_meta", self.name, *rules.allowed]
                 for category, _ in tables_at(document, *head):

@@ -282,7 +282,7 @@ def _last_header(data: bytes) -> int:
 def named_transaction(text: str) -> int:
     """Return the number of the transaction that a document names as its last one; 0 if it names none."""
     try:
-        named = (Document.parse(text).table(("_meta",)) or {}).get("seq")
+        named = Document.parse(text).meta.get("seq")
     except DocumentError:
         line = _NAMED.search(text)
         named = int(line[1]) if line is not None else None
