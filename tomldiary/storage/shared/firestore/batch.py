@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -63,9 +62,7 @@ class Batch:
             for part in _parts(text):
                 names.append(uuid4().hex)
                 target = place.collection(PARTS).document(names[-1])
-                self._connection.run(
-                    partial(target.create, {"content": part}, **self._connection.once)
-                )
+                self._connection.call(target.create, {"content": part})
                 self._written.append(target)
             text = ""
         else:
@@ -89,7 +86,7 @@ class Batch:
 
     def flush(self) -> None:
         """Commit the writes so far; they must be of new documents, which are not read before the end of the step."""
-        self._connection.run(partial(self._batch.commit, **self._connection.once))
+        self._connection.call(self._batch.commit)
         self._written += self._places
         self._batch, self._places, self._size = self._connection.client.batch(), [], 0
 
@@ -99,8 +96,7 @@ class Batch:
         Raises:
             Refused: A document has another version than expected.
         """
-        once = self._connection.once
-        done = self._connection.run(lambda: self._batch.commit(**once), is_conditional=True)
+        done = self._connection.call(self._batch.commit, is_conditional=True)
         return {
             place.path: each.update_time for place, each in zip(self._places, done, strict=True)
         }
@@ -111,7 +107,7 @@ class Batch:
             batch = self._connection.client.batch()
             for place in self._written[start : start + MOST_DELETES]:
                 batch.delete(place)
-            self._connection.run(partial(batch.commit, **self._connection.once))
+            self._connection.call(batch.commit)
 
 
 def _parts(text: str) -> Iterator[str]:

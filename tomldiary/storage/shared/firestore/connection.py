@@ -14,7 +14,7 @@ from tomldiary.storage.shared.database import DatabaseLost, address, check_optio
 from tomldiary.toml.values import checked_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 R = TypeVar("R")
 HEAD = "_tomldiary"
@@ -150,6 +150,14 @@ class Connection:
             raise BackendError(
                 f"{self}: Firestore refused ({reason}). Check the project and the path of the address."
             ) from error
+
+    def call(self, function: Callable[..., R], *args: Any, is_conditional: bool = False) -> R:
+        """Call a function of the client once, with the time limit; see `run`."""
+        return self.run(partial(function, *args, **self.once), is_conditional=is_conditional)
+
+    def listed(self, function: Callable[..., Iterable[Any]], *args: Any) -> list[Any]:
+        """Return all results of a function of the client that reads them one by one; see `run`."""
+        return self.run(lambda: list(function(*args, **self.once)))
 
     def user(self, user: str) -> Any:
         """Return the collection of a user's documents."""

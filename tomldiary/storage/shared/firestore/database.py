@@ -25,7 +25,6 @@ import random
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -52,7 +51,7 @@ from tomldiary.storage.shared.firestore.connection import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.storage.protocol import Token
 
@@ -107,7 +106,7 @@ class FirestoreDatabase:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._run, self._once = connection.run, connection.once
+        self._listed = connection.listed
 
     def __str__(self) -> str:
         return str(self.connection)
@@ -119,7 +118,7 @@ class FirestoreDatabase:
         fields = [*_HEAD_FIELDS, PARTS, *(["content"] if kinds else [])]
         query = self.connection.user(user).select(fields)
         head, is_long = FirestoreHead(), False
-        for each in self._run(lambda: list(query.stream(**self._once))):
+        for each in self._listed(query.stream):
             if each.id == HEAD:
                 with parsing(self, user):
                     head.take(each)
@@ -138,7 +137,7 @@ class FirestoreDatabase:
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
         places = {self.connection.document(user, kind): kind for kind in kinds}
-        found = self._run(lambda: list(self.connection.client.get_all(list(places), **self._once)))
+        found = self._listed(self.connection.client.get_all, list(places))
         return {
             places[each.reference]: (self._text(each, "content"), each.update_time)
             for each in found
@@ -154,11 +153,7 @@ class FirestoreDatabase:
             # Another program may store anything; these words are no TOML, so an error names the document.
             return text if isinstance(text, str) else f"the field {field} is not a text"
         parts = snapshot.reference.collection(PARTS)
-        found = self._run(
-            lambda: list(
-                self.connection.client.get_all([parts.document(n) for n in names], **self._once)
-            )
-        )
+        found = self._listed(self.connection.client.get_all, [*map(parts.document, names)])
         texts = {each.id: each.get("content") for each in found if each.exists}
         if len(texts) < len(names):
             raise DatabaseLost("a document was replaced while it was read")
@@ -166,7 +161,7 @@ class FirestoreDatabase:
 
     def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
         """Return at most `limit` history records with lower sequence numbers, newest first."""
-        snapshot = self._run(lambda: self.connection.head(user).get(**self._once))
+        snapshot = self.connection.call(self.connection.head(user).get)
         if not snapshot.exists:
             return []
         head = FirestoreHead()
@@ -184,13 +179,13 @@ class FirestoreDatabase:
             .end_at({"seq": head.first})
             .limit(limit)
         )
-        found = self._run(lambda: list(query.stream(**self._once)))
+        found = self._listed(query.stream)
         return [(each.get("seq"), self._text(each, "record")) for each in found]
 
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents, in pages of the client library."""
         left_out = {*self._hidden(), HEAD}
-        for each in self._run(lambda: list(self.connection.base.collections(**self._once))):
+        for each in self._listed(self.connection.base.collections):
             if each.id not in left_out:
                 yield user_of(each.id)
 
@@ -212,8 +207,7 @@ class FirestoreDatabase:
         seen: set[str] = set()
         for start in range(0, len(places), _MOST_READS):
             page = places[start : start + _MOST_READS]
-            get_all = partial(self.connection.client.get_all, page, field_paths=[PARTS])
-            found = self._run(lambda read=get_all: list(read(**self._once)))
+            found = self._listed(self.connection.client.get_all, page, [PARTS])
             seen.update(each.reference.parent.id for each in found if each.exists)
         return {*names} - seen
 
@@ -226,7 +220,7 @@ class FirestoreDatabase:
 
         chosen = FieldFilter(name, operator, value)
         query = self.connection.base.collection(HEAD).where(filter=chosen).select([])
-        return self._run(lambda: list(query.stream(**self._once)))
+        return self._listed(query.stream)
 
     # Writing
 
@@ -305,7 +299,7 @@ class FirestoreDatabase:
 
         place, change = self.connection.head(user), {"revision": Increment(1)}
         with contextlib.suppress(Refused):  # there is no such user
-            self._run(partial(place.update, change, **self._once), is_conditional=True)
+            self.connection.call(place.update, change, is_conditional=True)
 
     def check_writes(self) -> None:
         """Do nothing: Firestore has no replicas that take reads only."""
@@ -332,9 +326,8 @@ def clear_trash(connection: Connection, user: str, head: FirestoreHead) -> bool:
         _delete_replaced(connection, user, head, entry)
     place = connection.head(user)
     option = connection.client.write_option(last_update_time=head.time)
-    emptied = partial(place.update, {"trash": []}, option=option, **connection.once)
     try:
-        done = connection.run(emptied, is_conditional=True)
+        done = connection.call(place.update, {"trash": []}, option, is_conditional=True)
     except Refused:
         return False
     head.trash, head.time = [], done.update_time
@@ -355,16 +348,13 @@ def _delete_replaced(connection: Connection, user: str, head: FirestoreHead, ent
     name, _, part = entry.rpartition("/")
     if part not in head.parts.get(name, ()):
         target = connection.user(user).document(name).collection(PARTS).document(part)
-        connection.run(partial(target.delete, **connection.once))
+        connection.call(target.delete)
 
 
 def _delete_left(connection: Connection, user: str, head: FirestoreHead) -> None:
     """Delete earlier histories, and the parts of documents and of these histories that no document names."""
-
-    def listed(found: Callable[..., Iterable[Any]]) -> list[Any]:
-        return connection.run(lambda: list(found(**connection.once)))
-
     # The lists contain the documents that do not exist and have parts.
+    listed = connection.listed
     places, left = listed(connection.user(user).list_documents), list[Any]()
     for history in listed(connection.head(user).collections):
         if history.id != f"{HISTORY}{head.generation}":
@@ -376,19 +366,19 @@ def _delete_left(connection: Connection, user: str, head: FirestoreHead) -> None
     for each in left:
         # One that is newer than the head belongs to a later step.
         if each.create_time <= head.time:
-            connection.run(partial(each.reference.delete, **connection.once))
+            connection.call(each.reference.delete)
 
 
 def _delete_all(connection: Connection, query: Any) -> None:
     """Delete the history records that a query finds, and their parts."""
     query = query.limit(MOST_DELETES).select([PARTS])
-    while found := connection.run(lambda: list(query.stream(**connection.once))):
+    while found := connection.listed(query.stream):
         batch = connection.client.batch()
         for each in found:
             for part in each.to_dict().get(PARTS) or ():
                 batch.delete(each.reference.collection(PARTS).document(part))
             batch.delete(each.reference)
-        connection.run(lambda b=batch: b.commit(**connection.once))
+        connection.call(batch.commit)
 
 
 class FirestoreBackend(SharedBackend):
