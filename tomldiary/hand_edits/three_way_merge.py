@@ -22,7 +22,7 @@ from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import META, Document, Path, Table
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block
-from tomldiary.toml.values import render_path, same_value
+from tomldiary.toml.values import changed_keys, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,10 +144,7 @@ def _take(
 
 def _changed_tables(kind: str, base: Document, ours: Document) -> list[Path]:
     """Return the tables that differ, in the order of the documents."""
-    before, after = own_tables(kind, base), own_tables(kind, ours)
-    return [
-        path for path in {**before, **after} if not same_value(before.get(path), after.get(path))
-    ]
+    return changed_keys(own_tables(kind, base), own_tables(kind, ours))
 
 
 def _kept_by_us(ours: dict[str, Any], theirs: dict[str, Any] | None) -> dict[str, Any]:

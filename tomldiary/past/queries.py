@@ -19,7 +19,13 @@ from tomldiary.past.retention import Retention
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_count, checked_flag, checked_text, render_path, same_value
+from tomldiary.toml.values import (
+    changed_keys,
+    checked_count,
+    checked_flag,
+    checked_text,
+    render_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -354,9 +360,8 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
                 for text, found in ((change.old, old), (change.new, new)):
                     for path, entry in entry_kind(kind).tables(Document.parse(text)).items():
                         found[path] = {**found.get(path, {}), **entry}
-        for path in dict.fromkeys([*old, *new]):
-            if not same_value(old.get(path), new.get(path)):
-                yield kind, path, old.get(path), new.get(path)
+        for path in changed_keys(old, new):
+            yield kind, path, old.get(path), new.get(path)
 
 
 class Made(NamedTuple):
@@ -403,8 +408,7 @@ def differences(versions: Iterable[tuple[str, Document, Document]]) -> Differenc
     return Differences(
         Difference(entry_key(path, home), old.get(path), new.get(path))
         for home, (old, new) in homes.items()
-        for path in dict.fromkeys([*old, *new])
-        if not same_value(old.get(path), new.get(path))
+        for path in changed_keys(old, new)
     )
 
 

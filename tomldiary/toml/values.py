@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 from math import isnan
 from numbers import Integral
 from sys import float_info, maxsize
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tomldiary.errors import InvalidValue, printed, wrong_type
 from tomldiary.toml.parse import MAX_DEPTH
@@ -21,6 +21,7 @@ from tomldiary.toml.parse import MAX_DEPTH
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+K = TypeVar("K")
 When = datetime | date | str
 """A time or a date, also as ISO 8601 text. A time without a zone is in UTC."""
 NULL_FIELD = "_null"
@@ -424,6 +425,11 @@ def same_value(left: Any, right: Any) -> bool:
 
 def _same_items(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(map(same_value, left, right))
+
+
+def changed_keys(old: Mapping[K, Any], new: Mapping[K, Any]) -> list[K]:
+    """Return the keys whose values differ, first those of `old`; a missing value is None."""
+    return [key for key in {**old, **new} if not same_value(old.get(key), new.get(key))]
 
 
 def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:

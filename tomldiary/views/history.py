@@ -9,7 +9,7 @@ from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import DiaryError
 from tomldiary.past.queries import MOST_CHANGES
 from tomldiary.text.visible import one_line
-from tomldiary.toml.values import render_key, render_value, same_value
+from tomldiary.toml.values import changed_keys, render_key, render_value
 from tomldiary.views.sheet import (
     Badge,
     Cell,
@@ -48,14 +48,9 @@ def verb_of(before: _Fields | None, after: _Fields | None) -> str:
         return "added"
     if after is None:
         return "removed"
-    if any(not name.startswith(_BOOKKEEPING) for name in _changed(before, after)):
+    if any(not name.startswith(_BOOKKEEPING) for name in changed_keys(before, after)):
         return "changed"
     return "confirmed" if before.get("_count") != after.get("_count") else "used"
-
-
-def _changed(before: _Fields, after: _Fields) -> list[str]:
-    names = dict.fromkeys([*before, *after])
-    return [name for name in names if not same_value(before.get(name), after.get(name))]
 
 
 def text_of(key: str, entry: Mapping[str, Any] | None) -> str:
@@ -99,7 +94,7 @@ def _values_text(one: HistoryEntry | Difference | PendingChange) -> Cell:
         return Change(old, new) if old or new else quiet("(no text)")
     if _kind_of(one.key).is_private:
         before, after = _pending_fields(before), _pending_fields(after)
-    names = _changed(before, after)
+    names = changed_keys(before, after)
     cells: list[Cell] = [
         Change(_shown(before, name), _shown(after, name), "" if name == "text" else name)
         for name in names

@@ -50,7 +50,14 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.past.queries import table_changes
 from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_names, checked_text, decode_nulls, same_value, timestamp
+from tomldiary.toml.values import (
+    changed_keys,
+    checked_names,
+    checked_text,
+    decode_nulls,
+    same_value,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -205,9 +212,7 @@ def _keep(
     old, new = kind.tables(before), kind.tables(edit.done())
     based_on = next_sequence(tx.engine.backend.last_record(tx.user)) - 1
     now = timestamp()
-    paths = [
-        path for path in dict.fromkeys([*old, *new]) if not same_value(old.get(path), new.get(path))
-    ]
+    paths = changed_keys(old, new)
     if any(tx.document(document).table(path) is not None for path in paths):
         based_on += _log_hand_edit(tx, document)
     for path in paths:
