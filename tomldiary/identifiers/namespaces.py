@@ -81,18 +81,13 @@ def _encoded(label: str) -> str:
 
 def namespace_of(user: str, document: str) -> Namespace | None:
     """Return the namespace of a document by its name; None if the name does not contain it."""
-    name = document.removeprefix(ROOT)
+    parts = document.removeprefix(ROOT).split("/")
+    if user != SHARED and _OWNER not in parts:
+        parts = [_OWNER, *parts]
+    elif parts[0] == _OWNER and len(parts) > 1:
+        del parts[0]  # no label is the owner
     try:
-        if user == SHARED:
-            found = tuple(map(_decoded, name.split("/")))
-        elif name == _OWNER:
-            found = (user,)
-        elif name.startswith(f"{_OWNER}/"):
-            found = tuple(map(_decoded, name.split("/")[1:]))
-        elif _OWNER in name.split("/"):
-            found = tuple(user if part == _OWNER else _decoded(part) for part in name.split("/"))
-        else:
-            found = (user, *map(_decoded, name.split("/")))
+        found = tuple(user if part == _OWNER else _decoded(part) for part in parts)
         return found if document_of(user, found) == document else None
     except (UnicodeDecodeError, InvalidValue):
         return None
