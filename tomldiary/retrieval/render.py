@@ -38,16 +38,12 @@ _FRAMED = re.compile(
 
 def rendered(line: EntryLine) -> str:
     """Return an entry as one escaped line, or a long entry as escaped lines below its title."""
-    if line.is_long:
-        return block_fact(line.title, line.text)
+    title = escape_for_model(line.title)
+    if line.is_long:  # indented, so that no line looks like a fact
+        lines = (escape_for_model(each) for each in line.text.split("\n"))
+        return "\n".join([f"{title}:", *(f"  {each}" for each in lines if each)])
     note = f" {escape_for_model(line.note)}" if line.note else ""
-    return f"{escape_for_model(line.title)}: {escape_for_model(line.text)}{note}"
-
-
-def block_fact(name: str, text: str) -> str:
-    """Return a block as escaped lines, indented below its name so that no line looks like a fact."""
-    lines = [f"  {line}" for part in text.split("\n") if (line := escape_for_model(part))]
-    return "\n".join([f"{escape_for_model(name)}:", *lines])
+    return f"{title}: {escape_for_model(line.text)}{note}"
 
 
 def count_tokens(text: str) -> int:

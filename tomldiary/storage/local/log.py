@@ -83,12 +83,6 @@ def _place(path: Path) -> tuple[str, int]:
     return month, int(number)
 
 
-def newest_segment(files: FileSystem, folder: Path) -> Path | None:
-    """Return the segment that receives new records, or None if there is no history yet."""
-    found = segments(files, folder)
-    return found[-1] if found else None
-
-
 def new_segment(folder: Path, newest: Path | None, month: str) -> Path:
     """Return the path of the segment after `newest`, in a month such as "2026-11"."""
     # The order of segments must not change if the clock is set back.

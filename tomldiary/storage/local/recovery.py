@@ -39,13 +39,13 @@ from tomldiary.history.record import (
     next_sequence,
     parse_record,
     results_of,
+    sequence_of,
 )
 from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import PRIVATE, file_error
 from tomldiary.storage.local.displaced_edit import history_of
 from tomldiary.storage.local.log import (
-    newest_segment,
     opens_window,
     read_records,
     segments,
@@ -84,9 +84,8 @@ def window(env: Environment, folder: Path) -> Iterator[str]:
     """Yield the records of the last window, newest first; their documents may not be on disk."""
     last = 0
     for text in read_records(env.files, folder / "history"):
-        try:
-            seq = next_sequence(text) - 1
-        except InvalidTOML:
+        seq = sequence_of(text)
+        if not seq:
             continue  # damaged: the callers that need this record report it
         last = last or seq
         if opens_window(seq, last, env.checkpoint_interval):
@@ -295,8 +294,8 @@ def repaired(env: Environment, folder: Path, kind: str, data: bytes, token: File
 
 def _copied_at(files: FileSystem, folder: Path, records: list[Record]) -> float:
     """Return when history was copied here by a program that does not keep file times; 0.0 if it was not."""
-    newest = newest_segment(files, folder / "history")
-    token = files.token(newest) if newest is not None else None
+    paths = segments(files, folder / "history")
+    token = files.token(paths[-1]) if paths else None
     if token is None or not records or not _is_written_later(token, records[0], 0.0):
         return 0.0
     return token[0] / 1e9
@@ -425,8 +424,8 @@ def _logged(files: FileSystem, folder: Path) -> set[str]:
     """Return the fingerprints of all versions in history."""
     found: set[str] = set()
     for text in read_records(files, folder / "history"):
-        try:
+        with suppress(
+            InvalidTOML
+        ):  # one damaged record must not prevent the user from being opened
             found.update(parse_record(text).results.values())
-        except InvalidTOML:
-            continue  # one damaged record must not prevent the user from being opened
     return found
