@@ -426,7 +426,7 @@ def test_a_refusal_of_firestore_names_the_remedy(error, reason):
 
     backend = engine.backend()
     with pytest.raises(BackendError) as caught:
-        run_in(backend, refuse)  # the emulator refuses no request
+        backend.database.connection.run(refuse)  # the emulator refuses no request
     assert reason in str(caught.value)
     assert "secret" not in str(caught.value)
     backend.close()

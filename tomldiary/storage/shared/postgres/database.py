@@ -183,10 +183,6 @@ class PostgresDatabase:
             self._composed[text] = found
         return found
 
-    def _table(self, name: str) -> str:
-        quoted = self._schema.replace('"', '""')
-        return f'"{quoted}".{name}'
-
     def _rows(self, text: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         return self._run(lambda connection: connection.execute(self._sql(text), values).fetchall())
 
@@ -320,19 +316,16 @@ class PostgresDatabase:
         # A role without CREATE on the database may still create tables in an existing schema.
         if connection.execute(statements.HAS_SCHEMA, [self._schema]).fetchone() is None:
             connection.execute(self._sql(statements.CREATE_SCHEMA))
-            self._warn_of_role(connection.info.user)
+            if connection.info.user == self._schema:
+                tell(
+                    _logger,
+                    f"{self}: the schema {self._schema!r} has the name of the role, so other programs of this role look"
+                    " up and create tables there, before `public`. Use another role, or add ?schema=… to the address.",
+                )
         connection.execute(self._sql(statements.CREATE))
         if connection.execute(statements.HAS_LZ4).fetchone() is not None:
             connection.execute(self._sql(statements.USE_LZ4))
         connection.execute(self._sql(statements.SET_VERSION), [_VERSION])
-
-    def _warn_of_role(self, role: str) -> None:
-        if role == self._schema:
-            tell(
-                _logger,
-                f"{self}: the schema {role!r} has the name of the role, so other programs of this role look up and"
-                " create tables there, before `public`. Use another role, or add ?schema=… to the address.",
-            )
 
     # Reading
 
@@ -445,7 +438,7 @@ class PostgresDatabase:
                 raise DatabaseLost(
                     "a connection pooler loses notices; watch needs the server's own address"
                 )
-            trigger = [self._table("users"), channel]
+            trigger = [sql.Identifier(self._schema, "users").as_string(None), channel]
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
                 if connection.execute(statements.IS_WATCHED, trigger).fetchone() is None:
