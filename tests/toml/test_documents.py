@@ -601,3 +601,11 @@ loose = 1
 [preferences."a b"]
 """
     assert Document.parse(text).line_of(where) == line
+
+
+def test_a_text_that_ends_in_a_heading_is_removed_with_its_own_lines():
+    edit = Edit(Document.parse("[_meta]\nseq = 1\n"))
+    edit.put(("blocks", "notes"), {"text": "plans\n\n# travel"})
+    edit.put(("blocks", "persona"), {"text": "calm"})
+    edit.delete(("blocks", "notes"))
+    assert edit.done().text == '[_meta]\nseq = 1\n\n[blocks.persona]\ntext = "calm"\n'

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.errors import InvalidTOML, InvalidValue
 from tomldiary.toml.document import find_table
 from tomldiary.toml.lexer import Block
-from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.parse import TOKEN, parse_toml
 from tomldiary.toml.values import render_block, render_path, render_value, same_value
 
 if TYPE_CHECKING:
@@ -34,11 +34,17 @@ def split_tail(text: str) -> tuple[str, str]:
     end = len(lines)
     while end > 0 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
+    if _QUOTES.search("\n".join(lines[end:])):
+        # A multi-line string may end in lines that look like comments.
+        ends = [
+            each.end() for each in TOKEN.finditer(text) if each[0][0] != "#" and each[0].strip()
+        ]
+        end = text.count("\n", 0, ends[-1]) + 1 if ends else 0
     # Comments directly below the last line belong to the table.
     while end < len(lines) and lines[end].strip():
         end += 1
-    if end == len(lines) or _QUOTES.search("\n".join(lines[end:])):
-        return text, ""  # a multi-line string may end in lines that look like comments
+    if end == len(lines):
+        return text, ""
     body = "".join(f"{line}\n" for line in lines[:end])
     tail = "\n".join(lines[end:])
     return body, tail
@@ -50,6 +56,8 @@ def keep_comments(before: Block, removed: Block) -> Block:
     kept, gap = split_tail(before.text)
     if gap.strip():
         tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
+    elif not before.text and not tail.strip():
+        tail = ""  # no document begins with a blank line
     return Block(before.path, kept + tail, before.is_array)
 
 
