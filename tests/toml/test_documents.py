@@ -609,3 +609,12 @@ def test_a_text_that_ends_in_a_heading_is_removed_with_its_own_lines():
     edit.put(("blocks", "persona"), {"text": "calm"})
     edit.delete(("blocks", "notes"))
     assert edit.done().text == '[_meta]\nseq = 1\n\n[blocks.persona]\ntext = "calm"\n'
+
+
+def test_a_table_is_added_beside_one_with_a_header_below_dotted_keys():
+    edit = Edit(Document.parse('p.likes.a.text = "x"\n\n[p.likes.b]\ntext = "y"\n'))
+    edit.put(("p", "goals", "c"), {"text": "z"})
+    edit.delete(("p", "likes", "a"))
+    edit.put(("p", "likes", "d"), {"text": "n"})
+    document = edit.done()
+    assert parse_toml(document.text) == document.data

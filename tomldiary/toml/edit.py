@@ -226,7 +226,7 @@ class Edit(ValueEdit):
         holder = self._holder(path[:-1])
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)
-        if rest[0] in inner:
+        if rest[0] in inner and not self._has_siblings(path, rest, inner):
             # The parent is written inline, so a header would define it twice.
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
@@ -386,6 +386,16 @@ class Edit(ValueEdit):
     def _has_header(self, path: Path) -> bool:
         """Return whether the table or list at `path`, or a table below it, has a header."""
         return path in self._index or path in self._parents
+
+    def _has_siblings(self, path: Path, rest: Path, inner: Table) -> bool:
+        """Return whether a table above `path` has headers below it, and no value in its block, `inner`.
+
+        `rest` is the path in that block. Such a table accepts further headers.
+        """
+        return any(
+            self._has_header(path[:-end]) and find_table(inner, rest[:-end]) is None
+            for end in range(1, len(rest))
+        )
 
     def _own_values(self, block: Block) -> Table:
         """Return the values that are written in `block`, without those of inner tables that have headers."""
