@@ -14,8 +14,8 @@ from tomldiary.entries.kinds import entry_kind, entry_path
 from tomldiary.errors import DocumentError, InvalidValue
 from tomldiary.forgetting.selection import Selection, content
 from tomldiary.history.timeline import EMPTY, redo, undo
-from tomldiary.toml.block_edit import edit_block, keep_comments, split_tail
-from tomldiary.toml.document import Path, digest, find_table
+from tomldiary.toml.block_edit import edit_block
+from tomldiary.toml.document import Path, digest, find_table, keep_comments, split_tail
 from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value

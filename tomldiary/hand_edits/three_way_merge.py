@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.kinds import entry_path, own_tables, own_values
 from tomldiary.errors import DocumentError
 from tomldiary.history.timeline import EMPTY, Timeline, redo
-from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import META, Document, Path, Table
+from tomldiary.toml.document import META, Document, Path, Table, split_tail
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import changed_keys, render_path, same_value

@@ -11,8 +11,7 @@ from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
 from tomldiary.runtime.views import Viewed, counted
-from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import Document, Path
+from tomldiary.toml.document import Document, Path, split_tail
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, same_value
 

@@ -12,53 +12,15 @@ from operator import getitem
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidTOML, InvalidValue
-from tomldiary.toml.document import find_table
+from tomldiary.toml.document import find_table, rendered_again, split_tail
 from tomldiary.toml.lexer import Block
-from tomldiary.toml.parse import TOKEN, parse_toml
-from tomldiary.toml.values import render_block, render_path, render_value, same_value
+from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.values import render_path, render_value, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_QUOTES = re.compile("\"\"\"|'''")
 _BARE = re.compile(r"(?<!\r)\n")
-
-
-def split_tail(text: str) -> tuple[str, str]:
-    """Split a block into its body and its tail.
-
-    The tail has the blank lines at the end, and comments that a blank line separates from the table's last line.
-    They belong to no entry, so they stay when the entry is deleted.
-    """
-    lines = text.split("\n")
-    end = len(lines)
-    while end > 0 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-        end -= 1
-    if _QUOTES.search("\n".join(lines[end:])):
-        # A multi-line string may end in lines that look like comments.
-        ends = [
-            each.end() for each in TOKEN.finditer(text) if each[0][0] != "#" and each[0].strip()
-        ]
-        end = text.count("\n", 0, ends[-1]) + 1 if ends else 0
-    # Comments directly below the last line belong to the table.
-    while end < len(lines) and lines[end].strip():
-        end += 1
-    if end == len(lines):
-        return text, ""
-    body = "".join(f"{line}\n" for line in lines[:end])
-    tail = "\n".join(lines[end:])
-    return body, tail
-
-
-def keep_comments(before: Block, removed: Block) -> Block:
-    """Return the block before a removed one, with those comments of the removed one that belong to no table."""
-    tail = split_tail(removed.text)[1]
-    kept, gap = split_tail(before.text)
-    if gap.strip():
-        tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
-    elif not before.text and not tail.strip():
-        tail = ""  # no document begins with a blank line
-    return Block(before.path, kept + tail, before.is_array)
 
 
 def edit_block(
@@ -73,11 +35,9 @@ def edit_block(
         InvalidValue: The block cannot be changed without other changes.
     """
     path, text = block.path, block.text
-    body, tail = split_tail(text)
-    written = render_block(path, old, newline=newline)
-    lead = body.removesuffix(written)
-    if path and body.endswith(written) and lead[-1:] in {"", "\n"}:
-        return Block(path, f"{lead}{render_block(path, new, newline=newline)}{tail}")
+    rendered = rendered_again(block, old, new, newline)
+    if rendered is not None:
+        return rendered
     edited = _edit_tree(text, path, old, new, newline)
     if _proved(edited, path, new):
         return Block(path, edited)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
-from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.parse import TOKEN, parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ Path = tuple[str, ...]
 META = "_meta"
 """The table of a document that is no entry."""
 _DIGITS = 32
+_QUOTES = re.compile("\"\"\"|'''")
 
 
 def fingerprint(data: bytes) -> str:
@@ -218,6 +219,64 @@ class Document:
         known = {block.text: block for block in other.blocks}
         blocks = [known.get(block.text, block) for block in self.blocks]
         return Document(blocks, self.data, self._text)
+
+
+def split_tail(text: str) -> tuple[str, str]:
+    """Split a block into its body and its tail.
+
+    The tail has the blank lines at the end, and comments that a blank line separates from the table's last line.
+    They belong to no entry, so they stay when the entry is deleted.
+    """
+    lines = text.split("\n")
+    end = len(lines)
+    while end > 0 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+        end -= 1
+    if _QUOTES.search("\n".join(lines[end:])):
+        # A multi-line string may end in lines that look like comments.
+        ends = [
+            each.end() for each in TOKEN.finditer(text) if each[0][0] != "#" and each[0].strip()
+        ]
+        end = text.count("\n", 0, ends[-1]) + 1 if ends else 0
+    # Comments directly below the last line belong to the table.
+    while end < len(lines) and lines[end].strip():
+        end += 1
+    if end == len(lines):
+        return text, ""
+    body = "".join(f"{line}\n" for line in lines[:end])
+    tail = "\n".join(lines[end:])
+    return body, tail
+
+
+def keep_comments(before: Block, removed: Block) -> Block:
+    """Return the block before a removed one, with those comments of the removed one that belong to no table."""
+    tail = split_tail(removed.text)[1]
+    kept, gap = split_tail(before.text)
+    if gap.strip():
+        tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
+    elif not before.text and not tail.strip():
+        tail = ""  # no document begins with a blank line
+    return Block(before.path, kept + tail, before.is_array)
+
+
+def frame_of(block: Block, values: Mapping[str, Any], newline: str) -> tuple[str, str] | None:
+    """Return the text before and after the table of a block; None if the table differs from what `render_block` writes."""
+    body, tail = split_tail(block.text)
+    written = render_block(block.path, values, newline=newline)
+    lead = body.removesuffix(written)
+    is_rendered = block.path and body.endswith(written) and lead[-1:] in {"", "\n"}
+    return (lead, tail) if is_rendered else None
+
+
+def rendered_again(
+    block: Block, old: Mapping[str, Any], new: Mapping[str, Any], newline: str
+) -> Block | None:
+    """Return a block with other values of its table; None if the table differs from what `render_block` writes."""
+    frame = frame_of(block, old, newline)
+    if frame is None:
+        return None
+    return Block(
+        block.path, f"{frame[0]}{render_block(block.path, new, newline=newline)}{frame[1]}"
+    )
 
 
 def above(block: Block) -> list[Path]:

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.toml.block_edit import edit_block, keep_comments, split_tail
-from tomldiary.toml.document import META, Document, Path, Table, ValueEdit, above, find_table
+from tomldiary.toml.block_edit import edit_block
+from tomldiary.toml.document import (
+    META,
+    Document,
+    Path,
+    Table,
+    ValueEdit,
+    above,
+    find_table,
+    frame_of,
+    keep_comments,
+    rendered_again,
+    split_tail,
+)
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -327,7 +339,8 @@ class Edit(ValueEdit):
 
     def _rewrite(self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Replace the values that are written in a block."""
-        self._swap(block, edit_block(block, old, new, newline=self.newline))
+        rendered = rendered_again(block, old, new, self.newline)
+        self._swap(block, rendered or edit_block(block, old, new, newline=self.newline))
 
     def _drop(self, path: Path) -> None:
         """Remove the table or the array of tables at `path`, with all tables below it."""
@@ -401,10 +414,11 @@ class Edit(ValueEdit):
         """Return the values that are written in `block`, without those of inner tables that have headers."""
         table = dict(self.table(block.path) or {})
         below = [key for key in table if self._has_header((*block.path, key))]
+        own = {key: table[key] for key in table if key not in below}
         # Dotted keys may add to inner tables with headers.
-        if below and block.text.strip():
+        if below and block.text.strip() and frame_of(block, own, self.newline) is None:
             return find_table(parse_toml(block.text), block.path) or {}
-        return {key: table[key] for key in table if key not in below}
+        return own
 
     def _without(self, table: Table, base: Path, path: Path) -> Table:
         """Return the table at `base` without the one at `path` in it, and without empty ones that have headers."""
