@@ -11,7 +11,7 @@ from its own save, without reading the merged result.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ class Merged:
     """The merged document, and the tables in which a hand edit displaced our change."""
 
     document: Document
-    conflicts: list[str]
+    conflicts: list[str] = field(default_factory=list[str])
 
 
 def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged:
