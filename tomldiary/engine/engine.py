@@ -28,7 +28,7 @@ from tomldiary.hand_edits.detect import Known
 from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import Source, fingerprint, is_lost, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
-from tomldiary.runtime.async_bridge import OwnThread, refuse_cancelled
+from tomldiary.runtime.async_bridge import CALL, OwnThread
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
     KeepsDisplacedEdits,
@@ -129,7 +129,7 @@ class Engine(DocumentCache):
         results: list[R] = []
 
         def run() -> Transaction | None:
-            refuse_cancelled()
+            _refuse_cancelled()
             if epoch is not None and self.backend.epoch(user) != epoch:
                 raise Forgotten.meanwhile()
             if check is not None:
@@ -211,7 +211,7 @@ class Engine(DocumentCache):
                 return work(joined)
 
         def attempt() -> R:
-            refuse_cancelled()
+            _refuse_cancelled()
             transaction = self._begin(user, source, None)
             with transaction.opened():
                 result = work(transaction)
@@ -560,3 +560,10 @@ def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bo
         and isinstance(backend, TellsErasure)
         and began < backend.erased(user_id)
     )
+
+
+def _refuse_cancelled() -> None:
+    """Refuse a write of an async call that was cancelled before the write began."""
+    call = CALL.get()
+    if call is not None:
+        call.refuse_cancelled()

@@ -91,25 +91,24 @@ def is_woken_by_threads(loop: asyncio.AbstractEventLoop) -> bool:
     return type(loop).call_soon_threadsafe is not asyncio.AbstractEventLoop.call_soon_threadsafe
 
 
-class _Call:
-    """A call of `in_thread`."""
+class Call:
+    """A call of `in_thread`, in whose context the function runs."""
 
-    is_running = True
-    is_cancelled = False
+    def __init__(self) -> None:
+        self.is_running = True
+        self.is_cancelled = False
+
+    def refuse_cancelled(self) -> None:
+        """Refuse a write that its task awaits no more, so that it does not overtake a later write.
+
+        Raises:
+            RuntimeError: The task was cancelled before the write began.
+        """
+        if self.is_running and self.is_cancelled:
+            raise RuntimeError("the call was cancelled before its write began. Nothing was stored.")
 
 
-_call: ContextVar[_Call | None] = ContextVar("tomldiary_call", default=None)
-
-
-def refuse_cancelled() -> None:
-    """Refuse a write that its task awaits no more, so that it does not overtake a later write.
-
-    Raises:
-        RuntimeError: The task was cancelled before the write began.
-    """
-    call = _call.get()
-    if call is not None and call.is_running and call.is_cancelled:
-        raise RuntimeError("the call was cancelled before its write began. Nothing was stored.")
+CALL: ContextVar[Call | None] = ContextVar("tomldiary_call", default=None)
 
 
 def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -120,7 +119,7 @@ def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         raise RuntimeError("function raised StopIteration") from error
 
 
-def _ended(call: _Call, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+def _ended(call: Call, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function, and note its end, because what it started may run on with its context variables."""
     try:
         return _called(function, *args, **kwargs)
@@ -143,15 +142,15 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     before = changed.set(owned)
     try:
         if owned is None or owned.worker is None:
-            call = _Call()
-            token = _call.set(call)
+            call = Call()
+            token = CALL.set(call)
             try:
                 return await asyncio.to_thread(_ended, call, function, *args, **kwargs)
             except asyncio.CancelledError:
                 call.is_cancelled = True
                 raise
             finally:
-                _call.reset(token)
+                CALL.reset(token)
         return await owned.worker.run(functools.partial(function, *args, **kwargs))
     finally:
         changed.reset(before)
