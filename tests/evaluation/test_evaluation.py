@@ -98,9 +98,23 @@ def test_an_existing_diary_is_asked_and_not_changed(tmp_path):
         evaluate(questions)
     with pytest.raises(InvalidValue, match="there are no questions"):
         evaluate([])
-    rows = [{"question": "tea?", "gold": ["likes/pref009"]}]
-    with pytest.raises(InvalidValue, match=r"does not have: likes/pref009\. The history shows"):
-        evaluate_stored(diary, load_questions(write(tmp_path / "own.jsonl", rows)))
+
+
+def test_a_gold_key_of_any_kind_that_does_not_exist_is_refused(tmp_path):
+    diary = Diary(tmp_path / "m")
+    anna = diary.user("anna")
+    anna.upsert_preference("likes", "tea with milk")
+    anna.blocks.set("persona", "Drinks tea.")
+    known = ["likes/pref001", "blocks/persona", f"episodes/{anna.episodes.add('Tea?', 'Yes.')}"]
+    own = write(tmp_path / "own.jsonl", [{"question": "tea?", "gold": known}])
+    assert evaluate_stored(diary, load_questions(own), ks=[3]).values("recall@3") == [1]
+    command = ["eval", str(own), "--path", str(tmp_path / "m")]
+    for wrong in ("likes/pref009", "lieks/pref001", "goals/pref001", "blocks/x", "episodes/x"):
+        write(own, [{"question": "tea?", "gold": [wrong]}])
+        says = f"anna: gold names entries that the user does not have: {wrong}. The history shows"
+        with pytest.raises(InvalidValue, match=says.removeprefix("anna: ")):
+            evaluate_stored(diary, load_questions(own))
+        assert str(CliRunner().invoke(app, command).exception).startswith(says)
 
 
 def test_questions_without_a_user_need_a_diary_of_one_user(tmp_path):
@@ -328,3 +342,17 @@ def test_the_command_asks_the_diary_in_path(tmp_path):
     assert json.loads(result.output)["runs"][0]["means"]["recall@5"] == 1
     result = CliRunner().invoke(app, ["eval", str(own), "--path", str(tmp_path / "nothing")])
     assert isinstance(result.exception, DiaryError)
+
+
+def test_the_command_takes_the_user_of_questions_that_name_none(tmp_path):
+    diary = Diary(tmp_path / "m")
+    diary.user("anna").upsert_preference("likes", "tea with milk")
+    diary.user("bert").upsert_preference("likes", "coffee")
+    own = write(tmp_path / "own.jsonl", [{"question": "Any tea?", "gold": ["likes/pref001"]}])
+    command = ["eval", str(own), "--path", str(tmp_path / "m"), "--json"]
+    for user, found in (("anna", 1), ("bert", 0)):
+        for done in (
+            CliRunner().invoke(app, [*command, "--user", user]),
+            CliRunner().invoke(app, command, env={"TOMLDIARY_USER": user}),
+        ):
+            assert json.loads(done.output)["runs"][0]["means"]["recall@5"] == found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.agents.options import one_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kind import Group
-from tomldiary.entries.kinds import PREFERENCES
+from tomldiary.entries.kinds import PREFERENCES, entries_in
 from tomldiary.errors import DiaryError, InvalidValue, wrong_type, wrong_value
 from tomldiary.evaluation.questions import Collection
 from tomldiary.retrieval.render import rendered
@@ -167,7 +167,7 @@ def evaluate_stored(
     The gold ids are keys as `history` shows them ("likes/pref001", "episodes/…"). Coverage counts preferences.
 
     Raises:
-        InvalidValue: `ks` is empty or not positive, or a gold preference does not exist.
+        InvalidValue: `ks` is empty or not positive, or `gold` names an entry that does not exist.
     """
     ranked, limits = _checked(ks, budgets)
     diary = diary_of(diary)
@@ -176,9 +176,7 @@ def evaluate_stored(
         user = diary.user(collection.name or _only_user(diary))
         lines = _lines(user)
         named = {key for question in collection.questions for key in question.gold}
-        missing = sorted(
-            key for key in named - lines.keys() if key.partition("/")[0] in diary.allowed
-        )
+        missing = sorted(named - _keys(user))
         if missing:
             raise InvalidValue(
                 f"gold names entries that the user does not have: {', '.join(missing[:5])}. The history shows all keys.",
@@ -243,6 +241,13 @@ def _stored(
             ids.setdefault(key, []).append(entry.id)  # equal texts are stored as one preference
     user.recall("warm up", 1)
     return user, ids
+
+
+def _keys(user: UserDiary) -> set[str]:
+    """Return the keys of a user's entries of all kinds."""
+    engine, name = user.diary.engine, user.user_id
+    documents = {kind: engine.document(name, kind) for kind in engine.kinds(name)}
+    return {entry.key for entry in entries_in(documents)}
 
 
 def _lines(user: UserDiary) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from tomldiary.agents.options import one_of
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
@@ -47,6 +47,10 @@ def evaluate_questions(
         Path | None, Option(help="Write a plot to this file (.png, .svg or .pdf).")
     ] = None,
     path: MemoryPath = DEFAULT_PATH,
+    user: Annotated[
+        str | None,
+        user_option("The user of the questions that name none; by default the only user."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how well searches answer labelled questions.
@@ -69,7 +73,7 @@ def evaluate_questions(
     if has_texts:
         runs = [_run(name, collections, ks, budgets) for name in embedder or [_WORDS]]
     else:
-        runs = [_run_stored(path, collections, ks, budgets)]
+        runs = [_run_stored(path, user, collections, ks, budgets)]
     report = Report(runs)
     if as_json:
         print_json(report.to_dict())
@@ -79,13 +83,15 @@ def evaluate_questions(
         report.plot(plot)
 
 
-def _run_stored(path: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:
+def _run_stored(
+    path: str, user: str | None, collections: list[Collection], ks: list[int], budgets: list[int]
+) -> Run:
     """Evaluate the questions of each user on a diary with the categories of that user."""
     runs: list[Run] = []
     for each in collections:
-        user = known_user(path, each.name or None)
-        named = replace(each, name=user.user_id)
-        runs.append(evaluate_stored(user.diary, [named], ks=ks, budgets=budgets))
+        known = known_user(path, each.name or user)
+        named = replace(each, name=known.user_id)
+        runs.append(evaluate_stored(known.diary, [named], ks=ks, budgets=budgets))
     return replace(runs[0], answers=[answer for run in runs for answer in run.answers])
 
 
