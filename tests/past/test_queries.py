@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
+from tomldiary.history.timeline import Timeline
 from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
 
@@ -54,6 +55,25 @@ def test_history_lists_the_changes_of_an_entry_and_their_actors(alice):
     assert (found[-1].session, found[-1].actor, found[-1].reason) == ("s1", "agent", "said so")
     assert len(alice.history()) == 4
     assert [h.seq for h in alice.history(limit=2)] == [4, 3]
+
+
+def test_the_history_of_an_entry_reads_only_records_that_may_name_it(alice):
+    for number in range(30):
+        alice.upsert_preference("likes", f"{number} cats", id=f"id{number}")
+    found = Timeline(alice.diary.engine.backend, "alice").records("id7")
+    assert [record.seq for record in found] == [8]
+    assert [change.seq for change in alice.why("likes/id7").changes] == [8]
+    assert [change.seq for change in alice.history("likes/id7")] == [8]
+
+
+def test_the_history_of_a_key_that_a_person_wrote_with_an_escape_is_found(alice, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    with file.open("a") as opened:
+        opened.write('\n[preferences.likes."gr\\u0065en"]\ntext = "green tea"\n')
+    alice.upsert_preference("likes", "coffee")
+    assert [change.type for change in alice.history("likes/green")] == ["hand"]
+    assert alice.why("likes/green").origin == "hand"
 
 
 def test_why_names_the_turn_and_every_confirmation(alice):

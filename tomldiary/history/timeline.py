@@ -18,7 +18,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.document import digest
-from tomldiary.toml.values import render_key
+from tomldiary.toml.values import is_bare, render_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -40,12 +40,21 @@ class Timeline:
         self._source = source
         self._user = user
 
-    def records(self) -> Iterator[Record]:
+    def records(self, naming: str = "") -> Iterator[Record]:
         """Yield the complete records, newest first; skip a torn end that was never acknowledged.
 
         If retention dropped older records, the last record is the snapshot that replaces them.
+
+        Args:
+            naming: The last part of an entry's key; records that cannot have it are neither parsed nor returned.
         """
-        return self._parsed(enumerate(self._source.records(self._user)))
+        texts = enumerate(self._source.records(self._user))
+        if not is_bare(naming):
+            return self._parsed(texts)
+        # A record has a bare key as it is, unless a person wrote it with an escape, which is a doubled backslash here.
+        return self._parsed(
+            item for item in texts if naming in item[1] or "\\\\" in item[1] or is_snapshot(item[1])
+        )
 
     def ends(self) -> tuple[Record, Record] | None:
         """Return the oldest and the newest complete record, or None; the records between them are not parsed."""

@@ -165,9 +165,10 @@ class HistoryQueries:
             checked_text("" if text is None else text, name)
         start = None if since is None else point_of(since, "since")
         end = None if until is None else point_of(until, "until")
-        wanted = None if key is None else entry_key(self._path_of(key))
+        path = None if key is None else self._path_of(key)
+        wanted = path and entry_key(path)
         found: list[HistoryEntry] = []
-        for record in self._past.timeline().records():
+        for record in self._past.timeline().records(path[-1] if path else ""):
             if isinstance(start, int) and record.seq <= start:
                 break
             if (
@@ -193,7 +194,7 @@ class HistoryQueries:
         """
         path = self._path_of(key)
         named, kind = entry_key(path), entry_kind(path[0])
-        records = self._past.timeline().records()
+        records = self._past.timeline().records(path[-1])
         found = [each for record in records for each in entry_changes(record) if each.key == named]
         changes = Changes(found[::-1])
         names, place = kind.places(path, dict.fromkeys([*self._kinds(), *self._past.kinds()]))

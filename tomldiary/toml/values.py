@@ -95,7 +95,12 @@ def render_key(key: str) -> str:
     """Return one key as TOML, quoted only if TOML requires it."""
     # An ASCII identifier is a bare key, and `isidentifier` is faster than the pattern.
     is_name = key.isascii() and key.isidentifier()
-    return key if is_name or _BARE_KEY.fullmatch(key) else render_text(key, where=key)
+    return key if is_name or is_bare(key) else render_text(key, where=key)
+
+
+def is_bare(key: str) -> bool:
+    """Return whether TOML takes a key without quotes."""
+    return _BARE_KEY.fullmatch(key) is not None
 
 
 def render_path(path: Sequence[str]) -> str:
