@@ -189,6 +189,14 @@ def test_a_review_that_is_refused_changes_nothing_and_names_the_option(tmp_path)
     )
 
 
+def test_history_shows_the_text_of_an_edited_pending_change(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    alice.upsert_preference("likes", "tea", actor="web")
+    alice.review.edit("1", {"text": "green tea"})
+    shown = call("history", "quarantine/1", "--path", tmp_path, check=0).stdout
+    assert "  quarantine/1  text: tea -> green tea\n" in shown
+
+
 def test_a_terminal_is_told_the_default_user_and_folder(memories):
     line = ["why", "likes/long", "--path", memories]
     assert on_a_terminal(*line).startswith(f"alice in {memories}\n")

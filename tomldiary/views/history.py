@@ -39,10 +39,9 @@ _BOOKKEEPING = "_"  # the prefix of fields that the engine manages
 _EMPTY: tuple[Any, ...] = (None, "", [])
 _PENDING_FIELDS = ("key", "origin", "reason")
 _TONES: dict[str, Tone] = {"added": "good", "removed": "bad"}
-_Fields = dict[str, Any]
 
 
-def verb_of(before: _Fields | None, after: _Fields | None) -> str:
+def verb_of(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
     """Return the kind of a change: added, removed, confirmed, changed or used."""
     if before is None:
         return "added"
@@ -70,15 +69,17 @@ def _toml(value: Any) -> str:
         return repr(value)
 
 
-def _shown(fields: _Fields, name: str) -> str | None:
+def _shown(fields: Mapping[str, Any], name: str) -> str | None:
     if name not in fields:
         return None
     value = fields[name]
     return value if isinstance(value, str) else _toml(value)
 
 
-def _pending_fields(stored: _Fields) -> _Fields:
-    """Return a pending change as the key and the new fields of its entry."""
+def stated_fields(key: str, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of an entry; a pending change as the key and the new fields of its entry."""
+    if not _kind_of(key).is_private:
+        return stored
     return {
         **{name: stored.get(name) for name in _PENDING_FIELDS},
         **{name: value for name, value in (held_entry(stored) or {}).items() if name != "key"},
@@ -92,8 +93,7 @@ def _values_text(one: HistoryEntry | Difference | PendingChange) -> Cell:
         old = None if before is None else text_of(one.key, before)
         new = None if after is None else text_of(one.key, after)
         return Change(old, new) if old or new else quiet("(no text)")
-    if _kind_of(one.key).is_private:
-        before, after = _pending_fields(before), _pending_fields(after)
+    before, after = stated_fields(one.key, before), stated_fields(one.key, after)
     names = changed_keys(before, after)
     cells: list[Cell] = [
         Change(_shown(before, name), _shown(after, name), "" if name == "text" else name)
@@ -131,9 +131,7 @@ def _pending_row(one: PendingChange) -> Sequence[object]:
 
 def _toml_lines(one: Difference) -> list[tuple[str, str]]:
     """Return the removed, added and kept fields as TOML lines, without bookkeeping fields."""
-    old, new = one.before or {}, one.after or {}
-    if _kind_of(one.key).is_private:
-        old, new = (_pending_fields(each) if each else {} for each in (old, new))
+    old, new = (stated_fields(one.key, each) if each else {} for each in (one.before, one.after))
     lines: list[tuple[str, str]] = []
     for name in dict.fromkeys([*old, *new]):
         if name.startswith(_BOOKKEEPING):

@@ -32,7 +32,7 @@ from tomldiary.cli.output import (
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import to_second
 from tomldiary.text.visible import one_line
-from tomldiary.views.history import text_of
+from tomldiary.views.history import stated_fields, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -304,6 +304,7 @@ def _change_text(
     if before is None or after is None:
         sign, entry = ("-", before) if after is None else ("+", after)
         return f"{sign} {_text(key, entry or {}) or '(no text yet)'}"
+    before, after = stated_fields(key, before), stated_fields(key, after)
     every = (name for name in (*before, *after) if before.get(name) != after.get(name))
     return "; ".join(
         f"confirmed {_shown(after, name)}x"
