@@ -131,7 +131,7 @@ def _pending_row(one: PendingChange) -> Sequence[object]:
 
 def _toml_lines(one: Difference) -> list[tuple[str, str]]:
     """Return the removed, added and kept fields as TOML lines, without bookkeeping fields."""
-    old, new = (stated_fields(one.key, each) if each else {} for each in (one.before, one.after))
+    old, new = (stated_fields(one.key, each or {}) for each in (one.before, one.after))
     lines: list[tuple[str, str]] = []
     for name in dict.fromkeys([*old, *new]):
         if name.startswith(_BOOKKEEPING):
