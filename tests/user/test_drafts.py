@@ -576,6 +576,21 @@ def test_a_repeated_draft_that_undid_another_one_has_the_answer_of_the_first(ali
 
 
 @pytest.mark.parametrize("is_draft", [True, False], ids=["draft", "review"])
+def test_a_decision_keeps_when_an_entry_was_first_said(is_draft):
+    diary = Diary("memory:", agent="rules", quarantine={"web"})
+    diary.register_schema("diet", Diet)
+    alice = diary.user("alice")
+    options = {"session_id": "s", "ephemeral": True} if is_draft else {"actor": "web"}
+    said = datetime(2025, 1, 1, tzinfo=UTC)
+    alice.upsert_preference("likes", "tea", now=said, **options)
+    alice.facts.commit(Diet(role="user", value="vegan"), now=said, **options)
+    decided = alice.promote_session("s") if is_draft else alice.review.accept("1", "2")
+    assert len(decided) == 2
+    for entry in (alice.preferences("likes")["pref001"], *alice.facts.query()):
+        assert entry.created[:10] == "2025-01-01" < entry.updated[:10]
+
+
+@pytest.mark.parametrize("is_draft", [True, False], ids=["draft", "review"])
 def test_a_lifetime_begins_with_the_decision(is_draft):
     diary = Diary("memory:", agent="rules", quarantine={"web"})
     rule = Constraint(singleton_key="role", ttl=timedelta(hours=2))

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 DRAFTS, QUARANTINE = "drafts", "quarantine"
-_SET_BY_UPSERT = {"_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
+_SET_BY_UPSERT = {"_updated", "_created_by", "_updated_by", "text", "contexts"}
 _Place = tuple[str, "Path"]
 """The place of an entry: its document and its path."""
 
