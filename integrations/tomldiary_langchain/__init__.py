@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import the middleware on first access; only it needs `langchain`, the rest needs `langchain-core`."""
     if name != "DiaryMiddleware":

@@ -1,6 +1,7 @@
 """What methods return can be imported from the top, and every error from `tomldiary.errors`."""
 
 import inspect
+from importlib import import_module
 
 import pytest
 
@@ -27,6 +28,12 @@ def test_types_that_a_user_diary_returns_are_exported():
 def test_results_of_writer_and_ingest_are_exported(name):
     assert name in tomldiary.__all__
     assert getattr(tomldiary, name).__doc__
+
+
+@pytest.mark.parametrize("adapter", ["", "_langchain", "_langgraph", "_pydantic_ai"])
+def test_a_package_offers_its_public_names_for_completion(adapter):
+    package = import_module(f"tomldiary{adapter}")
+    assert set(package.__all__) <= set(dir(package))
 
 
 def test_every_error_is_listed_and_drawn_in_the_tree():
