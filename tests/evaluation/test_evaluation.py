@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from tomldiary import Diary
 from tomldiary.cli.app import app
-from tomldiary.errors import DiaryError, InvalidValue
+from tomldiary.errors import DiaryError, InvalidValue, MissingExtra
 from tomldiary.evaluation import Report, compare, evaluate, evaluate_stored, load_questions
 from tomldiary.evaluation.questions import Collection, Question, together
 
@@ -324,6 +325,13 @@ def test_an_unknown_embedder_is_refused_before_any_text_is_stored(own, tmp_path)
     given = ["eval", str(own), "--embedder", "words", "--embedder", "openai"]
     result = CliRunner().invoke(app, given)
     assert str(result.exception).startswith("--embedder: 'openai' is unknown. Use one of: 'words'")
+
+
+def test_an_embedder_that_is_not_installed_is_not_measured(own, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    result = CliRunner().invoke(app, ["eval", str(own), "--embedder", "local"])
+    assert isinstance(result.exception, MissingExtra)
+    assert result.output == ""
 
 
 def test_the_command_prints_a_table_and_json(own, tmp_path):

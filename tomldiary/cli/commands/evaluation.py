@@ -17,6 +17,7 @@ from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.evaluation import Report, Run, evaluate, evaluate_stored, load_questions
 from tomldiary.evaluation.questions import Collection, together
+from tomldiary.retrieval.embedders import local_embedder
 
 _WORDS = "words"
 _EMBEDDERS = (_WORDS, "local")
@@ -96,6 +97,7 @@ def _run_stored(
 
 
 def _run(name: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:
-    embedder = None if name == _WORDS else name
+    # A diary searches by words if its embedder cannot be loaded, so the figures would be those of words.
+    embedder = None if name == _WORDS else local_embedder()
     make = partial(Diary, "memory:", max_prefs_per_category=10**9, embedder=embedder)
     return evaluate(collections, make, name=name, ks=ks, budgets=budgets)
