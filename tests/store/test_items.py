@@ -716,13 +716,17 @@ def test_forgetting_a_source_removes_the_items_that_name_it(store, diary, tmp_pa
 
 @pytest.mark.parametrize(
     ("changes", "left"),
-    [({"days": 2}, None), ({"text": "pear", "days": 2}, {"text": "pear", "days": 2})],
-    ids=["a part", "the whole value"],
+    [
+        ({"text": ["pear"], "days": 2}, {"text": ["pear"], "days": 2}),
+        ({"days": 2}, None),
+        ({"text": ["walnut", "pear"], "days": 2}, None),
+    ],
+    ids=["the whole value", "a part", "a part of a list"],
 )
 def test_an_item_that_another_session_updates_keeps_no_words(store, diary, tmp_path, changes, left):
     alice = diary.user("alice")
     with alice.transaction(session_id="s1"):
-        put(store, NS, "trip", {"text": "walnut", "days": 1})
+        put(store, NS, "trip", {"text": ["walnut"], "days": 1})
     alice.items.update("memories/trip", changes, session_id="s2")
     alice.forget(session_id="s1")
     assert alice.items.get("memories/trip") == left

@@ -149,7 +149,7 @@ class ItemKind(EntryKind):
             before = item_value(old)
             is_part = any(
                 name in value and same_value(value[name], said) for name, said in before.items()
-            )
+            ) or not {*texts_in(before, names=False)}.isdisjoint(texts_in(value, names=False))
             known = old if same_value(value, before) else replaced(old, is_part=is_part)
             fresh = with_value(fields, known, writing.now)
             if writing.session or "_updated_by" in old:
