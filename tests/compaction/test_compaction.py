@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 import programs
-from tomldiary import CompactionConfig, Diary, PreferenceItem
+from tomldiary import CompactionConfig, Diary, PreferenceItem, Turn
 from tomldiary.compaction import tools
 from tomldiary.compaction.draft import CompactionDeps, CompactionStats
 from tomldiary.errors import InvalidValue, MissingExtra, UnknownEntry
@@ -190,6 +190,20 @@ def test_the_schedule_begins_on_its_date_and_understands_time_zones():
     earlier_run = NOON - timedelta(hours=1)  # by another trigger: the scheduled one is still due
     assert is_due(config, now=NOON, last=earlier_run)
     assert not is_due(config, now=NOON + timedelta(hours=5), last=NOON)
+
+
+def test_turns_without_a_time_zone_are_compacted_each_time(tmp_path):
+    runs = []
+
+    def compact(message, *, deps):
+        runs.append(deps.now)
+
+    diary = diary_at(tmp_path, compact, user_turn_interval=1)
+    naive = NOON.replace(tzinfo=None)
+    for text in ("tea", "coffee"):
+        turn(diary, text, now=naive)
+    assert len(runs) == 2
+    assert Turn("alice", "s", "tea", "ok", naive).context_now == NOON
 
 
 def test_sizes_are_characters_of_the_main_text():

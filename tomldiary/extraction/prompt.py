@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import wrong_type
 from tomldiary.extraction.tools import category_lines, fact_lines
-from tomldiary.toml.values import in_utc
+from tomldiary.toml.values import in_own_zone
 
 if TYPE_CHECKING:
     from tomldiary.extraction.draft import MemoryDeps
@@ -153,10 +153,9 @@ def _facts_prompt(deps: MemoryDeps) -> str:
 
 def _rounded(now: datetime | None) -> str:
     """Return a time rounded down to a quarter of an hour, so that equal prompts stay cached."""
-    moment = datetime.now(UTC).astimezone() if now is None else in_utc(now)
     # In the zone that the host gave, because "tomorrow" depends on the user's date.
-    zone = (now or moment).utcoffset() or timedelta()
-    moment = moment.astimezone(timezone(zone))
+    moment = datetime.now(UTC).astimezone() if now is None else in_own_zone(now)
+    moment = moment.astimezone(timezone(moment.utcoffset() or timedelta()))
     past = timedelta(
         minutes=moment.minute % 15, seconds=moment.second, microseconds=moment.microsecond
     )

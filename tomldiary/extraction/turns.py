@@ -37,7 +37,14 @@ from tomldiary.history.record import Source, fingerprint
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.toml.document import ValueEdit
-from tomldiary.toml.values import checked_count, checked_flag, checked_text, in_utc, timestamp
+from tomldiary.toml.values import (
+    checked_count,
+    checked_flag,
+    checked_text,
+    in_own_zone,
+    in_utc,
+    timestamp,
+)
 from tomldiary.user.pending.held import QUARANTINE, Why, hold
 
 if TYPE_CHECKING:
@@ -167,8 +174,7 @@ class Turns:
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
         # Checked before a model is called, which is shown the time in its own zone.
-        moment = None if now is None else in_utc(now, "now")
-        now = now if isinstance(now, datetime) else moment
+        now = None if now is None else in_own_zone(now, "now")
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
         if epoch is not None:
             epoch = checked_count(epoch, "epoch")

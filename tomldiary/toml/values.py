@@ -398,6 +398,17 @@ def in_utc(given: When, where: str = "") -> datetime:
     return found
 
 
+def in_own_zone(given: When, where: str = "") -> datetime:
+    """Return a time of type `When` in its own zone, or in UTC if it has none.
+
+    Raises:
+        InvalidValue: The value is not a time; the error begins with `where`.
+    """
+    found = in_utc(given, where)
+    own = datetime.fromisoformat(given) if isinstance(given, str) else given
+    return found.astimezone(own.tzinfo or UTC) if isinstance(own, datetime) else found
+
+
 def timestamp(now: When | None = None) -> str:
     """Return an ISO 8601 time in UTC with microseconds, as stored in the files."""
     when = datetime.now(UTC) if now is None else in_utc(now, "now")

@@ -28,7 +28,13 @@ from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread, is_private_loop, running_loop
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import check_timeout, checked_count, checked_flag, checked_text, in_utc
+from tomldiary.toml.values import (
+    check_timeout,
+    checked_count,
+    checked_flag,
+    checked_text,
+    in_own_zone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -92,8 +98,9 @@ class Turn:
             raise InvalidValue(
                 f"expected one of {', '.join(_STATUSES)}, found {self.status!r}.", where="status"
             )
-        if self.context_now is not None and not isinstance(self.context_now, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            object.__setattr__(self, "context_now", in_utc(self.context_now, "context_now"))
+        if self.context_now is not None:
+            said_at = in_own_zone(self.context_now, "context_now")
+            object.__setattr__(self, "context_now", said_at)
         if self.steps != ():
             steps = checked_steps(self.steps)
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)

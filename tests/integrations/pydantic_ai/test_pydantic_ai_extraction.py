@@ -207,11 +207,12 @@ def test_the_prompt_names_the_categories_and_the_time_of_the_turn(tmp_path: Path
     assert "{" not in script.instructions
 
 
-def test_the_prompt_shows_the_date_where_the_user_is(tmp_path: Path):
+@pytest.mark.parametrize("is_text", [False, True])
+def test_the_prompt_shows_the_date_where_the_user_is(tmp_path: Path, is_text: bool):
     script = Script()
     diary = Diary(tmp_path, Table, agent=extractor_agent(Table, script.model))
-    zone = timezone(timedelta(hours=-8))
-    turn(diary, context_now=datetime(2025, 3, 4, 23, 44, 59, tzinfo=zone))
+    when = datetime(2025, 3, 4, 23, 44, 59, tzinfo=timezone(timedelta(hours=-8)))
+    turn(diary, context_now=when.isoformat() if is_text else when)
     assert "2025-03-04 23:30 UTC-08:00 (Tuesday)" in script.instructions
     times = diary.user("alice").conversations()["s1"].updated
     assert times == "2025-03-05T07:44:59.000000+00:00"
