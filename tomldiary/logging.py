@@ -47,8 +47,10 @@ if not any(isinstance(handler, logging.NullHandler) for handler in logger.handle
 
 _lock = threading.Lock()
 _environment_read = False
-_shown: set[str] | None = None
-"""The lines that were shown; None if lines may be repeated."""
+_shown: set[str] = set()
+"""The lines that are not shown again."""
+_is_each_once = False
+"""Whether no line is shown again."""
 
 
 class _PrivateFileHandler(logging.FileHandler):
@@ -88,20 +90,25 @@ def get_logger(name: str) -> logging.Logger:
 @contextmanager
 def show_once() -> Generator[None]:
     """Write each line to stderr only once in this block, for commands that open a memory several times."""
-    global _shown  # noqa: PLW0603 - a setting of the process
-    _shown = set()
+    global _is_each_once  # noqa: PLW0603 - a setting of the process
+    _is_each_once = True
     try:
         yield
     finally:
-        _shown = None
+        _is_each_once = False
+        _shown.clear()
 
 
-def show(text: str) -> None:
-    """Write a line to stderr, unless a handler receives the records of the library. Never raises an error."""
-    if _shown is not None:
-        if text in _shown:
-            return
-        _shown.add(text)
+def show(text: str, *, is_once: bool = False) -> None:
+    """Write a line to stderr, unless a handler receives the records of the library. Never raises an error.
+
+    Args:
+        text: The line.
+        is_once: Write it once in this process. It must contain no text of a user, because it is kept.
+    """
+    is_once = is_once or _is_each_once
+    if is_once and text in _shown:
+        return
     # `logging.config.dictConfig` disables the existing loggers by default.
     each: logging.Logger | None = None if logger.disabled else logger
     while each is not None:
@@ -111,6 +118,8 @@ def show(text: str) -> None:
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - None in programs without a console
         with suppress(OSError, ValueError):  # its reader is gone, its disk is full, or it is closed
             print(f"tomldiary: {text}", file=sys.stderr)  # noqa: T201 - this function exists to print
+            if is_once:
+                _shown.add(text)
 
 
 def tell(log: logging.Logger, text: str, level: int = logging.WARNING) -> None:

@@ -173,6 +173,13 @@ def test_urgent_lines_go_to_stderr_if_a_host_disables_the_loggers(monkeypatch, c
     assert "tomldiary: shown" in capsys.readouterr().err.splitlines()
 
 
+def test_a_line_for_once_is_still_shown_after_a_host_logged_it(monkeypatch, capsys):
+    for handlers in ([logging.NullHandler(), logging.StreamHandler()], [], []):
+        monkeypatch.setattr(logging.root, "handlers", handlers)
+        log.show("is full", is_once=True)
+    assert capsys.readouterr().err == "tomldiary: is full\n"
+
+
 def test_a_stderr_that_cannot_be_written_fails_no_caller(monkeypatch):
     class Unread(io.StringIO):
         def write(self, text, /):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _RULES = (
     LimitReached, UnknownEntry, UnknownCategory, InvalidValue, ImmutableEntry, WeakClaim, SchemaError,
 )  # fmt: skip
-_show = lru_cache(maxsize=64)(show)  # once, and not for each turn
 _Ids = dict[tuple[str, str], "str | None"]
 _logger = get_logger(__name__)
 
@@ -313,7 +312,7 @@ class _Changes:
             text = f"an operation no longer fits and was skipped: {cause}"
             _logger.warning("%s", text)
             if is_full:
-                _show(text)
+                show(text, is_once=True)  # not for each turn
         return Applied(done, [str(error) for _, error in skipped])
 
     def _apply(self, operation: Operation) -> None:
