@@ -717,6 +717,28 @@ def test_a_pool_of_postgres_that_can_no_longer_connect_says_why(monkeypatch):
     ],
 )
 def test_a_connection_that_postgres_refuses_for_a_time_is_tried_again(message):
+    said, attempts = refused_with(message)
+    assert said.startswith("cannot be reached (")
+    assert message in said
+    assert attempts > 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'password authentication failed for user "ann"',
+        "connection requires a valid client certificate",
+        "SSL connection is required",  # a managed server
+        "no such database: x",  # PgBouncer
+    ],
+)
+def test_a_connection_that_postgres_never_accepts_is_not_waited_for(message):
+    said, _ = refused_with(message)
+    assert said.startswith(f"the server refused the connection ({message}")
+
+
+def refused_with(message):
+    """Connect to a server that refuses each connection; return the error and the number of attempts."""
     pytest.importorskip("psycopg")
     attempts = []
 
@@ -733,9 +755,7 @@ def test_a_connection_that_postgres_refuses_for_a_time_is_tried_again(message):
             f"postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1&sslmode=disable&gssencmode=disable"
         )
         server.shutdown()
-    assert said.startswith("cannot be reached (")
-    assert message in said
-    assert len(attempts) > 1
+    return said, len(attempts)
 
 
 def test_a_server_of_postgres_that_took_no_writes_is_left():

@@ -52,11 +52,12 @@ _SILENCE = 10.0  # seconds; the maximum idle time of a client whose transaction 
 _SLICE = 0.25  # seconds between two checks whether a pool was closed
 # Seconds until a pool stops reconnecting. Until then it doubles its pauses, and a call cannot make it connect.
 _RETRYING = 1.0
-# The reason for a permanent refusal of a connection. All others, such as a starting server, may be temporary; the server
-# sends no code that tells, and may write its messages in another language.
+# The reason for a permanent refusal of a connection. All others, such as a starting server, may be temporary; the client
+# library gives no code that tells, and the server may write its messages in another language.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )"
-    r"(.*(?:authentication|password|pg_hba|permi|does not exist|no such|not found|parameter|not currently accepting).*)"
+    r"(.*(?:authentication|password|pg_hba|permi|certificate|SSL|does not exist|no such|not found|parameter|not currently"
+    r" accepting).*)"
 )
 _READ_ONLY = "25006"
 _REFUSALS = {
