@@ -20,7 +20,7 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
 
 S = TypeVar("S")
@@ -97,6 +97,8 @@ class Call:
     def __init__(self) -> None:
         self.is_running = True
         self.is_cancelled = False
+        self.futures: Sequence[asyncio.Future[Any]] = ()
+        """The futures that tasks await, if the call works for several tasks."""
 
     def refuse_cancelled(self) -> None:
         """Refuse a write that its task awaits no more, so that it does not overtake a later write.
@@ -104,7 +106,8 @@ class Call:
         Raises:
             RuntimeError: The task was cancelled before the write began.
         """
-        if self.is_running and self.is_cancelled:
+        is_cancelled = self.is_cancelled or any(each.cancelled() for each in self.futures)
+        if self.is_running and is_cancelled:
             raise RuntimeError("the call was cancelled before its write began. Nothing was stored.")
 
 
@@ -130,7 +133,7 @@ def _ended(call: Call, function: Callable[P, R], *args: P.args, **kwargs: P.kwar
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking call in a worker thread and wait for it without blocking the event loop.
 
-    If the task is cancelled, a write that waits for its lock is withdrawn, and one that has begun is finished.
+    If the task is cancelled, a write that waits for its lock is withdrawn. One that has begun, and an erasure, is finished.
     """
     import asyncio  # noqa: PLC0415 - see running_loop
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout
-from tomldiary.runtime.async_bridge import in_thread, running_loop
+from tomldiary.runtime.async_bridge import CALL, in_thread, running_loop
 from tomldiary.runtime.fork_safety import renew_after_fork
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tomldiary.store.operations import Operation, Result
+
+    _Awaited = tuple["PreparedBatch", asyncio.Future[list[Result]]]
 
 _MOST = 1024  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
 
@@ -94,7 +95,7 @@ class Batches:
                 mine = [each for each in lane.waiting[:_MOST] if not each[1].cancelled()]
                 del lane.waiting[:_MOST]
                 try:
-                    results = await in_thread(self._run, [call for call, _ in mine])
+                    results = await in_thread(self._run, mine)
                 except Exception as error:  # noqa: BLE001 - raised in the callers
                     results = [copy(error) for _ in mine]
                 for (_, future), result in zip(mine, results, strict=True):
@@ -110,28 +111,33 @@ class Batches:
             for _, future in [*mine, *lane.waiting]:
                 future.cancel()
 
-    def _run(self, calls: Sequence[Call]) -> list[list[Result] | Exception]:
+    def _run(
+        self, calls: Sequence[tuple[Call, asyncio.Future[list[Result]]]]
+    ) -> list[list[Result] | Exception]:
         """Return the results or the error of each batch."""
         results: list[list[Result] | Exception] = []
-        for session, same in groupby(calls, key=itemgetter(0)):
-            works: list[PreparedBatch | Exception] = []
-            for _, prepare in same:
+        for session, same in groupby(calls, key=lambda each: each[0][0]):
+            works: list[_Awaited | Exception] = []
+            for (_, prepare), future in same:
                 try:
-                    works.append(prepare())
+                    works.append((prepare(), future))
                 except Exception as error:  # noqa: BLE001 - raised to the caller of this batch
                     works.append(error)
-            ready = [work for work in works if isinstance(work, PreparedBatch)]
+            ready = [work for work in works if not isinstance(work, Exception)]
             found = iter(self._finish_all(ready, session))
             results += [work if isinstance(work, Exception) else next(found) for work in works]
         return results
 
     def _finish_all(
-        self, works: Sequence[PreparedBatch], session: str
+        self, works: Sequence[_Awaited], session: str
     ) -> list[list[Result] | Exception]:
+        call = CALL.get()
+        if call is not None:
+            call.futures = [future for _, future in works]
         try:
-            every = PreparedBatch([op for work in works for op in work.ops])
+            every = PreparedBatch([op for work, _ in works for op in work.ops])
             found = iter(self._finish(every, session=session))
-            return [list(islice(found, len(work.ops))) for work in works]
+            return [list(islice(found, len(work.ops))) for work, _ in works]
         except (BackendError, Conflict, LockTimeout) as error:
             return [copy(error) for _ in works]  # each would fail again
         except Exception as error:  # noqa: BLE001 - raised to the callers
