@@ -329,6 +329,16 @@ def test_facts_of_loomflow_that_never_held_are_left_out(alice, tmp_path):
     assert [line.rpartition(": ")[2] for line in done.left_out] == ["2", "1"]
 
 
+def test_a_fact_of_loomflow_without_a_start_hides_no_earlier_one(alice, tmp_path):
+    fact = {"subject": "bob", "predicate": "lives_in", "object": "Rome"}
+    facts = [fact, {**fact, "valid_until": "2024-02-01"}, {**fact, "valid_from": "2024-01-01"}]
+    (tmp_path / "file").write_text(json.dumps({"facts": facts}))
+    carry_over(alice, "loomflow", str(tmp_path / "file"))
+    (kept,) = alice.facts.query("triples", include_ended=True)
+    assert kept.valid_from.year == 2024
+    assert kept.valid_to is None
+
+
 def test_a_fact_of_loomflow_that_is_said_again_holds_as_long(alice, tmp_path):
     fact = {"subject": "bob", "predicate": "lives_in", "object": "Rome"}
     facts = [

@@ -41,7 +41,6 @@ _ITEMS = (
 _GRAPH = "knowledge-graph"
 _CHECKPOINTS = {"checkpoint", "checkpoint_write"}
 _TRIPLES = "triples"
-_EARLIEST = datetime.min.replace(tzinfo=UTC)
 _LATEST = datetime.max.replace(tzinfo=UTC)
 _EXPORTED = {"blocks", "episodes", "facts"}
 _FIRESTORE = "firestore://"
@@ -394,7 +393,7 @@ def _triples(found: Found, stored: list[JsonObject]) -> None:
         fact = _triple(each)
         if not fact.data["subject"] or not fact.data["predicate"]:
             found.leave_out("fact without a subject or a predicate")
-        elif fact.valid_from and fact.valid_to and fact.valid_to <= fact.valid_from:
+        elif fact.valid_to and fact.valid_to <= (fact.valid_from or datetime.now(UTC)):
             found.leave_out("fact that ends when it begins, or earlier")
         else:
             facts.append(fact)
@@ -410,9 +409,12 @@ def _triples(found: Found, stored: list[JsonObject]) -> None:
 
 
 def _longest_first(facts: Iterable[Fact]) -> list[Fact]:
-    """Return facts by their start, and of one start by their end, the latest first."""
+    """Return facts by their start, and of one start by their end, the latest first.
+
+    A fact without a start begins at the import, so it is last.
+    """
     by_end = sorted(facts, key=lambda fact: fact.valid_to or _LATEST, reverse=True)
-    return sorted(by_end, key=lambda fact: fact.valid_from or _EARLIEST)
+    return sorted(by_end, key=lambda fact: fact.valid_from or _LATEST)
 
 
 def _triple(fact: JsonObject) -> Fact:
