@@ -348,9 +348,8 @@ class Edit(ValueEdit):
             self._remove(block)
 
     def _remove(self, block: Block) -> None:
-        parse_toml(
-            split_tail(block.text)[0]
-        )  # a block that parses alone ends where the lexer found its end
+        # A block that parses alone ends where the lexer found its end.
+        parse_toml(split_tail(block.text)[0])
         at = self._position(block)
         before = self._blocks[at - 1]
         del self._blocks[at]

@@ -424,8 +424,7 @@ def _logged(files: FileSystem, folder: Path) -> set[str]:
     """Return the fingerprints of all versions in history."""
     found: set[str] = set()
     for text in read_records(files, folder / "history"):
-        with suppress(
-            InvalidTOML
-        ):  # one damaged record must not prevent the user from being opened
+        # One damaged record must not prevent the user from being opened.
+        with suppress(InvalidTOML):
             found.update(parse_record(text).results.values())
     return found
