@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from json.encoder import encode_basestring
 from math import isnan
 from numbers import Integral
@@ -399,14 +399,15 @@ def in_utc(given: When, where: str = "") -> datetime:
 
 
 def in_own_zone(given: When, where: str = "") -> datetime:
-    """Return a time of type `When` in its own zone, or in UTC if it has none.
+    """Return a time of type `When` with its own distance from UTC, or in UTC if it has none.
 
     Raises:
         InvalidValue: The value is not a time; the error begins with `where`.
     """
     found = in_utc(given, where)
     own = datetime.fromisoformat(given) if isinstance(given, str) else given
-    return found.astimezone(own.tzinfo or UTC) if isinstance(own, datetime) else found
+    distance = own.utcoffset() if isinstance(own, datetime) else None
+    return found if distance is None else found.astimezone(timezone(distance))
 
 
 def timestamp(now: When | None = None) -> str:
