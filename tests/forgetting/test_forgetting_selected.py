@@ -105,6 +105,47 @@ def test_accents_are_found_in_both_forms_of_unicode(alice, tmp_path, stored, ask
     assert [item.text for item in alice.preferences("likes").values()] == ["cafe groups"]
 
 
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        ("\u0130stanbul", "istanbul"),
+        ("\u0131sparta", "ISPARTA"),
+        ("John\u00a0Smith", "John Smith"),
+        ("John Smith", "John\u202fSmith"),
+        ("John\r\n\tSmith", "John Smith"),
+        ("Jo\u00adhn\u200bSmith", "john smith"),
+        ("\uff2a\uff4f\uff48\uff4e Smith", "John Smith"),
+    ],
+)
+@pytest.mark.parametrize("is_long", [False, True])
+def test_every_spelling_of_a_text_is_erased(alice, tmp_path, stored, asked, is_long):
+    alice.blocks.set("doctor", "The therapist is in.")
+    alice.blocks.set("a", f"first\n{stored}" if is_long else stored)
+    alice.episodes.add(stored, "ok", session_id="s1")
+    alice.blocks.set("b", "x", reason=stored)
+    assert alice.traces(asked)
+    assert alice.traces("the rapist") == []
+    alice.forget(matching=asked)
+    assert alice.traces(asked) == alice.traces(stored) == []
+    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert stored.encode() not in left
+    assert [*alice.blocks()] == ["doctor", "b"]
+
+
+def test_traces_find_a_text_that_json_escapes(alice, tmp_path):
+    alice.blocks.set("a", "x")
+    queue = tmp_path / ".tomldiary" / "queue.toml"
+    said = json.dumps({"said": "\N{GRINNING FACE} John\u00a0\u00d6l\nSmith"})
+    queue.write_text(f"turn = {json.dumps(said)}")
+    assert alice.traces("\N{GRINNING FACE} john \u00f6l smith") == [".tomldiary/queue.toml"]
+
+
+def test_a_text_of_hidden_characters_cannot_be_forgotten(alice):
+    alice.blocks.set("a", "x\u200by")
+    with pytest.raises(InvalidValue, match="matching must be a non-empty string"):
+        alice.forget(matching="\u200b")
+
+
 def test_one_entry_is_erased_with_all_its_versions(alice):
     alice.upsert_preference("likes", "old secret")
     alice.upsert_preference("likes", "new canary", id="pref001")

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
-from unicodedata import normalize
 
 from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by
@@ -23,6 +22,7 @@ from tomldiary.entries.kinds import entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.pending import place_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
+from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.toml.values import When, in_utc, moment
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Selection:
     key: str = ""
     """The key of an entry, as history shows it."""
     matching: str = ""
-    """A text that is part of the content, ignoring case."""
+    """A text that is part of the content, compared by `text.mentions`."""
 
     @classmethod
     def one_of(
@@ -114,7 +114,9 @@ class Selection:
         if before is not None:
             return cls(before=in_utc(cast("When", before), "before"))
         for name, value in given.items():
-            if not isinstance(value, str) or not value.strip():
+            if not isinstance(value, str) or not (
+                sought(value) if name == "matching" else value.strip()
+            ):
                 raise InvalidValue(f"{name} must be a non-empty string.", where="forget")
         return cls(everything=everything, **cast("dict[str, Any]", given))
 
@@ -160,8 +162,8 @@ class Selection:
 
     def mentions(self, texts: Iterable[str]) -> bool:
         """Return whether one of the texts contains the text to erase."""
-        wanted = folded(self.matching.strip())
-        return any(wanted in folded(text) for text in texts)
+        wanted = sought(self.matching)
+        return any(is_mentioned(wanted, folded(text)) for text in texts)
 
     @cached_property
     def _word(self) -> re.Pattern[str]:
@@ -203,11 +205,6 @@ class Selection:
         if "before" in table:
             return cls(before=datetime.fromisoformat(table["before"]))
         return cls(**table)
-
-
-def folded(text: str) -> str:
-    """Return a text normalized for comparison, without differences of case or of composed Unicode characters."""
-    return normalize("NFC", normalize("NFC", text).casefold())
 
 
 def content(values: Mapping[str, Any]) -> str:

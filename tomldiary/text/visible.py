@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_HIDDEN = (
+HIDDEN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_HIDDEN_CHARACTER = re.compile(f"[{_HIDDEN}]")
+"""The hidden characters, as the inside of a character class."""
+_HIDDEN_CHARACTER = re.compile(f"[{HIDDEN}]")
 # Control characters for terminals, and hidden characters. Text needs no controls except newline and tab.
 _OBEYED = re.compile(
     "["
@@ -23,7 +24,7 @@ _OBEYED = re.compile(
     "\x7f-\x9f"  # DEL and C1
     "\u2028\u2029"  # separators that some programs treat as line ends
     "\ud800-\udfff"  # surrogates, which cannot be encoded
-    f"{_HIDDEN}]"
+    f"{HIDDEN}]"
 )
 _JOINERS = "\u200c\u200d"
 _EMOJI_JOINER = "\u200d"
@@ -59,7 +60,7 @@ def as_stored(quoted: str, text: str) -> str:
     """Return the only part of `text` that `visible` converts to `quoted`; otherwise `quoted` unchanged."""
     if not quoted or quoted in text:
         return quoted
-    pattern = f"[{_HIDDEN}]*".join(map(re.escape, quoted))
+    pattern = f"[{HIDDEN}]*".join(map(re.escape, quoted))
     found = re.findall(pattern, text)
     return str(found[0]) if len(found) == 1 else quoted
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unicodedata import normalize
 
 from tomldiary.entries.kinds import entry_key
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.forgetting.forget import forget, preview
-from tomldiary.forgetting.selection import ForgetReceipt, Selection, folded
+from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.identifiers.namespaces import labels_up_to
 from tomldiary.runtime.sources import HIDDEN
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
+from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.toml.values import checked_flag, checked_text, render_text, render_value
 from tomldiary.user.context import UserPart
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Backend
     from tomldiary.toml.values import When
+
+# White space and letters as TOML and JSON escape them, also inside quoted documents. White space may also be the end
+# of a line in a string on several lines.
+_ESCAPED = re.compile(r"\\+(?:[nrt]|\s|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}))")
 
 
 class UserErasure(UserPart):
@@ -63,8 +68,9 @@ class UserErasure(UserPart):
             source: Entries extracted from this turn, `session#turn`, or from all turns of a session, even if
                 other sessions confirmed them since.
             key: One entry with all its versions and the entries derived from it. `history` and `recall` show its key.
-            matching: Content that contains this text, ignoring case. An entry that did not contain
-                it before returns to that content. Comments of other entries are kept.
+            matching: Content that mentions this text, in any case, form of Unicode and white space, also with hidden
+                characters. An entry that did not mention it before returns to that content. Comments of other
+                entries are kept.
             everything: All data of the user, including documents and history.
             dry_run: Only count the content to erase, and name its entries in `keys`; `files` is then empty.
 
@@ -100,12 +106,12 @@ class UserErasure(UserPart):
         This is slow, because it reads every file of the user, the journals and the indexes.
 
         Args:
-            text: The text to search for, ignoring case.
+            text: The text to search for, compared as by `forget(matching=…)`.
 
         Raises:
             InvalidValue: The text is blank.
         """
-        if not checked_text(text, "text").strip():
+        if not sought(checked_text(text, "text")):
             raise InvalidValue("expected text that is not blank.", where="traces")
         return _traces(self._context.engine.backend, self._context.user_id, text)
 
@@ -127,7 +133,7 @@ class UserErasure(UserPart):
 
 
 def _traces(backend: Backend, user: str, text: str) -> list[str]:
-    """Return the places of a user that contain a text, ignoring case; in a folder also system files of all users.
+    """Return the places of a user that mention a text; in a folder also system files of all users.
 
     Args:
         backend: The storage.
@@ -137,16 +143,23 @@ def _traces(backend: Backend, user: str, text: str) -> list[str]:
     Returns:
         Paths of files below the folder; names of documents, "history" and hidden documents in a database.
     """
-    forms = {text, *(normalize(form, text) for form in ("NFC", "NFD"))}
+    forms = {text}
     for _ in range(2):  # twice, because history quotes documents whose texts are quoted already
         forms |= {form for each in forms for form in _quoted(each)}
-    wanted = {folded(form) for form in forms}
+    wanted = {sought(form) for form in forms}
     found: set[str] = set()
     for name, content in _contents(backend, user):
-        stored = folded(content.decode("utf-8", "replace"))
-        if any(each in stored for each in wanted):
+        written = content.decode("utf-8", "replace")
+        read = _ESCAPED.sub(_unescaped, written).encode("utf-16", "surrogatepass")
+        stored = [folded(each) for each in (written, read.decode("utf-16", "replace"))]
+        if any(is_mentioned(form, each) for form in wanted for each in stored):
             found.add(name)
     return sorted(found)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = found[1] or found[2]
+    return chr(int(code, 16)) if code else " "
 
 
 def _quoted(text: str) -> set[str]:

@@ -31,6 +31,7 @@ from tomldiary.cli.output import (
 )
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import to_second
+from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.text.visible import one_line
 from tomldiary.views.history import stated_fields, text_of
 
@@ -153,7 +154,8 @@ def _holds(change: HistoryEntry, text: str) -> bool:
     searched = [change.key, change.session, change.actor, change.reason]
     for entry in (change.before or {}, change.after or {}):
         searched += _texts({name: each for name, each in entry.items() if name not in _UNSEARCHED})
-    return any(text.casefold() in each.casefold() for each in searched)
+    wanted = sought(text)
+    return any(is_mentioned(wanted, folded(each)) for each in searched)
 
 
 def _texts(value: Any) -> Iterator[str]:
