@@ -24,12 +24,19 @@ class Diet(BaseModel):
     food: Literal["vegan", "omnivore"]
 
 
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+PORTO = {"who": "user", "city": "Porto"}
 FIELDS = {"role": "user", "food": "vegan"}
 
 
 def typed(agent):
     diary = Diary("memory:", agent=agent)
     diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
     return diary
 
 
@@ -180,9 +187,28 @@ def test_one_turn_removes_ten_facts_at_most():
     assert "which is the limit" in script.answers[-1]
 
 
-@pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5), RemoveFact("diet/user"), RemoveFact("diet/user", "food = vegan")])  # fmt: skip
+@pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5, None, "2026-03-01"), RemoveFact("diet/user"), RemoveFact("diet/user", "food = vegan")])  # fmt: skip
 def test_operations_on_facts_survive_the_journal(operation):
     assert from_dict(to_table(operation)) == operation
+
+
+def test_a_fact_is_extracted_with_its_start():
+    script = Scripted(
+        lambda ctx: [
+            commit_fact(ctx, "home", PORTO, 1, "2026-03-01"),
+            commit_fact(ctx, "home", PORTO, 1, "March"),
+            commit_fact(ctx, "diet", FIELDS, 1, "2026-03-01"),
+        ]
+    )
+    alice = typed(script).user("alice")
+    alice.add_turn("I moved to Porto in March.", "Noted.", "s1")
+    assert "- home (temporal): who" in script.prompt
+    assert script.answers[0].startswith("✅ Stored facts/home/user@2026-03-01:")
+    hint = "expected a time such as 2026-11-20T12:00, found 'March'."
+    assert script.answers[1] == f"❌ valid_from: {hint}"
+    assert "it has no valid_from" in script.answers[2]
+    assert [fact.id for fact in alice.facts.query()] == ["home/user@2026-03-01"]
+    assert alice.facts.get("home/user", valid_at="2026-04-01").data.city == "Porto"
 
 
 def names_of(info):
@@ -196,12 +222,15 @@ def test_a_pydantic_ai_agent_is_offered_fact_tools_where_a_type_is_registered():
         seen.append(names_of(info))
         if len(messages) > 1 or "commit_fact" not in seen[-1]:
             return ModelResponse([TextPart("done")])
-        return ModelResponse([ToolCallPart("commit_fact", {"type": "diet", "fields": FIELDS})])
+        since = {"type": "home", "fields": PORTO, "valid_from": "2026-03-01"}
+        calls = [{"type": "diet", "fields": FIELDS}, since]
+        return ModelResponse([ToolCallPart("commit_fact", each) for each in calls])
 
     typed(FunctionModel(answer)).user("alice").add_turn("I am vegan.", "Noted.", "s1")
     diary = typed(FunctionModel(answer))
     diary.user("bob").add_turn("I am vegan.", "Noted.", "s1")
     assert diary.user("bob").facts.get("diet/user").data.food == "vegan"
+    assert diary.user("bob").facts.get("home/user@2026-03-01").data.city == "Porto"
     Diary("memory:", agent=FunctionModel(answer)).user("alice").add_turn("x", "y", "s1")
     tools = {each.__name__ for each in FACT_TOOLS}
     assert tools <= seen[0]
@@ -214,8 +243,13 @@ class Calling(GenericFakeChatModel):
 
 
 def test_a_chat_model_writes_facts():
-    call = {"name": "commit_fact", "args": {"type": "diet", "fields": FIELDS}, "id": "1"}
-    model = Calling(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("done")]))
+    since = {"type": "home", "fields": PORTO, "valid_from": "2026-03-01"}
+    calls = [
+        {"name": "commit_fact", "args": args, "id": str(number)}
+        for number, args in enumerate([{"type": "diet", "fields": FIELDS}, since])
+    ]
+    model = Calling(messages=iter([AIMessage("", tool_calls=calls), AIMessage("done")]))
     alice = typed(model).user("alice")
     alice.add_turn("I am vegan.", "Noted.", "s1")
     assert alice.facts.get("diet/user").data.food == "vegan"
+    assert alice.facts.get("home/user@2026-03-01").data.city == "Porto"

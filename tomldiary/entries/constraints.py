@@ -266,7 +266,8 @@ class FactSchema:
     @property
     def described(self) -> str:
         """The description of the type for a model, in one line: its name, docstring and fields."""
-        about = " ".join((self.model.__doc__ or "").split())
+        notes = ["temporal" if self.constraint.temporal else "", self.model.__doc__ or ""]
+        about = " ".join("; ".join(filter(None, notes)).split())
         schema = self.model.model_json_schema(by_alias=True)
         known: dict[str, Any] = schema.get("properties", {})
         needed: list[str] = schema.get("required", [])

@@ -116,7 +116,8 @@ class FactRules(Facts):
             return self._commit_interval(schema, data, single, key, by)
         if by.start is not None or by.end is not None:
             raise InvalidValue(
-                "its type is not temporal. Register it with Constraint(temporal=True).",
+                "its type is not temporal, so it has no valid_from or valid_to. Leave them out, or register it"
+                " with Constraint(temporal=True).",
                 where=schema.name,
             )
         chosen = single or key

@@ -37,6 +37,7 @@ from tomldiary.toml.values import (
     checked_table,
     checked_text,
     encode_nulls,
+    in_utc,
     same_value,
     timestamp,
 )
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
     from tomldiary.extraction.context import Exchange
+    from tomldiary.toml.values import When
 
 Store = dict[str, Any]
 MOST_REMOVED = 10
@@ -328,15 +330,24 @@ class MemoryDeps:
                 where=where,
             )
 
-    def commit_fact(self, name: str, fields: Mapping[str, Any], confidence: float = 1.0) -> str:
+    def commit_fact(
+        self,
+        name: str,
+        fields: Mapping[str, Any],
+        confidence: float = 1.0,
+        valid_from: When | None = None,
+    ) -> str:
         """Store a fact of a registered type in the draft, and return its id, `type/key`.
+
+        `valid_from` is the start of a temporal fact; None is the time of the turn.
 
         Raises:
             DiaryError: The type is not registered, or a rule forbids it.
         """
         given = checked_table(fields, f"facts/{name}")
         known = {key: value for key, value in given.items() if value is not None}
-        return self._on_facts(CommitFact(name, tuple(known.items()), confidence))
+        start = in_utc(valid_from, "valid_from").isoformat() if valid_from else ""
+        return self._on_facts(CommitFact(name, tuple(known.items()), confidence, valid_from=start))
 
     def remove_fact(self, fact_id: str) -> None:
         """Remove a fact from the draft.

@@ -32,7 +32,7 @@ from tomldiary.history.record import Source
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.similarity import same_text
-from tomldiary.toml.values import encode_nulls
+from tomldiary.toml.values import encode_nulls, in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -110,6 +110,8 @@ class CommitFact:
     confidence: float = 1.0
     created_as: str | None = None
     """The id that a draft gave to the fact; later operations of the same draft name it by this."""
+    valid_from: str = ""
+    """The start of a temporal fact as ISO 8601 text; "" is the time of the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +358,8 @@ def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenan
         return operation.id
     schema = book.schema(operation.type)
     data = schema.checked_fields(dict(operation.fields))
-    by = by._replace(confidence=operation.confidence)
+    start = in_utc(operation.valid_from, "valid_from") if operation.valid_from else None
+    by = by._replace(confidence=operation.confidence, start=start)
     return f"{schema.name}/{book.commit(schema, data, by)}"
 
 

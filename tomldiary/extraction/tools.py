@@ -321,6 +321,7 @@ async def commit_fact(
     type: str,  # noqa: A002 - a model's word
     fields: dict[str, Any],
     confidence: float = 1.0,
+    valid_from: str | None = None,
 ) -> str:
     """Store a typed fact, or replace the one that it is about.
 
@@ -328,9 +329,10 @@ async def commit_fact(
         type: A type of facts.
         fields: The fields of the fact by name.
         confidence: How sure it is, from 0 to 1.
+        valid_from: When it began to hold, such as "2026-03-01", for a temporal type; leave out for now.
     """
     try:
-        fact_id = ctx.deps.commit_fact(type, fields, confidence)
+        fact_id = ctx.deps.commit_fact(type, fields, confidence, valid_from)
     except DiaryError as error:
         return f"❌ {without_paths(str(error))}"
     return f"✅ Stored facts/{fact_id}: {quoted(data_text(fields))}."
