@@ -104,7 +104,8 @@ def test_no_verb_exceeds_the_size_limit_of_a_block(alice):
 
 def test_a_block_that_does_not_change_writes_nothing(alice):
     alice.set_block("notes", "x", session_id="s1")
-    alice.set_block("notes", "x", session_id="s2")
+    alice.set_block("notes", "x", session_id="s1")
+    alice.set_block("notes", "x")
     assert alice.last_transaction() == 1
 
 

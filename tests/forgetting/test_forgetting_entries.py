@@ -28,6 +28,14 @@ class Home(BaseModel):
     city: str
 
 
+class Stay(Home):
+    until: str | None = None
+
+
+class Trip(BaseModel):
+    towns: list[str]
+
+
 class Birth(BaseModel):
     who: str
     place: str
@@ -233,6 +241,79 @@ def test_a_commit_or_set_makes_its_session_author_of_the_whole(alice):
     alice.forget(session_id="session-one")
     assert alice.get("diet/user").data.food == "fish"
     assert alice.block("notes").text == "three"
+
+
+@pytest.mark.parametrize("selector", [{"session_id": "s1"}, {"source": "s1"}])
+@pytest.mark.parametrize("is_temporal", [False, True])
+def test_an_update_of_all_fields_keeps_no_words(alice, tmp_path, is_temporal, selector):
+    alice.diary.register_schema("stay", Stay, Constraint(temporal=is_temporal))
+    key = alice.facts.commit(
+        "stay", {"who": "walnut", "city": "cashew"}, session_id="s1", source="s1#1"
+    )
+    alice.facts.update(key, {"who": "pear", "city": "plum"}, session_id="s2")
+    alice.forget(**selector)
+    [fact] = alice.facts.query("stay")
+    assert (fact.data.who, fact.source, fact.updated_by) == ("pear", "", "s2")
+    assert hits(alice, tmp_path, "walnut", "cashew") == []
+
+
+def test_a_text_that_stays_in_a_list_of_a_fact_keeps_its_session(alice, tmp_path):
+    alice.diary.register_schema("trip", Trip)
+    key = alice.facts.commit("trip", {"towns": ["walnut"]}, session_id="s1")
+    alice.facts.update(key, {"towns": ["walnut", "Rome"]}, session_id="s2")
+    alice.forget(session_id="s1")
+    assert hits(alice, tmp_path, "walnut") == []
+
+
+def test_a_fact_updated_at_its_start_keeps_all_its_sessions(alice, tmp_path):
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    alice.facts.commit("home", {"who": "walnut", "city": "Rome"}, session_id="s1", now=start)
+    alice.facts.update("home/walnut", {"city": "Porto"}, session_id="s2", now=start)
+    alice.forget(session_id="s1")
+    assert alice.facts.query("home", include_ended=True) == []
+    assert hits(alice, tmp_path, "walnut") == []
+
+
+def test_a_session_that_says_a_whole_fact_again_keeps_it(alice):
+    alice.facts.commit("diet", {"role": "u", "food": "rice"}, session_id="s1")
+    alice.facts.update("diet/u", {"food": "plum"}, session_id="s2")
+    alice.facts.commit("diet", {"role": "u", "food": "plum"}, session_id="s2")
+    alice.forget(session_id="s1")
+    assert alice.facts.get("diet/u").data.food == "plum"
+
+
+@pytest.mark.parametrize("old", ["walnut", "  walnut\n"])
+def test_a_block_of_which_nothing_stays_has_one_author(alice, tmp_path, old):
+    alice.blocks.set("a", old, session_id="s1")
+    alice.blocks.replace("a", "walnut", "pear", session_id="s2")
+    alice.blocks.set("b", old, session_id="s1")
+    alice.blocks.replace("b", "walnut", "", session_id="s2")
+    alice.blocks.append("b", "plum", session_id="s3")
+    alice.forget(session_id="s1")
+    assert [block.text.strip() for block in alice.blocks.values()] == ["pear", "plum"]
+    assert hits(alice, tmp_path, "walnut") == []
+
+
+def test_a_block_that_another_session_sets_again_stays(alice):
+    alice.blocks.set("a", "pear", session_id="s1")
+    alice.blocks.set("a", "pear", session_id="s2")
+    alice.forget(session_id="s1")
+    assert alice.blocks["a"].text == "pear"
+
+
+def test_a_text_that_an_extractor_edits_belongs_to_its_session(alice):
+    class Editor:
+        def run(self, message, *, deps):
+            deps.prefs["preferences"]["likes"]["pref001"]["text"] = message.split()[-1]
+
+    alice.upsert_preference("likes", "walnut", session_id="s1")
+    ann = alice.diary.with_agent(Editor()).user("alice")
+    ann.add_turn("pear", "ok", "s2")
+    word = ann.preferences("likes")["pref001"].text
+    ann.forget(session_id="s1")
+    assert ann.preferences("likes")["pref001"].text == word
+    ann.forget(session_id="s2")
+    assert not ann.preferences("likes")
 
 
 def test_entries_removed_earlier_are_erased_from_history(alice, tmp_path):

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import (
     also_said_by,
+    author,
     check_key,
     check_length,
     entry_data,
     entry_text,
     replaced,
+    said_by,
     tables_at,
     updated_at,
     with_value,
@@ -116,7 +118,8 @@ class Blocks:
             entry.pop("pinned", None)
             if not pinned:  # the default is True
                 entry["pinned"] = False
-        if entry == old:
+        is_known = not session or (author(entry) == session and not said_by(entry))
+        if entry == old and (is_part or is_known):
             return
         entry["_updated"] = updated_at(entry, now)
         if session and old is None:
@@ -139,7 +142,7 @@ class Blocks:
         before = entry_text(old) if old is not None else ""
         gap = "\n" if before and not before.endswith("\n") else ""
         whole = f"{before}{gap}{checked_text(text, f'{_ROOT}.{name}')}"
-        self.put(name, whole, now=now, session=session, is_part=True)
+        self.put(name, whole, now=now, session=session, is_part=bool(before.strip()))
 
     def replace(self, name: str, old: str, new: str, *, now: str, session: str = "") -> None:
         """Replace the only occurrence of `old`.
@@ -167,8 +170,10 @@ class Blocks:
                 "the text to replace occurs more than once. Include more of the text around it.",
                 where=where,
             )
-        whole = f"{text[:at]}{checked_text(new, where)}{text[at + len(old) :]}"
-        self.put(name, whole, now=now, session=session, is_part=True)
+        before, after = text[:at], text[at + len(old) :]
+        whole = f"{before}{checked_text(new, where)}{after}"
+        is_part = bool(before.strip() or after.strip())
+        self.put(name, whole, now=now, session=session, is_part=is_part)
 
     def delete(self, name: str) -> Mapping[str, Any]:
         """Remove a block and return its fields.

@@ -20,7 +20,9 @@ from tomldiary.entries.fields import (
     author,
     check_key,
     entry_data,
+    keeps_part,
     replaced,
+    said_by,
     updated_at,
 )
 from tomldiary.entries.incremental_index import put_noted
@@ -162,7 +164,7 @@ class FactRules(Facts):
                     f"{schema.name}/{same} says the same already. Delete one of the two.",
                     where=where,
                 )
-            self._replace(schema, held.key, held.entry, data, by, is_part=True)
+            self._replace(schema, held.key, held.entry, data, by, is_update=True)
             return held.key
         if not held.holds(now):
             raise InvalidValue(
@@ -173,12 +175,15 @@ class FactRules(Facts):
             return held.key
         if by.end is not None:
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
-        said = also_said_by(held.entry, by.session)
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None:
             self._end(schema.name, held.key, now, by)
-        source, sure = str(held.entry.get("_source", "")), confidence_of(held.entry)
-        by = by._replace(source=source, confidence=sure)
+        is_part = keeps_part(stored, decode_nulls(data))
+        by = by._replace(
+            source=str(held.entry.get("_source", "")) if is_part else "",
+            confidence=confidence_of(held.entry),
+        )
+        said = also_said_by(held.entry, by.session) if is_part else []
         return self._commit_interval(schema, data, group, None, by, said=said)
 
     def delete(self, fact_id: str) -> Mapping[str, Any]:
@@ -232,21 +237,23 @@ class FactRules(Facts):
         data: dict[str, Any],
         by: Provenance,
         *,
-        is_part: bool = False,
+        is_update: bool = False,
     ) -> None:
         self._check_stored(schema, key, old)
         is_same = self.says(schema, old, schema.compared(data))
         known = confidence_of(old)
-        if is_same and (is_part or not by.session or author(old) == by.session):
-            if by.confidence > known and not is_part:
+        is_known = not by.session or (author(old) == by.session and not said_by(old))
+        if is_same and (is_update or is_known):
+            if by.confidence > known and not is_update:
                 self._put(schema.name, key, _with_confidence(old, by.confidence))
             return
         if not is_same and schema.constraint.immutable:
             raise ImmutableEntry(f"{_ROOT}/{schema.name}/{key}")
         if is_same:
             data = entry_data(old)  # keep the first spelling
-        elif not is_part:
+        elif not is_update:
             self._check_claim(schema, key, old, by)
+        is_part = is_update and keeps_part(decode_nulls(entry_data(old)), decode_nulls(data))
         kept = {
             name: value
             for name, value in (old if is_same else replaced(old)).items()
@@ -262,7 +269,7 @@ class FactRules(Facts):
         said = also_said_by(old, by.session) if is_part else []
         if said:
             kept["_said_by"] = said
-        sure = max(known, by.confidence) if is_same else known if is_part else by.confidence
+        sure = max(known, by.confidence) if is_same else known if is_update else by.confidence
         self._put(schema.name, key, _with_confidence({**data, **kept}, sure))
 
     @staticmethod
@@ -318,7 +325,7 @@ class FactRules(Facts):
         if limit is not None and is_another and self.count(schema.name) >= limit:
             self._check_limit(schema, self.count(schema.name, at))
         if old is not None:  # a fact with the same start is corrected
-            self._replace(schema, chosen, old, data, by)
+            self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._end(schema.name, chosen, stop, by)
             return chosen
         meta = {"_valid_from": timestamp(begin), **_new_meta(by)}

@@ -128,6 +128,16 @@ def replaced(old: Mapping[str, Any], *, is_part: bool = False) -> dict[str, Any]
     return {name: value for name, value in old.items() if name not in gone}
 
 
+def keeps_part(old: Mapping[str, Any], fresh: Mapping[str, Any]) -> bool:
+    """Return whether new data have a part of the old: a field with the same value, or a text within a list or table."""
+    is_field = any(
+        said is not None and name in fresh and same_value(fresh[name], said)
+        for name, said in old.items()
+    )
+    texts = {*texts_in(old, names=False)}
+    return is_field or not texts.isdisjoint(texts_in(fresh, names=False))
+
+
 def updated_at(old: Mapping[str, Any], now: str) -> str:
     """Return the time of the last change of an entry that is changed now; a valid later time stays."""
     known, at = moment(old.get("_updated")), moment(now)

@@ -332,7 +332,7 @@ class _Changes:
                 operation.session_id, operation.summary, operation.keywords, now=by.now
             )
         elif isinstance(operation, SetFields):
-            _set(transaction, preferences, operation, ids, by.source)
+            _set(transaction, preferences, operation, ids, by)
         else:
             book = FactRules(transaction.entries("facts"), self.schemas)
             if isinstance(operation, CommitFact):
@@ -448,7 +448,7 @@ def _set(
     preferences: Preferences,
     operation: SetFields,
     ids: _Ids,
-    source: str,
+    by: Provenance,
 ) -> None:
     path = operation.path
     said = dict(operation.values)
@@ -458,8 +458,10 @@ def _set(
         key = _id_of(category, key, ids)
         found = preferences.find(category, key)  # it may stand at another place, in a short form
         path = found[0] if found is not None else (*path[:-1], key)
-        if source and "text" in said:
-            said.setdefault("_source", source)
+        if by.source and "text" in said:
+            said.setdefault("_source", by.source)
+        if by.session and any(not name.startswith("_") for name in said):
+            said.setdefault("_updated_by", by.session)
         if found is not None and not operation.delete:
             preferences.check_fit(category, key, {**found[1], **said})
     edit, kind = transaction.entries(operation.kind), KINDS[operation.kind]

@@ -13,6 +13,7 @@ from tomldiary.entries.fields import (
     also_said_by,
     data_text,
     entry_data,
+    keeps_part,
     replaced,
     session_turn,
     tables_at,
@@ -147,9 +148,7 @@ class ItemKind(EntryKind):
                 continue
             fields = {f"\\{name}" if name[:1] in _ESCAPED else name: value[name] for name in value}
             before = item_value(old)
-            is_part = any(
-                name in value and same_value(value[name], said) for name, said in before.items()
-            ) or not {*texts_in(before, names=False)}.isdisjoint(texts_in(value, names=False))
+            is_part = keeps_part(before, value)
             known = old if same_value(value, before) else replaced(old, is_part=is_part)
             fresh = with_value(fields, known, writing.now)
             if writing.session or "_updated_by" in old:
