@@ -114,6 +114,8 @@ def test_accents_are_found_in_both_forms_of_unicode(alice, tmp_path, stored, ask
         ("John Smith", "John\u202fSmith"),
         ("John\r\n\tSmith", "John Smith"),
         ("Jo\u00adhn\u200bSmith", "john smith"),
+        ("John Smith", "john\u200bsm\u00adith"),
+        ('say\u00a0"hi" to C:\\new', 'say "h\u200di"\nto C:\\new'),
         ("\uff2a\uff4f\uff48\uff4e Smith", "John Smith"),
     ],
 )

@@ -10,6 +10,7 @@ from tomldiary.text.visible import HIDDEN
 _HIDDEN_RUN = "\u200b"
 _RUN = re.compile(rf"[\s{HIDDEN}]{{2,}}|[^\S ]|[{HIDDEN}]")  # all but a single space
 _SPACE = re.compile(r"\s")
+_GAPS = {" ": f"[ {_HIDDEN_RUN}]", _HIDDEN_RUN: f"[ {_HIDDEN_RUN}]?"}
 
 
 def folded(text: str) -> str:
@@ -22,16 +23,19 @@ def folded(text: str) -> str:
 
 
 def sought(text: str) -> str:
-    """Return a text to search for, folded and without hidden characters; "" if it has no others."""
-    return folded(text).replace(_HIDDEN_RUN, "").strip()
+    """Return a text to search for, folded; "" if it has only white space and hidden characters."""
+    return folded(text).strip(f" {_HIDDEN_RUN}")
 
 
 def is_mentioned(wanted: str, text: str) -> bool:
-    """Return whether a folded text has the result of `sought`; hidden characters may separate its letters and words."""
-    if _HIDDEN_RUN not in text:
+    """Return whether a folded text has the result of `sought`.
+
+    Hidden characters may separate letters and words of the text. In the wanted text they may stand for a space.
+    """
+    if _HIDDEN_RUN not in wanted and _HIDDEN_RUN not in text:
         return wanted in text
-    words = (f"{_HIDDEN_RUN}?".join(map(re.escape, word)) for word in wanted.split(" "))
-    return re.search(f"[ {_HIDDEN_RUN}]".join(words), text) is not None
+    pattern = f"{_HIDDEN_RUN}?".join(_GAPS.get(each) or re.escape(each) for each in wanted)
+    return re.search(pattern, text) is not None
 
 
 def _one_character(found: re.Match[str]) -> str:

@@ -143,10 +143,9 @@ def _traces(backend: Backend, user: str, text: str) -> list[str]:
     Returns:
         Paths of files below the folder; names of documents, "history" and hidden documents in a database.
     """
-    forms = {text}
+    wanted = {sought(text)}
     for _ in range(2):  # twice, because history quotes documents whose texts are quoted already
-        forms |= {form for each in forms for form in _quoted(each)}
-    wanted = {sought(form) for form in forms}
+        wanted |= {form for each in wanted for form in _quoted(each)}
     found: set[str] = set()
     for name, content in _contents(backend, user):
         written = content.decode("utf-8", "replace")
