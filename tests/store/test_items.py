@@ -733,6 +733,16 @@ def test_an_item_that_another_session_updates_keeps_no_words(store, diary, tmp_p
     assert b"walnut" not in everything_on_disk(tmp_path / "m")
 
 
+def test_an_update_that_changes_nothing_names_no_session(store, diary):
+    alice = diary.user("alice")
+    with alice.transaction(session_id="s1"):
+        put(store, NS, "trip", {"text": "walnut", "days": 1})
+    alice.items.update("memories/trip", {"days": 1}, session_id="s2")
+    alice.items.update("memories/trip", {"days": 2}, session_id="s1")
+    alice.forget(session_id="s2")
+    assert alice.items.get("memories/trip") == {"text": "walnut", "days": 2}
+
+
 def test_forgetting_everything_or_old_entries_covers_items(store, diary, tmp_path):
     put(store, NS, "k", {"text": "walnut"})
     put(store, ("bo", "x"), "k", {"text": "pecan"})

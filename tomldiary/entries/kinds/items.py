@@ -148,9 +148,11 @@ class ItemKind(EntryKind):
                 continue
             fields = {f"\\{name}" if name[:1] in _ESCAPED else name: value[name] for name in value}
             before = item_value(old)
+            if same_value(value, before):  # the session adds no words of its own
+                edit.put(path, renewed(with_value(fields, old, writing.now)))
+                continue
             is_part = keeps_part(before, value)
-            known = old if same_value(value, before) else replaced(old, is_part=is_part)
-            fresh = with_value(fields, known, writing.now)
+            fresh = with_value(fields, replaced(old, is_part=is_part), writing.now)
             if writing.session or "_updated_by" in old:
                 fresh["_updated_by"] = writing.session
             fresh.pop("_said_by", None)
