@@ -199,6 +199,16 @@ def test_the_first_write_migrates_0_2_sessions_and_keeps_comments(tmp_path):
     assert guest.conversations()["booking-1"].turns == 4
 
 
+def test_0_2_sessions_beside_an_inline_table_of_sessions_are_migrated(tmp_path):
+    file = tmp_path / "guest/conversations.toml"
+    file.parent.mkdir()
+    file.write_text('conversations = { new = { summary = "n" } }\n[old]\nsummary = "o"\n')
+    guest = Diary(tmp_path, GuestTable, agent=Scripted(), durability="process").user("guest")
+    guest.add_turn("The usual table, please.", "Booked.", "third")
+    found = tomllib.loads(file.read_text())["conversations"]
+    assert {key: found[key]["summary"] for key in found} == {"new": "n", "old": "o", "third": ""}
+
+
 @pytest.mark.parametrize("key", ["coffee", "window_table"])
 def test_entries_in_the_short_form_are_read_and_changed_in_place(tmp_path, key):
     guest = guest_of(tmp_path, "short-form", Regular)

@@ -229,6 +229,26 @@ def test_a_renamed_table_leaves_no_empty_table():
     assert edit.done().data == parse_toml("[c.b]\nx = 1\n")
 
 
+def test_a_renamed_table_keeps_the_comment_behind_its_header():
+    edit = Edit(Document.parse('["a#b"]  # one [two]\nx = 1\n'))
+    assert edit.rename(("a#b",), ("c", "d"))
+    assert edit.done().text == "[c.d]  # one [two]\nx = 1\n"
+
+
+def test_no_table_is_renamed_into_one_that_is_written_inline():
+    edit = Edit(Document.parse("a = { b = {} }\n[c]\nx = 1\n"))
+    assert not edit.rename(("c",), ("a", "d"))
+    assert not edit.rename(("c",), ("a", "b", "d"))
+
+
+@pytest.mark.parametrize("value", ["a = 1", "a = []", "[[a]]"])
+def test_no_table_is_renamed_in_place_of_a_value_or_a_list(value):
+    edit = Edit(Document.parse(f"{value}\n[c]\nx = 1\n"))
+    for path in (("a",), ("a", "d")):
+        with pytest.raises(InvalidValue):
+            edit.rename(("c",), path)
+
+
 @pytest.mark.parametrize("head", ["a.b.x = 1\n", "[a]\nb.x = 1\n"])
 @pytest.mark.parametrize(
     "values",
@@ -283,6 +303,16 @@ def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
     edit = Edit(Document.parse(HAND))
     assert edit.delete(("preferences", "likes", "pref001"))
     assert edit.done().text == HAND[: HAND.index("# likes come")] + HAND[HAND.index("# ---- d") :]
+
+
+def test_a_free_comment_does_not_join_the_table_after_a_deleted_one():
+    edit = Edit(Document.parse("# free\n\n[a]\nx = 1\n[b]\ny = 1\n[c]\nz = 1\n"))
+    edit.delete(("a",))
+    document = Document.parse(edit.done().text)
+    assert document.text == "# free\n\n[b]\ny = 1\n[c]\nz = 1\n"
+    edit = Edit(document)
+    edit.delete(("b",))
+    assert edit.done().text == "# free\n\n[c]\nz = 1\n"
 
 
 @pytest.mark.parametrize("head", ["", 'note = "x"\n'])

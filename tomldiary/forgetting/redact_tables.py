@@ -337,7 +337,9 @@ class Tables:
             back.add(path)
             made.append(self._versions.same(Block(path, last + split_tail(block.text)[1])))
         else:
-            made[-1] = self._versions.same(keep_comments(made[-1], block))
+            is_last = block is version.blocks[-1]
+            kept = keep_comments(made[-1], block, is_last=is_last)
+            made[-1] = self._versions.same(kept)
 
     def prove(self, text: str, made: str) -> list[Path]:
         """Return the entries that differ between a version and its redacted text.

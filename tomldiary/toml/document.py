@@ -247,14 +247,19 @@ def split_tail(text: str) -> tuple[str, str]:
     return body, tail
 
 
-def keep_comments(before: Block, removed: Block) -> Block:
-    """Return the block before a removed one, with those comments of the removed one that belong to no table."""
+def keep_comments(before: Block, removed: Block, *, is_last: bool) -> Block:
+    """Return the block before a removed one, with those comments of the removed one that belong to no table.
+
+    Without a blank line, they would belong to the next table; `is_last` tells that there is none.
+    """
     tail = split_tail(removed.text)[1]
     kept, gap = split_tail(before.text)
     if gap.strip():
         tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
     elif not before.text and not tail.strip():
         tail = ""  # no document begins with a blank line
+    elif not tail and not is_last:
+        tail = gap
     return Block(before.path, kept + tail, before.is_array)
 
 

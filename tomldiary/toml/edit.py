@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.errors import InvalidTOML
 from tomldiary.toml.block_edit import edit_block
 from tomldiary.toml.document import (
     META,
@@ -18,7 +19,7 @@ from tomldiary.toml.document import (
     rendered_again,
     split_tail,
 )
-from tomldiary.toml.lexer import Block, header_path
+from tomldiary.toml.lexer import HEADER, Block
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
 
@@ -147,19 +148,27 @@ class Edit(ValueEdit):
             (find_table(self._data, path[: end - 1]) or {}).pop(path[end - 1], None)
 
     def rename(self, old: Path, new: Path) -> bool:
-        """Rename the table `old`, keeping its body, comments and position; return False if that is not possible."""
+        """Rename the table `old`, keeping its body, comments and position; return False if that is not possible.
+
+        Raises:
+            InvalidValue: A value at or above `new` is not a table.
+        """
+        self._check_way(new)
         data = self.table(old)
         block = self._index.get(old)
         if data is None or block is None or old in self._parents or self.table(new) is not None:
             return False
+        try:
+            parse_toml(f"{self._holder(new[:-1]).text}\n[{render_path(new)}]\n")
+        except InvalidTOML:
+            return False  # a table above `new` is written inline
         lines = block.text.split("\n")
         for number, line in enumerate(lines):
-            parsed = header_path(line)
-            if parsed is not None and parsed[0] == old:
+            header = HEADER.fullmatch(line)
+            if header is not None:
                 # The text before and after the brackets stays, such as a comment.
-                code = line.split("#", 1)[0] if "#" not in "".join(old) else line
-                tail = line[code.rindex("]") + 1 :]
-                lines[number] = f"{line[: line.index('[')]}[{render_path(new)}]{tail}"
+                before, behind = line[: header.start(1)], line[header.end(3) :]
+                lines[number] = f"{before}[{render_path(new)}]{behind}"
                 break
         self._swap(block, Block(new, "\n".join(lines)))
         self._set_data(old, None)
@@ -354,7 +363,8 @@ class Edit(ValueEdit):
         before = self._blocks[at - 1]
         del self._blocks[at]
         self._count(block, -1)
-        self._swap(before, keep_comments(before, block))
+        is_last = at == len(self._blocks)
+        self._swap(before, keep_comments(before, block, is_last=is_last))
         if self._index.get(block.path) is block:  # lists of tables are not in it
             del self._index[block.path]
 

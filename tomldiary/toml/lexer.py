@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tomldiary.toml.parse import TOKEN
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_HEADER = re.compile(
+HEADER = re.compile(
     rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"
 )
 _KEYS = re.compile(_KEY)
@@ -34,7 +34,7 @@ class Block:
 
 def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
     """Return the path of a table header line and whether it is `[[…]]`; None if the line is no header."""
-    match = _HEADER.fullmatch(line)
+    match = HEADER.fullmatch(line)
     if match is None or len(match.group(1)) != len(match.group(3)):
         return None
     keys: list[str] = []
