@@ -355,6 +355,20 @@ def test_a_change_of_an_entry_with_a_list_of_tables_is_merged(text, change):
     assert parse_toml(result.text) == result.data == parse_toml(theirs.replace(*change))
 
 
+def test_a_comment_above_an_inline_entry_is_merged_once():
+    base = "[p]\na = { x = 1 }\n\n# one\nb = { x = 1 }\n"
+    ours = "[p]\na = { x = 1 }\n\n# one\n"
+    text, _ = merged(ours, f"{base}c = {{ x = 1 }}\n", base)
+    assert text == f"{ours}c = {{ x = 1 }}\n"
+
+
+def test_an_inline_entry_that_was_added_again_is_merged_as_it_is_now():
+    base = "[p]\na = { x = 1, y = { z = 2 } }\n"
+    text, _ = merged("[p]\n\n[p.a]\nx = 3\n", f"{base}# one\n", base)
+    assert parse_toml(text) == {"p": {"a": {"x": 3}}}
+    assert "# one\n" in text
+
+
 def test_equal_changes_of_both_sides_are_no_conflict():
     both = BASE.replace("[p.a]\nx = 1", "[p.a]\nx = 2")
     assert merged(both, both) == (both, [])

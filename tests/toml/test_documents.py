@@ -174,6 +174,18 @@ def test_an_edit_without_a_difference_returns_the_same_document():
     assert edit.done() is document
 
 
+def test_a_renamed_table_is_read_in_the_order_of_the_text():
+    edit = Edit(Document.parse("[a.b]\nx = 1\n\n[a.c]\nx = 2\n"))
+    assert edit.rename(("a", "b"), ("a", "d"))
+    assert list(edit.done().data["a"]) == ["d", "c"]
+
+
+def test_an_inline_table_is_restored_without_its_other_values():
+    edit = Edit(Document.parse("[a]\nb = { x = 1, y = { z = 2 } } # one\n"))
+    edit.restore(("a", "b"), "[a.b]\nx = 3\n", {"x": 3})
+    assert edit.done().data == {"a": {"b": {"x": 3}}}
+
+
 def test_a_restored_table_is_read_in_the_order_of_the_text():
     edit = Edit(Document.parse("[p.a]\nn = 1\n\n[p.c]\nn = 3\n"))
     edit.restore(("p", "b"), "[p.b]\nn = 2\n", {"n": 2}, after=("p", "a"))

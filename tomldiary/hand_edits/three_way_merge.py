@@ -99,8 +99,13 @@ def _with_comments(base: Document, ours: Document, merged: Document) -> Document
     """Add the comments between tables that `ours` gained since `base` and the merged text lacks."""
     if all(block.text in {known.text for known in base.blocks} for block in ours.blocks):
         return merged
-    known = {comment for document in (base, merged) for _, comment in _comments(document)}
-    missing = [(path, comment) for path, comment in _comments(ours) if comment not in known]
+    known = {comment for _, comment in _comments(base)}
+    lines = {line.strip() for line in merged.text.split("\n")}
+    missing = [
+        (path, comment)
+        for path, comment in _comments(ours)
+        if comment not in known and not lines.issuperset(map(str.strip, comment.split("\n")))
+    ]
     if not missing:
         return merged
     blocks = list(merged.blocks)

@@ -100,6 +100,9 @@ class Edit(ValueEdit):
                 # The text replaces lists of tables too, and values that it writes itself.
                 if key in data or isinstance((known or {}).get(key), list):
                     self._drop((*path, key))
+        inner = {
+            key: value for key, value in (known or {}).items() if self._has_header((*path, key))
+        }
         block = self._index.get(path)
         body = split_tail(text)[0]
         if block is not None:
@@ -107,13 +110,11 @@ class Edit(ValueEdit):
                 body += self.newline  # the other version ended with this block
             self._swap(block, Block(path, body + block.text[len(split_tail(block.text)[0]) :]))
         elif known is not None:
-            self.put(path, {**known, **data})
+            self.put(path, {**inner, **data})
             return
         else:
             self._insert(path, data, text=body, after=after, behind=behind)
             self._is_reordered = True
-        values = known or {}
-        inner = {key: values[key] for key in values if self._has_header((*path, key))}
         self._set_data(path, {**inner, **data})
         self.is_changed = True
 
@@ -174,7 +175,7 @@ class Edit(ValueEdit):
         self._set_data(old, None)
         self._drop_empty(old[:-1])
         self._set_data(new, dict(data))
-        self.is_changed = True
+        self.is_changed = self._is_reordered = True
         return True
 
     def peek(self) -> Document:
