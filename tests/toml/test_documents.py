@@ -327,6 +327,12 @@ def test_a_free_comment_does_not_join_the_table_after_a_deleted_one():
     assert edit.done().text == "# free\n\n[c]\nz = 1\n"
 
 
+def test_a_comment_above_a_deleted_inline_table_does_not_join_the_next_one():
+    edit = Edit(Document.parse("[a]\n# one\nb = { x = 1 }\n[c]\ny = 1\n"))
+    edit.delete(("a", "b"))
+    assert edit.done().text == "[a]\n# one\n\n[c]\ny = 1\n"
+
+
 @pytest.mark.parametrize("head", ["", 'note = "x"\n'])
 def test_an_entry_below_a_hand_written_category_header_is_deleted(head):
     category = f"[preferences.likes]\n{head}\n"

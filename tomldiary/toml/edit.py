@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidTOML
@@ -25,6 +26,8 @@ from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+_ENDS_IN_COMMENT = re.compile(r"^[ \t]*#.*(?<!\"\"\"|''')\r?\n\Z", re.MULTILINE)
 
 
 class Edit(ValueEdit):
@@ -349,8 +352,13 @@ class Edit(ValueEdit):
 
     def _rewrite(self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Replace the values that are written in a block."""
-        rendered = rendered_again(block, old, new, self.newline)
-        self._swap(block, rendered or edit_block(block, old, new, newline=self.newline))
+        made = rendered_again(block, old, new, self.newline)
+        if made is None:
+            made = edit_block(block, old, new, newline=self.newline)
+            if block is not self._blocks[-1] and _ENDS_IN_COMMENT.search(made.text):
+                # Without a blank line, the comment would belong to the next table.
+                made = Block(made.path, made.text + self.newline)
+        self._swap(block, made)
 
     def _drop(self, path: Path) -> None:
         """Remove the table or the array of tables at `path`, with all tables below it."""
