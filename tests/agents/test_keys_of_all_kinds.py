@@ -26,11 +26,6 @@ class Note(BaseModel):
     text: str
 
 
-class Home(BaseModel):
-    who: str
-    city: str
-
-
 NAMESPACE = ("alice", "memories", "work")
 
 
@@ -39,7 +34,6 @@ def diary():
     diary = Diary("memory:", agent="rules")
     diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
     diary.register_schema("note", Note, Constraint(limit=1, immutable=True))
-    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
     return diary
 
 
@@ -69,34 +63,6 @@ def test_a_typed_fact_is_remembered_with_its_fields(alice, verbs):
     note = verbs.remember("The gate is green.", "note")
     assert note.startswith("✅ Noted as facts/note/")
     assert note.data["text"] == "The gate is green."
-
-
-def test_a_temporal_fact_is_remembered_with_its_start(diary, alice, verbs):
-    assert "home (temporal): who" in naming_categories(diary)
-    porto = {"who": "user", "city": "Porto"}
-    answer = verbs.remember("", "home", fields=porto, valid_from="2026-03-01")
-    assert answer == "✅ Noted as facts/home/user@2026-03-01: who = user, city = Porto"
-    assert alice.facts.get("home/user", valid_at="2026-04-01").data.city == "Porto"
-    assert alice.facts.get("home/user", valid_at="2026-02-01") is None
-
-
-@pytest.mark.parametrize(
-    ("category", "valid_from", "hint"),
-    [
-        (
-            "home",
-            "March",
-            "❌ valid_from: expected a time such as 2026-11-20T12:00, found 'March'.",
-        ),
-        ("diet", "2026-03-01", "it has no valid_from or valid_to. Leave them out"),
-        ("likes", "2026-03-01", "neither fields nor valid_from. Say it all in `text`."),
-    ],
-)
-def test_a_wrong_start_is_answered_with_a_sentence(alice, verbs, category, valid_from, hint):
-    fields = {"home": {"who": "user", "city": "Porto"}, "diet": {"role": "a", "food": "vegan"}}
-    answer = verbs.remember("x", category, fields=fields.get(category), valid_from=valid_from)
-    assert hint in answer
-    assert alice.facts.count() == len(alice.preferences("likes")) == 0
 
 
 @pytest.mark.parametrize(

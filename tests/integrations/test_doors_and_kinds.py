@@ -393,33 +393,3 @@ def test_each_door_names_its_memory_and_its_user_in_its_repr():
         assert repr(door).startswith(f"{type(door).__name__}(")
         assert repr(diary) in repr(door)
         assert ("user_id='alice'" in repr(door)) == (number > 3)
-
-
-class Home(BaseModel):
-    who: str
-    city: str
-
-
-def test_models_of_both_frameworks_backdate_a_fact():
-    diary = Diary("memory:", agent="rules")
-    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
-    call = {"text": "", "category": "home", "valid_from": "2026-03-01"}
-    asked = [{**call, "fields": {"who": who, "city": "Porto"}} for who in ("ann", "bo")]
-    told = []
-
-    def answer(messages, info):
-        if len(messages) > 1:
-            return ModelResponse([TextPart("Yes.")])
-        told.extend(tool.parameters_json_schema for tool in info.function_tools)
-        return ModelResponse([ToolCallPart("remember", asked[0])])
-
-    toolset = DiaryToolset(diary, "alice", tools=["remember"])
-    asyncio.run(Agent(FunctionModel(answer), toolsets=[toolset]).run("I moved in March."))
-    [remember] = diary_tools(diary, user_id="alice", tools=["remember"])
-    told.append(remember.args_schema.model_json_schema())
-    remember.invoke(asked[1])
-    assert all("temporal" in schema["properties"]["valid_from"]["description"] for schema in told)
-    assert [fact.id for fact in diary.user("alice").facts.query()] == [
-        "home/ann@2026-03-01",
-        "home/bo@2026-03-01",
-    ]

@@ -39,7 +39,6 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
 from tomldiary.text.similarity import same_text
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines
-from tomldiary.toml.values import in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -162,7 +161,6 @@ class MemoryVerbs:
         category: str,
         contexts: list[str] | None = None,
         fields: dict[str, Any] | None = None,
-        valid_from: str | None = None,
     ) -> Answer:
         """Note down a lasting fact about the user or a preference of theirs; once is enough.
 
@@ -171,12 +169,11 @@ class MemoryVerbs:
             category: The category to file it under.
             contexts: Short labels of the situations it applies to, such as "work" or "travel".
             fields: The fields of a typed fact, if the category is a type of facts.
-            valid_from: When a fact of a temporal type began to hold, such as "2026-03-01"; leave out for now.
         """
         schema = self._user.diary.fact_schemas.get(category)
         if schema is not None and category not in self._user.diary.allowed:
-            return self._commit(schema, fields, text, valid_from)
-        self._refuse_fields(category, fields or valid_from)
+            return self._commit(schema, fields, text)
+        self._refuse_fields(category, fields)
         similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
         key, item = self._user.upsert_preference(
             category, text, contexts=contexts or (), **self._why
@@ -204,25 +201,18 @@ class MemoryVerbs:
 
     aremember = async_twin(remember)
 
-    def _refuse_fields(self, category: str, given: object) -> None:
-        """Refuse fields and a start for a preference, because they would be dropped silently."""
-        if given and category in self._user.diary.allowed:
+    def _refuse_fields(self, category: str, fields: dict[str, Any] | None) -> None:
+        """Refuse fields for a preference, because they would be dropped silently."""
+        if fields and category in self._user.diary.allowed:
             raise InvalidValue(
-                "a preference has a text and neither fields nor valid_from. Say it all in `text`. Nothing was changed.",
+                "a preference has a text and no fields. Say it all in `text`. Nothing was changed.",
                 where=category,
             )
 
-    def _commit(
-        self, schema: FactSchema, fields: dict[str, Any] | None, text: str, valid_from: str | None
-    ) -> Answer:
+    def _commit(self, schema: FactSchema, fields: dict[str, Any] | None, text: str) -> Answer:
         field = schema.only_text()
         values = fields or ({field: text} if field is not None and text.strip() else {})
-        key = self._user.facts.commit(
-            schema.name,
-            values,
-            valid_from=in_utc(valid_from, "valid_from") if valid_from else None,
-            **self._why,
-        )
+        key = self._user.facts.commit(schema.name, values, **self._why)
         fact = self._user.facts.get(key)
         said = {} if fact is None else schema.data(fact.data)
         stored = escape_for_model(f"facts/{key}: {data_text(said)}")
