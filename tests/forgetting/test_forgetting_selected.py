@@ -134,6 +134,20 @@ def test_every_spelling_of_a_text_is_erased(alice, tmp_path, stored, asked, is_l
     assert [*alice.blocks()] == ["doctor", "b"]
 
 
+@pytest.mark.parametrize("text", ["walnut", "tea"])
+def test_a_list_whose_tables_repeat_a_header_hinders_no_erasure(alice, tmp_path, text):
+    alice.upsert_preference("likes", "walnut cake")
+    alice.upsert_preference("likes", "jazz")
+    with (tmp_path / "alice/preferences.toml").open("a") as opened:
+        opened.write(
+            f'\n[[notes]]\n[notes.sub]\ny = "{text}"\n\n[[notes]]\n[notes.sub]\ny = "tea"\n'
+        )
+    alice.forget(matching="walnut")
+    assert alice.traces("walnut") == []
+    assert [each.text for each in alice.preferences("likes").values()] == ["jazz"]
+    assert ("[notes.sub]" in alice.document("preferences")) == (text == "tea")
+
+
 def test_traces_find_a_text_that_json_escapes(alice, tmp_path):
     alice.blocks.set("a", "x")
     queue = tmp_path / ".tomldiary" / "queue.toml"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import author, sessions
 from tomldiary.entries.kinds import entry_kind, entry_path
-from tomldiary.errors import DocumentError, InvalidValue
+from tomldiary.errors import DocumentError, InvalidTOML, InvalidValue
 from tomldiary.forgetting.selection import Selection, content
 from tomldiary.history.timeline import EMPTY, redo, undo
 from tomldiary.toml.block_edit import edit_block
@@ -162,7 +162,7 @@ class Versions:
             else:
                 version.groups.setdefault(path, []).append(block)
         for path, group in version.groups.items():
-            version.states[path] = self._state(path, joined(group))
+            version.states[path] = self._state(path, group)
         return version
 
     def path(self, block: Block) -> Path | None:
@@ -173,12 +173,16 @@ class Versions:
         """Return the shared block with this text."""
         return self._blocks.setdefault(block.text, block)
 
-    def _state(self, path: Path, whole: str) -> State:
+    def _state(self, path: Path, group: list[Block]) -> State:
         # Without the tail, because a rollback may restore an entry at another place of the document.
-        whole = split_tail(whole)[0].rstrip("\r\n")
+        whole = split_tail(joined(group))[0].rstrip("\r\n")
         known = self._states.get((path, whole))
         if known is None:
-            values = values_at(whole, path)
+            try:
+                values = values_at(whole, path)
+            except InvalidTOML:
+                # Each table of a list may have an inner table with the same header.
+                values = {"items": [values_at(block.text, path) for block in group]}
             known = self._states[path, whole] = State(values, content(values))
         return known
 
