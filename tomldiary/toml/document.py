@@ -227,6 +227,10 @@ def split_tail(text: str) -> tuple[str, str]:
     The tail has the blank lines at the end, and comments that a blank line separates from the table's last line.
     They belong to no entry, so they stay when the entry is deleted.
     """
+    written = text.rstrip()
+    if written and not written[written.rfind("\n") + 1 :].lstrip().startswith("#"):
+        end = text.find("\n", len(written)) + 1
+        return (text[:end], text[end:]) if end else (text, "")
     lines = text.split("\n")
     end = len(lines)
     while end > 0 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
