@@ -183,17 +183,19 @@ class MemoryVerbs:
         if item.count > 1:
             return Answer(f"✅ Known already as {place}; confirmed ({item.count}×).", data)
         noted = f"✅ Noted as {place}."
-        others = [match for match in similar if match.id != key][:_SIMILAR_SHOWN]
+        others = [match for match in similar if match.id != key]
         listed = [
             escape_for_model(f"{category}/{one.id}: {one.text}")
             + (f" ({one.conflict})" if one.conflict else "")
-            for one in others
-        ] + [
-            escape_for_model(f"{other}/{key}: {same.text} (in another category)")
+            for one in others[:_SIMILAR_SHOWN]
+        ]
+        elsewhere = [
+            escape_for_model(f"{other}/{id_}: {same.text} (in another category)")
             for other, entries in self._user.preferences().items()
-            for key, same in entries.items()
+            for id_, same in entries.items()
             if other != category and same_text(same.text, item.text)
-        ][:_SIMILAR_SHOWN]
+        ]
+        listed += elsewhere[:_SIMILAR_SHOWN]
         if not listed:
             return Answer(noted, data)
         warning = f"⚠️ Similar entries: {'; '.join(listed)}. Correct or remove what no longer holds."

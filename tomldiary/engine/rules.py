@@ -167,9 +167,8 @@ class EntryRules:
             before: The documents before the step.
         """
         for _, error in self._broken(tx, {FACTS.name}, lambda name: before.get(name, NOTHING)):
-            if not isinstance(
-                error, InvalidValue
-            ):  # `apply` raises it, unless a later step corrects it
+            # `apply` raises an InvalidValue, unless a later step corrects it.
+            if not isinstance(error, InvalidValue):
                 raise error
         self.apply(tx)
 

@@ -98,7 +98,7 @@ class Origin(Viewed):
     turn: str
     """The turn it was extracted from, `session#turn`; "" if the extractor did not report it."""
     is_verified: bool
-    """False if a rule stored the sentence and nobody confirmed it; true for all other content, confirmed or not."""
+    """False for a sentence that a rule stored and that is not confirmed yet; True for all other content."""
     confirmations: int
     """How many times it was stated."""
     origin: str

@@ -450,6 +450,7 @@ def changed_keys(old: Mapping[K, Any], new: Mapping[K, Any]) -> list[K]:
 
 
 _SCALARS = frozenset({str, int, float, bool})
+"""Types of values that are not null and have no null in them."""
 
 
 def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
