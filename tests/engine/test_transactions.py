@@ -343,6 +343,34 @@ def test_a_write_that_is_cancelled_before_it_begins_stores_nothing(diary):
     assert texts(diary) == ["tea"]
 
 
+def test_what_a_cancelled_call_started_may_write_after_its_end(diary):
+    begun, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
+    threads = []
+
+    def write():
+        ended.wait(20)
+        diary.user("alice").upsert_preference("likes", "tea")
+
+    def start():
+        threads.append(threading.Thread(target=copy_context().run, args=(write,)))
+        threads[0].start()
+        begun.set()
+        cancelled.wait(20)
+
+    async def main():
+        call = asyncio.create_task(in_thread(start))
+        await asyncio.to_thread(begun.wait, 20)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        cancelled.set()
+
+    asyncio.run(main())  # it ends after the threads of its loop
+    ended.set()
+    threads[0].join()
+    assert texts(diary) == ["tea"]
+
+
 def test_a_repeated_operation_has_one_effect_also_after_a_restart(diary, tmp_path):
     for handle in (diary, diary, Diary(tmp_path, agent="rules")):
         with handle.user("alice").transaction(operation_id="op-1") as tx:

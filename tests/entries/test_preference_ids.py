@@ -71,6 +71,14 @@ def test_a_listed_id_names_the_entry_it_is_listed_for(alice):
     assert texts(alice) == {}
 
 
+def test_an_id_that_looks_like_a_listed_one_names_its_own_entry(alice):
+    alice.upsert_preference("likes", "tea")
+    with alice.diary.engine.transaction("alice", Source("test")) as tx:
+        tx.edit("preferences").put(("preferences", "dislikes", "likes/pref001"), {"text": "noise"})
+    alice.upsert_preference("dislikes", "loud noise", id="likes/pref001")
+    assert [each.text for each in alice.preferences("dislikes").values()] == ["loud noise"]
+
+
 def test_a_listed_id_in_an_extraction_tool_names_the_entry():
     async def extract(message, deps):
         context = SimpleNamespace(deps=deps)

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from pydantic import BaseModel
@@ -64,6 +65,18 @@ def test_the_history_of_an_entry_reads_only_records_that_may_name_it(alice):
     assert [record.seq for record in found] == [8]
     assert [change.seq for change in alice.why("likes/id7").changes] == [8]
     assert [change.seq for change in alice.history("likes/id7")] == [8]
+
+
+def test_records_that_an_interrupted_pruning_left_are_not_read(alice):
+    alice.upsert_preference("likes", "jazz", id="gone")
+    alice.forget_preference("likes", "gone")
+    alice.upsert_preference("likes", "tea")
+    backend = alice.diary.engine.backend
+    before = [*backend.records("alice")]
+    alice.prune_history(keep=1)
+    left = SimpleNamespace(records=lambda _user: iter([*backend.records("alice"), *before]))
+    assert "gone" in before[-1]
+    assert [each.type for each in Timeline(left, "alice").records("gone")] == ["snapshot"]
 
 
 def test_the_history_of_a_key_that_a_person_wrote_with_an_escape_is_found(alice, tmp_path):

@@ -1162,6 +1162,14 @@ def test_words_of_an_interface_that_sends_no_history_count_each_time(tmp_path: P
     setting.writer.close_sync()
 
 
+def test_a_retry_with_another_id_of_the_interface_repeats_no_words(tmp_path: Path):
+    setting = Setting(tmp_path)
+    failed(setting.agent, None, message_history=sent_by_interface(SAID, "1"))
+    asyncio.run(setting.agent.run(message_history=sent_by_interface(SAID, "2")))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, ""]
+    setting.writer.close_sync()
+
+
 def test_words_that_a_run_could_not_submit_are_left_to_another(tmp_path: Path):
     setting = Setting(tmp_path)
     history = user_says(SAID)
