@@ -190,7 +190,7 @@ def test_errors_of_the_library_are_answered_verbatim():
 def test_remember_names_the_same_text_in_another_category(verbs):
     verbs.remember("jazz", "likes")
     assert verbs.remember("Jazz.", "dislikes") == (
-        "✅ Noted as dislikes/pref001. ⚠️ Similar entries: likes/pref001: jazz (in another category)."
+        "✅ Noted as dislikes/pref001. ⚠️ Similar entries: likes/pref001 (the same in another category)."
         " Correct or remove what no longer holds."
     )
 

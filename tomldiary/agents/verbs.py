@@ -37,7 +37,6 @@ from tomldiary.errors import (
 from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
-from tomldiary.text.similarity import same_text
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines
 
 if TYPE_CHECKING:
@@ -189,13 +188,8 @@ class MemoryVerbs:
             + (f" ({one.conflict})" if one.conflict else "")
             for one in others[:_SIMILAR_SHOWN]
         ]
-        elsewhere = [
-            escape_for_model(f"{other}/{id_}: {same.text} (in another category)")
-            for other, entries in self._user.preferences().items()
-            for id_, same in entries.items()
-            if other != category and same_text(same.text, item.text)
-        ]
-        listed += elsewhere[:_SIMILAR_SHOWN]
+        elsewhere = self._user.same_elsewhere(category, item.text)[:_SIMILAR_SHOWN]
+        listed += [escape_for_model(f"{key} (the same in another category)") for key in elsewhere]
         if not listed:
             return Answer(noted, data)
         warning = f"⚠️ Similar entries: {'; '.join(listed)}. Correct or remove what no longer holds."

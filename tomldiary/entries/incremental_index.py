@@ -152,21 +152,22 @@ def ask(
         return question(cast("F", found))
 
 
-def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
-    """Store an entry in an edit, and update the indexes of the document."""
+def put_noted(
+    edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Store an entry in an edit, update the indexes of the document, and return the entry as stored."""
     before, is_new = edit.stamp, edit.table(path) is None
     edit.put(path, entry)
-    after = edit.stamp
-    if after == before:
-        return
-    for found in list(edit.memo.values()):
+    after, stored = edit.stamp, edit.table(path) or {}
+    for found in list(edit.memo.values()) if after != before else ():
         if not isinstance(found, Following):
             continue
         with found.lock:
             if found.category != path[-2]:
                 found.note(before, after)
             elif not is_new or edit.is_last(path):  # else the next query reads the order again
-                found.note(before, after, (path[-1], edit.table(path)))
+                found.note(before, after, (path[-1], stored))
+    return stored
 
 
 class Marked(Following):

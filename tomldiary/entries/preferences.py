@@ -59,9 +59,19 @@ class Outcome:
     """The result of an upsert: the action and its entry."""
 
     action: Action
-    category: str
-    id: str
-    count: int
+    path: tuple[str, ...]
+    entry: Mapping[str, Any]
+    """The fields of the entry, as stored."""
+
+    @property
+    def id(self) -> str:
+        """The id of the entry in its category."""
+        return self.path[-1]
+
+    @property
+    def count(self) -> int:
+        """How often the entry was said."""
+        return entry_count(self.entry)
 
 
 class Catalog(Marked):
@@ -204,12 +214,10 @@ class Preferences:
             found = {**found, **{key: short[key] for key in short if key not in found}}
         return found
 
-    def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
-        """Return the category and id of an entry with the same text in another category, or None."""
-        for other in self.rules.categories:
-            if other != category and (key := self.same(other, text)) is not None:
-                return other, key
-        return None
+    def elsewhere(self, category: str, text: str) -> list[tuple[str, str]]:
+        """Return the category and id of the first entry with the same text in each other category."""
+        found = [(other, self.same(other, text)) for other in self.rules.categories]
+        return [(other, key) for other, key in found if other != category and key is not None]
 
     # Writing
 
@@ -310,8 +318,7 @@ class Preferences:
 
     def _stored(self, action: Action, path: tuple[str, ...], entry: Mapping[str, Any]) -> Outcome:
         self.check_fit(path[-2], path[-1], entry)
-        put_noted(self._edit, path, entry)
-        return Outcome(action, path[-2], path[-1], entry_count(entry))
+        return Outcome(action, path, put_noted(self._edit, path, entry))
 
     def check_names(self, category: str, names: Iterable[str]) -> None:
         """Raise InvalidValue if the type of a category has no field of one of the names."""

@@ -266,8 +266,8 @@ class MemoryDeps:
         if text is not None and stored is None:
             held = self.tool_writes.holding(text)
             found = self._preferences.find(*held) if held is not None else None
-            if held is not None and found is not None:
-                return Outcome("merged", *held, entry_count(found[1]))
+            if found is not None:
+                return Outcome("merged", *found)
         if place in (self._confirmed or ()) or place in self.tool_writes.noted:
             count_up = False
         outcome = self.preferences.upsert(
@@ -276,7 +276,6 @@ class MemoryDeps:
         )  # fmt: skip
         created = outcome.action == "created"
         is_confirmed = outcome.action == "merged" or (outcome.action == "boosted" and text is None)
-        found = self._preferences.find(category, outcome.id)
         if self._confirmed is not None and (count_up or created):
             self._confirmed.add((category, outcome.id))
         self._operations.append(
@@ -289,12 +288,11 @@ class MemoryDeps:
                 count_up,
                 outcome.id if created else None,
                 tuple((fields or {}).items()),
-                entry_text(found[1]) if is_confirmed and found is not None else None,
+                entry_text(outcome.entry) if is_confirmed else None,
                 before if outcome.action == "updated" else None,
             )
         )
-        if found is not None:
-            self._mirror("preferences", found[0])
+        self._mirror("preferences", outcome.path)
         return outcome
 
     def _same(self, category: str, text: str | None) -> str:

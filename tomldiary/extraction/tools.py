@@ -203,7 +203,7 @@ def _suggest(ctx: ToolContext, category: str, text: str) -> str:
         return ""  # equal text is merged, no question asked
     found = _similar(deps, category, text)
     elsewhere = deps.preferences.elsewhere(category, text)
-    if not found and elsewhere is None:
+    if not found and not elsewhere:
         return ""
     lines = [
         f"  • {category}/{quoted(match.id)}: '{quoted(match.text)}' ({match.score:.0f}% match"
@@ -212,10 +212,11 @@ def _suggest(ctx: ToolContext, category: str, text: str) -> str:
     ]
     other, key = category, ""
     moves: list[str] = []
-    if elsewhere is not None:
-        other, key = elsewhere
+    for other, key in elsewhere:
         lines.append(f"  • {other}/{quoted(key)}: the same text in another category")
-        moves = [f"To move it: forget_preference('{other}', id='{quoted(key)}'), then store it."]
+        moves.append(
+            f"To move it: forget_preference('{other}', id='{quoted(key)}'), then store it."
+        )
     if found:
         other, key = category, found[0].id
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

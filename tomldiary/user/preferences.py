@@ -172,9 +172,7 @@ class UserPreferences(UserPart):
                 category, key, text, contexts, now=moment, session=session_id, count_up=count_up,
                 fields=fields,
             )  # fmt: skip
-            found = book.find(category, outcome.id)
-            assert found is not None  # noqa: S101 - it was just stored
-            return outcome.id, self._item(category, found[1])
+            return outcome.id, self._item(category, outcome.entry)
 
         asked = (category, text, id, contexts, fields, count_up, create)
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
@@ -226,11 +224,15 @@ class UserPreferences(UserPart):
             InvalidValue: `text` is not text, or `limit` is negative.
         """
         limit = min(checked_count(limit, "limit"), maxsize)
-        book = self._book(self._context.kept(_KIND, self._context.read(_KIND)))
+        book = self._unexpired()
         book.check_category(category)
         return Matches(
             book.similar(self._diary.similarity, category, checked_text(text, "text"), limit=limit)
         )
+
+    def same_elsewhere(self, category: str, text: str) -> list[str]:
+        """Return the keys of entries with the same text in other categories, at most one of each."""
+        return ["/".join(place) for place in self._unexpired().elsewhere(category, text)]
 
     def entry(self, kind: str, key: str) -> dict[str, Any]:
         """Return the fields of one entry in the form that the file stores.
@@ -258,6 +260,9 @@ class UserPreferences(UserPart):
         if found is None:
             raise unknown
         return copied(dict(found))
+
+    def _unexpired(self) -> Preferences:
+        return self._book(self._context.kept(_KIND, self._context.read(_KIND)))
 
     def stored(self) -> Preferences:
         """Return the entries of the document."""

@@ -59,6 +59,7 @@ _FOR_PROGRAMS = {
     "plot_merges",
     "prune_history",
     "remove_conversation",
+    "same_elsewhere",
     "similar",
     "traces",
     "user_id",
@@ -195,6 +196,7 @@ class UserDiary(Viewed, DeprecatedNames):
         UserPreferences, UserPreferences.remove_preference
     )
     similar, asimilar = delegated(UserPreferences, UserPreferences.similar)
+    same_elsewhere, asame_elsewhere = delegated(UserPreferences, UserPreferences.same_elsewhere)
 
     # Recall
 

@@ -171,11 +171,10 @@ class PreferenceKind(EntryKind):
                 " forgotten entry. Choose another key.",
                 where=where,
             )
-        path, entry = cast("tuple[Path, Mapping[str, Any]]", book.find(category, key))
-        data = {**value, "text": entry["text"]}
+        data = {**value, "text": outcome.entry["text"]}
         self._book(edit, rules).check_fit(category, key, data)
-        fresh = with_value(data, entry, writing.now)
-        edit.put(path, {**fresh, "_updated_by": writing.session})
+        fresh = with_value(data, outcome.entry, writing.now)
+        edit.put(outcome.path, {**fresh, "_updated_by": writing.session})
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
         self._book(writing.entries(self.name), writing.rules).forget(collection[1], key)
