@@ -23,7 +23,7 @@ from tomldiary.errors import SchemaError, wrong_type, wrong_value
 from tomldiary.extraction.context import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.operations import TurnRules
-from tomldiary.extraction.turns import Turns
+from tomldiary.extraction.turns import Turns, untrusted
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
@@ -51,7 +51,6 @@ from tomldiary.toml.values import (
     checked_text,
 )
 from tomldiary.user.deprecated import NAMES_OF_OTHERS, missing_attribute
-from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
 
@@ -77,13 +76,13 @@ _FOR_PROGRAMS = {
     "engine",
     "entry_rules",
     "indexes",
+    "is_untrusted",
     "preference_rules",
     "reading",
     "redacted",
     "redacted_entry",
     "redactor",
     "sessions",
-    "trust",
     "turn_rules",
     "turns",
     "with_agent",
@@ -213,7 +212,7 @@ class Diary(Viewed, AncestorCoroutines):
         """This diary and those that `with_agent` made, which share all types of facts."""
         self.entry_rules = EntryRules(self)
         self.enforcement = Enforcement(self)
-        self.trust = Trust(quarantine)
+        self.is_untrusted = untrusted(quarantine)
         self.draft_lifetime = draft_lifetime
         self.descriptions = descriptions
         self.turns = Turns(self)

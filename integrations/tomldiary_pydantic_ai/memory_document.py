@@ -302,7 +302,7 @@ class AgentMemory:
         return self._changed(change)
 
     def _told(self, done: str) -> str:
-        return WAITS if self._user.diary.trust.waits(ACTOR) else done
+        return WAITS if self._user.diary.is_untrusted(ACTOR) else done
 
     def _take_over(self, tx: Transaction) -> None:
         """Copy notes from a file into the diary, unless it has notes."""

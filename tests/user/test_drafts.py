@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue, NotSupported, UnknownEntry
-from tomldiary.user.pending.held import Trust
+from tomldiary.extraction.turns import untrusted
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -420,7 +420,7 @@ def test_export_and_import_take_drafts_along(alice):
 
 def imported(alice, before):
     """A user with `before` transactions, who imported a draft and a quarantined change of one block."""
-    alice.diary.trust = Trust({"web"})
+    alice.diary.is_untrusted = untrusted({"web"})
     for number in range(5):
         alice.upsert_preference("likes", f"thing {number}")
     alice.blocks.set("notes", "stored")

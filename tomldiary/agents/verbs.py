@@ -118,7 +118,7 @@ class MemoryVerbs:
     @property
     def waits(self) -> bool:
         """Whether changes wait for a review."""
-        return self._user.diary.trust.waits(ACTOR)
+        return self._user.diary.is_untrusted(ACTOR)
 
     def run_once(self, change: Callable[[], Answer]) -> Answer:
         """Return the answer of a writing verb, whose changes are stored together and once for each tool call."""

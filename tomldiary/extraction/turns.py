@@ -36,10 +36,12 @@ from tomldiary.extraction.operations import (
 from tomldiary.history.record import Source, fingerprint
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread, running_loop
+from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import (
     checked_count,
     checked_flag,
+    checked_names,
     checked_text,
     in_own_zone,
     in_utc,
@@ -48,7 +50,7 @@ from tomldiary.toml.values import (
 from tomldiary.user.pending.held import QUARANTINE, Why, hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
@@ -115,7 +117,7 @@ class Turns:
     ) -> Applied:
         """Apply the changes of an extractor, or quarantine them if extractors are not trusted."""
         origin = self.origin
-        if self._diary.trust.waits(origin):
+        if self._diary.is_untrusted(origin):
             return hold(tx, change, Why(QUARANTINE, session_id, origin, reason, is_turn=True))
         return tx.stamped(change, "extractor")
 
@@ -453,6 +455,21 @@ class Turns:
         with engine.backend.lock(user_id, engine.lock_timeout if timeout is None else timeout):
             seq = engine.repetition(user_id, source)
         return Applied(transaction=seq, is_repeated=True) if seq is not None else None
+
+
+def untrusted(quarantine: Collection[str] | Callable[[str], bool]) -> Callable[[str], bool]:
+    """Return a function that returns whether changes by an actor, such as "web", are held for review.
+
+    Args:
+        quarantine: The untrusted actors, without the details that may follow a colon; or such a function.
+    """
+    if isinstance(quarantine, str):
+        raise InvalidValue(f"expected a set of actors, found {quarantine!r}.", where="quarantine")
+    refuse_async(quarantine, "quarantine")
+    if callable(quarantine):
+        return quarantine
+    names = frozenset(checked_names(quarantine, "quarantine"))
+    return lambda origin: not names.isdisjoint((origin, origin.partition(":")[0]))
 
 
 async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:

@@ -48,11 +48,9 @@ from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.past.queries import table_changes
-from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import (
     changed_keys,
-    checked_names,
     checked_text,
     decode_nulls,
     same_value,
@@ -60,7 +58,7 @@ from tomldiary.toml.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.engine.rules import EnforcedRules
@@ -153,7 +151,7 @@ def held_back(
     diary: Diary, user: str, change: Callable[[Transaction], R], source: Source, origin: str
 ) -> Callable[[Transaction], R] | None:
     """Return a change by an untrusted actor as one that is held for review; None if the actor `origin` is trusted."""
-    if not diary.trust.waits(origin):
+    if not diary.is_untrusted(origin):
         return None
     session = checked_text(source.session or "", "session_id") or diary.engine.session_here(user)
     return partial(hold, change=change, why=Why(QUARANTINE, session, origin, source.reason))
@@ -471,29 +469,3 @@ def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Enforced
             new = join(kind, [tx.document(part) for part in parts])
             kind.check_import(old, new, rules)
     rules.entry_rules.check(tx, before)
-
-
-class Trust:
-    """The trust in actors; an actor is a word such as "web", optionally with a detail after a colon.
-
-    Args:
-        quarantine: The actors whose changes are held for review, or a function that returns whether an actor's are.
-    """
-
-    def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
-        if isinstance(quarantine, str):
-            raise InvalidValue(
-                f"expected a set of actors, found {quarantine!r}.", where="quarantine"
-            )
-        refuse_async(quarantine, "quarantine")
-        self._quarantine = (
-            quarantine
-            if callable(quarantine)
-            else frozenset(checked_names(quarantine, "quarantine"))
-        )
-
-    def waits(self, origin: str) -> bool:
-        """Return whether changes by an actor are held for review."""
-        if callable(self._quarantine):
-            return self._quarantine(origin)
-        return bool({origin, origin.partition(":")[0]} & self._quarantine)
