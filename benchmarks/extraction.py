@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-from tomldiary.extraction.rules.rules import find_statements
+from tomldiary.extraction.rules import find_statements
 
 CATEGORIES = {
     "likes": "things the user enjoys",

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tomldiary.extraction.rules.rules import MAX_STATEMENTS, Statement, find_statements
-from tomldiary.extraction.rules.sentences import MAX_CHARACTERS, MAX_SENTENCE, Language
+from tomldiary.extraction.rules import (
+    MAX_CHARACTERS,
+    MAX_SENTENCE,
+    MAX_STATEMENTS,
+    Language,
+    Statement,
+    find_statements,
+)
 
 TASTES = {"likes": "", "dislikes": "", "allergies": "", "routines": "", "biography": ""}
 CARE = {"dietary": "", "medical": "", "interests": "", "goals": "", "family": "", "work": ""}

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
-from tomldiary.extraction.rules.rules import find_statements
-from tomldiary.extraction.rules.sentences import LANGUAGES, language_of
+from tomldiary.extraction.rules import LANGUAGES, find_statements, language_of
 
 CATEGORIES = dict.fromkeys(("likes", "dislikes", "allergies", "routines", "biography"), "")
 ROWS = [

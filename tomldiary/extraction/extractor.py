@@ -154,7 +154,7 @@ def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extract
     if agent is None:
         agent = os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
     if agent == "rules":
-        from tomldiary.extraction.rules.rules import (  # noqa: PLC0415 - compiles many patterns
+        from tomldiary.extraction.rules import (  # noqa: PLC0415 - compiles many patterns
             RulesExtractor,
         )
 

@@ -1,4 +1,0 @@
-"""The offline extractor: phrase tables, no model, no network.
-
-Begin with `rules`.
-"""
