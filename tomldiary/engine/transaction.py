@@ -440,8 +440,7 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
     found: list[Change] = []
     places: dict[int, int] = {}
     i = j = at = 0
-    while i < len(old) or j < len(new):
-        same = _common(old, i, new, j)
+    while (same := _common(old, i, new, j)) < max(len(old) - i, len(new) - j):
         i, j = i + same, j + same
         at += sum([len(block.text) for block in old[i - same : i]])
         first, start = i, j

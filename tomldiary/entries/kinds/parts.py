@@ -193,10 +193,7 @@ class JoinedEdit:
             found = _meta_of([part.table((_META,)) for part in parts])
             return None if found is None else find_table({_META: found}, path)
         levels = depth_of(self._kind, path) - len(path)
-        if levels == 0:
-            found = (part.table(path) for part in parts)
-            return next((table for table in found if table is not None), None)
-        if levels < 0:
+        if levels <= 0:
             name = self.holder(path)
             return None if name is None else self._parts[name].table(path)
         stamp = self.stamp
