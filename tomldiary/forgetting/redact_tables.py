@@ -15,7 +15,14 @@ from tomldiary.errors import DocumentError, InvalidTOML, InvalidValue
 from tomldiary.forgetting.selection import Selection, content
 from tomldiary.history.timeline import EMPTY, redo, undo
 from tomldiary.toml.block_edit import edit_block
-from tomldiary.toml.document import Path, digest, find_table, keep_comments, split_tail
+from tomldiary.toml.document import (
+    Path,
+    digest,
+    find_table,
+    keep_comments,
+    rendered_again,
+    split_tail,
+)
 from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -442,7 +449,7 @@ class Tables:
         if same_value(own, want):
             return block
         try:
-            changed = edit_block(block, own, want)
+            changed = rendered_again(block, own, want) or edit_block(block, own, want)
         except InvalidValue:
             tail = split_tail(block.text)[1]
             changed = Block(block.path, render_block(block.path, want) + tail)

@@ -1,7 +1,7 @@
-"""Change keys inside one block of text; everything else in the block stays byte for byte.
+"""Change keys inside one block of text that was written by hand; everything else in it stays byte for byte.
 
-A table in the format of `render_block` is rendered again. A table in another form, written by hand, is edited with
-tomlkit and verified: the new block must parse to exactly the expected values.
+The block is edited with tomlkit and verified: the new one must parse to exactly the expected values. A block in the
+format of `render_block` needs neither, see `rendered_again`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from operator import getitem
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidTOML, InvalidValue
-from tomldiary.toml.document import find_table, rendered_again, split_tail
+from tomldiary.toml.document import find_table, split_tail
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_path, render_value, same_value
@@ -28,16 +28,10 @@ def edit_block(
 ) -> Block:
     """Return `block` with the keys of its table changed from `old` to `new`.
 
-    A table in the exact format of `render_block` is rendered again, which keeps equal lines equal and needs no
-    verification. Any other table is edited in place, and the result is verified by parsing.
-
     Raises:
         InvalidValue: The block cannot be changed without other changes.
     """
     path, text = block.path, block.text
-    rendered = rendered_again(block, old, new, newline)
-    if rendered is not None:
-        return rendered
     edited = _edit_tree(text, path, old, new, newline)
     if _proved(edited, path, new):
         return Block(path, edited)

@@ -277,7 +277,7 @@ def frame_of(block: Block, values: Mapping[str, Any], newline: str) -> tuple[str
 
 
 def rendered_again(
-    block: Block, old: Mapping[str, Any], new: Mapping[str, Any], newline: str
+    block: Block, old: Mapping[str, Any], new: Mapping[str, Any], newline: str = "\n"
 ) -> Block | None:
     """Return a block with other values of its table; None if the table differs from what `render_block` writes."""
     frame = frame_of(block, old, newline)
