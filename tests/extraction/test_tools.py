@@ -145,6 +145,17 @@ def test_the_same_text_in_another_category_is_reported(ctx):
     )
 
 
+def test_the_same_text_in_two_other_categories_is_reported_twice():
+    categories = ["likes", "dislikes", "habits"]
+    ctx = Context(MemoryDeps({"preferences": {}}, {"conversations": {}}, categories, "Table", "s"))
+    for category in ("habits", "likes"):
+        upsert(ctx, category, id="new", text="long walks")
+    answer = upsert(ctx, "dislikes", text="Long walks.")
+    for category in ("likes", "habits"):
+        assert f"• {category}/pref001: the same text in another category" in answer
+        assert f"To move it: forget_preference('{category}', id='pref001')" in answer
+
+
 def test_boost_update_and_suppressed_count(ctx):
     upsert(ctx, "likes", text="tea", contexts=["c", "a"])
     assert upsert(ctx, "likes", id="pref001") == "✅ Boosted likes/pref001 (count: 2)."
