@@ -11,6 +11,7 @@ from tomldiary import Constraint, Diary
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
 from tomldiary.user.deprecated import DeprecatedNames
 from tomldiary.user.user import UserDiary
+from tomldiary_langgraph import DiaryStore
 
 
 class Diet(BaseModel):
@@ -155,6 +156,44 @@ def test_blocks_read_like_a_mapping(alice):
     assert alice.blocks.replace("notes", "one", "two").text == "two"
     assert alice.blocks.delete("notes").text == "two"
     assert list(alice.blocks.all()) == ["persona"]
+
+
+def test_the_key_of_a_hit_names_the_same_entry_for_every_accessor(alice):
+    alice.blocks.set("notes", "Lisbon in May")
+    alice.episodes.add("Lisbon?", "Yes.", session_id="s1")
+    alice.facts.commit(Diet(role="user", food="Lisbon tarts"))
+    DiaryStore(alice.diary).put(("alice", "trips"), "one", {"text": "Lisbon"})
+    hits = alice.recall("Lisbon")
+    assert sorted(hit.kind for hit in hits) == ["blocks", "episodes", "facts", "items"]
+    for hit in hits:
+        accessor = getattr(alice, hit.kind)
+        assert accessor.get(hit.full_key) == accessor.get(hit.key) is not None
+    assert "blocks/notes" in alice.blocks
+    assert alice.blocks.append("blocks/notes", "or June").text == "Lisbon in May\nor June"
+    assert alice.blocks.replace("blocks/notes", "or June", "").text == "Lisbon in May\n"
+    assert list(alice.blocks) == ["notes"]
+    assert alice.blocks.delete("blocks/notes").text == "Lisbon in May\n"
+    assert alice.episodes.delete(f"episodes/{alice.episodes()[0].id}").output == "Yes."
+
+
+def test_the_source_of_an_entry_names_its_episode():
+    alice = Diary("memory:", agent="rules", episodes=True).user("alice")
+    alice.add_turn("I love jazz.", "Noted.", session_id="s1")
+    alice.add_turn("I hate rain.", "Noted.", session_id="s1")
+    assert alice.episodes.get(alice.why("likes/pref001").turn).input == "I love jazz."
+    assert alice.episodes.get("s1#2").input == "I hate rain."
+    assert alice.episodes.get("s1#3") is None
+    alice.episodes.add("I collect old maps.", "Noted.", session_id="s2")
+    alice.consolidate()
+    [hit] = alice.recall("maps", kinds=["preferences"])
+    assert alice.episodes.get(hit.source).input == "I collect old maps."
+
+
+def test_a_block_whose_name_begins_like_a_key_keeps_its_name(alice):
+    DiaryStore(alice.diary).put(("alice", "diary", "blocks"), "blocks/notes", {"text": "one"})
+    assert dict(alice.blocks) == alice.blocks()
+    assert alice.blocks.append("blocks/notes", "two").text == "one\ntwo"
+    assert list(alice.blocks) == ["blocks/notes"]
 
 
 def test_episodes_are_added_and_listed(alice):

@@ -379,7 +379,7 @@ class MemoryVerbs:
         """
         blocks = self._user.blocks()
         name = _named(name, [*blocks].__contains__)
-        block = blocks.get(name)
+        block = self._user.blocks.get(name)
         if block is None:
             there = ", ".join(map(escape_for_model, blocks)) or "none yet"
             return Answer(

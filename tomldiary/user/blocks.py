@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block, unknown_block
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import timestamp
+from tomldiary.toml.values import checked_text, timestamp
 from tomldiary.user.context import Accessor
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class UserBlocks(Accessor):
 
     Reads like a mapping from names to blocks: `blocks["persona"]`, `"persona" in blocks`, `len(blocks)`,
     `for name, block in blocks.items()`, `dict(blocks)`. `blocks()` is short for `blocks.all()`.
+    A name may begin with `blocks/`, as `recall` shows it.
     """
 
     def __call__(self) -> TextBlocks:
@@ -78,6 +79,7 @@ class UserBlocks(Accessor):
 
     def get(self, name: str) -> TextBlock | None:
         """Return one block, or None."""
+        name = self._name(name)
         found = self._stored().find(name)
         is_gone = found is None or self._context.is_over(f"{_KIND}/{name}", found)
         return None if found is None or is_gone else to_block(found)
@@ -112,7 +114,7 @@ class UserBlocks(Accessor):
         Raises:
             InvalidValue: The name or the text is too long. Nothing was changed.
         """
-        session_id = self._context.session(session_id)
+        name, session_id = self._name(name), self._context.session(session_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -153,7 +155,7 @@ class UserBlocks(Accessor):
             InvalidValue: The block would be too long. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        session_id = self._context.session(session_id)
+        name, session_id = self._name(name), self._context.session(session_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -192,7 +194,7 @@ class UserBlocks(Accessor):
             UnknownEntry: There is no such block.
             InvalidValue: `old` does not occur exactly once. Nothing was changed.
         """
-        session_id = self._context.session(session_id)
+        name, session_id = self._name(name), self._context.session(session_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -219,6 +221,7 @@ class UserBlocks(Accessor):
         Raises:
             UnknownEntry: There is no such block.
         """
+        name = self._name(name)
         why = Source("delete_block", session_id, actor, reason, asked=(name,))
         return self._context.write(
             lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why, ephemeral=ephemeral
@@ -243,6 +246,12 @@ class UserBlocks(Accessor):
             return to_block(made.fields if found is None else found)
 
         return self._context.write(write, why, ephemeral=ephemeral, on_repeat=stored)
+
+    def _name(self, written: str) -> str:
+        """Return the name of a block; `recall` shows it as `blocks/name`."""
+        name = checked_text(written, "name")
+        is_shown = name.startswith(f"{_KIND}/") and self._stored().find(name) is None
+        return name.removeprefix(f"{_KIND}/") if is_shown else name
 
     def _stored(self) -> Blocks:
         return Blocks(self._context.read(_KIND))

@@ -77,7 +77,7 @@ class UserEpisodes(Accessor):
         """
         session_id = self._context.session(session_id)
         when = datetime.now(UTC) if now is None else in_utc(now, "now")
-        id = None if id is None else checked_text(id, "id")  # noqa: A001
+        id = None if id is None else _path(id)[1]  # noqa: A001
         value: dict[str, Any] = {"input": input, "output": output}
         if steps:
             value["steps"] = [step._asdict() for step in checked_steps(steps)]
@@ -99,10 +99,21 @@ class UserEpisodes(Accessor):
         return self._context.change_made(seq).key.partition("/")[2]
 
     def get(self, id: str) -> Episode | None:  # noqa: A002 - the word of `add`
-        """Return one episode, or None; a hit of `recall` has its id as `key`."""
-        written = checked_text(id, "id", "Give the `id` of the episode.")
-        found = find_entry(("episodes", written), self._context.kinds(), self._kept)
-        return None if found is None else to_episode(written, found[2])
+        """Return one episode, or None.
+
+        Args:
+            id: The id, `episodes/id` as `recall` shows it, or the turn, `session#turn`. The `source` of a hit and
+                `why(key).turn` are one of these.
+        """
+        path = _path(id)
+        with self._context.reading():
+            found = find_entry(path, self._context.kinds(), self._kept)
+            if found is not None:
+                return to_episode(path[1], found[2])
+            turns = self._newest_first() if "#" in path[1] else ()
+            return next(
+                (to_episode(*each) for each in turns if each[1].get("_source") == path[1]), None
+            )
 
     aget = async_twin(get)
 
@@ -157,19 +168,19 @@ class UserEpisodes(Accessor):
         actor: str = "",
         reason: str = "",
     ) -> Episode:
-        """Remove one episode from its file and return it. History keeps it.
+        """Remove one episode from its file and return it. History keeps it. The id may begin with `episodes/`.
 
         Raises:
             UnknownEntry: There is no such episode.
         """
+        path = _path(id)
 
         def change(tx: Transaction) -> Episode:
-            path = ("episodes", checked_text(id, "id"))
             found = find_entry(path, self._context.kinds(), tx.document)
             if found is None:
-                raise UnknownEntry(f"episodes/{id}", "episodes.list() returns all episodes.")
+                raise UnknownEntry("/".join(path), "episodes.list() returns all episodes.")
             tx.edit(found[0]).delete(path)
-            return to_episode(id, found[2])
+            return to_episode(path[1], found[2])
 
         why = Source("delete_episode", session_id, actor, reason, asked=(id,))
         return self._context.write(change, why)
@@ -189,3 +200,10 @@ class UserEpisodes(Accessor):
             # the file order may differ, because an episode may be stored late or imported
             found.sort(key=lambda entry: happened(entry[1]))
             yield from reversed(found)
+
+
+def _path(written: str) -> tuple[str, str]:
+    """Return the path of an episode; `recall` shows its id as `episodes/id`."""
+    return "episodes", checked_text(written, "id", "Give the `id` of the episode.").removeprefix(
+        "episodes/"
+    )
