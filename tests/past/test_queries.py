@@ -629,6 +629,7 @@ def test_history_is_narrowed_by_session_actor_time_and_page(alice):
     assert seqs(actor="a0") == [4, 1]
     assert seqs(session_id="s1", actor="a0") == [4]
     assert seqs(limit=2, offset=3) == [3, 2]
+    assert seqs(limit=None, offset=3) == [3, 2, 1]
     assert seqs(session_id="s1", limit=1, offset=1) == [4]
     assert seqs(since=4) == [6, 5]
     assert seqs(until=2) == [2, 1]

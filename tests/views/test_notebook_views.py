@@ -294,7 +294,9 @@ def test_a_history_that_is_cut_says_how_to_get_the_rest(alice):
     for number in range(50):
         alice.blocks.set("count", str(number))
     for shown in (repr(alice.history()), read(alice.history()._repr_html_())):
-        assert "history() returns at most 50 changes, unless you pass a limit." in shown
+        assert (
+            "history() returns at most 50 changes, unless you pass a limit; None is all." in shown
+        )
     for found in (alice.history(limit=100), alice.history(limit=3)):
         assert "at most" not in repr(found)
 

@@ -23,6 +23,7 @@ from tomldiary.toml.values import (
     changed_keys,
     checked_count,
     checked_flag,
+    checked_limit,
     checked_text,
     render_path,
 )
@@ -133,7 +134,7 @@ class HistoryQueries:
         self,
         key: str | None = None,
         *,
-        limit: int = MOST_CHANGES,
+        limit: int | None = MOST_CHANGES,
         offset: int = 0,
         session_id: str | None = None,
         actor: str | None = None,
@@ -146,7 +147,7 @@ class HistoryQueries:
         Args:
             key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name`,
                 `episodes/id` or `items/namespace/key`, as `history` shows it; None returns all changes.
-            limit: The maximum number of changes.
+            limit: The maximum number of changes; None is all.
             offset: The number of newest changes to skip.
             session_id: Only changes of this session.
             actor: Only changes by this actor.
@@ -159,8 +160,8 @@ class HistoryQueries:
             UnknownEntry: `key` is not the key of an entry.
             InvalidValue: `since` or `until` is not a point of history, or a number is negative.
         """
-        checked_count(limit, "limit")
-        checked_count(offset, "offset")
+        limit, offset = checked_limit(limit), checked_count(offset, "offset")
+        most = None if limit is None else offset + limit
         for name, text in (("session_id", session_id), ("actor", actor), ("source", source)):
             checked_text("" if text is None else text, name)
         start = None if since is None else point_of(since, "since")
@@ -182,9 +183,9 @@ class HistoryQueries:
                 for each in entry_changes(record)
                 if wanted in {None, each.key} and source in {None, each.source}
             ]
-            if len(found) >= offset + limit:
+            if most is not None and len(found) >= most:
                 break
-        return Changes(found[offset : offset + limit])
+        return Changes(found[offset:most])
 
     def why(self, key: str) -> Origin:
         """Return the origin of an entry: the turn, the session, and every change since.

@@ -184,7 +184,7 @@ def view_changes(found: Sequence[HistoryEntry]) -> Sheet:
     sheet = _CHANGES.all(found)
     if len(found) == MOST_CHANGES:  # the list does not know whether there are more
         sheet.notes = [
-            f"history() returns at most {MOST_CHANGES} changes, unless you pass a limit."
+            f"history() returns at most {MOST_CHANGES} changes, unless you pass a limit; None is all."
         ]
     return sheet
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tomldiary.past.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
-_ALL = 2**31
 _LINES = 5  # the maximum number of users with a separate line
 _NAME = 40  # the maximum number of characters of a name
 _SIZE = (7.0, 3.0)  # inches
@@ -99,7 +98,7 @@ def growth(found: Diary, ax: Any = None) -> Any:
     """Draw the number of entries over time, for all users and for the largest ones."""
     ax = _axes(ax)
     users = {user: summary_of(found, user).counts.total() for user in found.users()}
-    steps = {user: _steps(found.user(user).history(limit=_ALL)) for user in users}
+    steps = {user: _steps(found.user(user).history(limit=None)) for user in users}
     if len(users) != 1:
         every = sorted(step for each in steps.values() for step in each)
         total = sum(users.values())
@@ -119,7 +118,7 @@ def _lane(key: str) -> str:
 def history(user: UserDiary, ax: Any = None) -> Any:
     """Draw each change at its time, in a lane for its category and coloured by the kind of change."""
     ax = _axes(ax)
-    found = user.history(limit=_ALL)[::-1]
+    found = user.history(limit=None)[::-1]
     lanes = list(dict.fromkeys(_lane(entry.key) for entry in found))
     for verb, colour in _COLOURS.items():
         shown = [entry for entry in found if verb_of(entry.before, entry.after) == verb]
@@ -142,7 +141,7 @@ def merges(user: UserDiary, ax: Any = None) -> Any:
     ax = _axes(ax)
     similarity = user.diary.similarity
     scores: dict[str, list[float]] = {"confirmed": [], "changed": []}
-    for entry in user.history(limit=_ALL):
+    for entry in user.history(limit=None):
         verb = verb_of(entry.before, entry.after)
         if verb not in scores or "/" not in entry.key or _lane(entry.key) not in user.diary.allowed:
             continue

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from tomldiary.past.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
-_ALL = 1_000_000_000
 _ROUTINE = "Only counters and times differ; --all shows them."
 _COLUMNS = (
     Column("seq", "dim", is_number=True),
@@ -116,7 +115,7 @@ def history(
     wanted = None if key is None else full_key(key, alice)
     start, end = (None if each is None else point(each, alice) for each in (since, before))
 
-    def read(most: int) -> list[HistoryEntry]:
+    def read(most: int | None) -> list[HistoryEntry]:
         return alice.history(wanted, limit=most, session_id=session, since=start, until=_until(end))
 
     def matching(changes: list[HistoryEntry]) -> list[HistoryEntry]:
@@ -130,7 +129,7 @@ def history(
     changes = read(limit + 1)
     found = matching(changes)
     if len(found) <= limit:  # omitted changes count towards the limit, so read all
-        changes = read(_ALL)
+        changes = read(None)
         found = matching(changes)
     if as_json:
         print_json(found[:limit])
