@@ -245,6 +245,8 @@ def test_changes_have_a_lane_for_each_category(diary, pyplot):
     assert {each.get_label() for each in ax.collections} == {
         "added", "changed", "confirmed", "removed",
     }  # fmt: skip
+    inside = ax.get_window_extent()
+    assert not inside.overlaps(ax.get_legend().get_window_extent())  # its marks look like changes
 
 
 def test_merges_are_counted_by_the_similarity_of_their_texts(diary, pyplot):

@@ -212,7 +212,8 @@ def test_no_facts_are_those_of_registered_types(tmp_path):
     diary.user("alice").facts.commit(Diet(role="user", food="vegan"))
     assert "rolefood" in read(diary.user("alice").facts()._repr_html_())  # the heads
     again = Diary(tmp_path, agent="rules").user("alice")  # as in a kernel that was restarted
-    assert repr(again.facts()) == "0 facts\nNo fact of a registered type matches."
+    none = "No fact of a registered type matches. diary.register_schema(…) registers a type."
+    assert repr(again.facts()) == f"0 facts\n{none}"
     assert "1 diet (fact)" in read(again._repr_html_())
 
 
@@ -288,6 +289,15 @@ def test_a_history_shows_who_changed_what_from_what_to_what(alice):
     said = read(shown)
     for part in ("agent", "session monday", "changed her mind", "likes/pref001", "said: 1 → 2"):
         assert part in said
+
+
+def test_the_old_text_is_before_the_new_one_in_any_script(alice):
+    alice.upsert_preference("likes", "أحب القهوة", id="pref001")
+    alice.upsert_preference("likes", "أكره الشاي", id="pref001")
+    html = alice.history(limit=1)._repr_html_()
+    assert "<del>أحب القهوة</del> → <ins>أكره الشاي</ins>" in html
+    # Else a browser would show both texts and the arrow as one phrase, from right to left.
+    assert re.search(r"ins,[^{]*del\{unicode-bidi:isolate\}", html)
 
 
 def test_a_history_that_is_cut_says_how_to_get_the_rest(alice):

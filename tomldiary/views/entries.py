@@ -171,7 +171,8 @@ def view_fact_list(found: Sequence[Fact]) -> Sheet:
         return Key(one.id), *values, holds, Moment(one.updated)
 
     columns = ("fact", *names, "holds (UTC)", "updated (UTC)")
-    return listing("fact", columns, found, row, "No fact of a registered type matches.")
+    none = "No fact of a registered type matches. diary.register_schema(…) registers a type."
+    return listing("fact", columns, found, row, none)
 
 
 # Blocks, episodes and items

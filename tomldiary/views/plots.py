@@ -49,14 +49,14 @@ def _axes(ax: Any) -> Any:
     return pyplot.subplots(figsize=_SIZE, layout="constrained")[1]
 
 
-def _finished(ax: Any, title: str, y: str, *, legend: bool) -> Any:
-    """Set the title, labels and legend, and disable formulas in them."""
+def _finished(ax: Any, title: str, y: str, *, legend: bool, **place: Any) -> Any:
+    """Set the title, labels and legend, and disable formulas in them; `place` says where the legend is."""
     ax.set_title(title, loc="left", fontsize="medium")
     ax.set_ylabel(y)
     ax.spines[["top", "right"]].set_visible(False)
     texts = [ax.title, *ax.get_yticklabels()]
     if legend:
-        texts += ax.legend(frameon=False, fontsize="small").get_texts()
+        texts += ax.legend(frameon=False, fontsize="small", **place).get_texts()
     for text in texts:
         text.set_parse_math(False)
     return ax
@@ -129,7 +129,9 @@ def history(user: UserDiary, ax: Any = None) -> Any:
     ax.set_yticks(range(len(lanes)), [_label(lane) for lane in lanes])
     ax.margins(y=0.2)
     _dated(ax)
-    return _finished(ax, counted(len(found), "change"), "", legend=bool(found))
+    # Between the points, a mark of the legend would look like a change.
+    above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(_COLOURS)}
+    return _finished(ax, counted(len(found), "change"), "", legend=bool(found), **above)
 
 
 def merges(user: UserDiary, ax: Any = None) -> Any:

@@ -61,6 +61,7 @@ STYLE = """
 .td .td-q{opacity:.65}
 .td .td-t{white-space:nowrap;font-variant-numeric:tabular-nums}
 .td mark{background:rgba(255,193,7,.38);color:inherit;border-radius:2px;padding:0 1px}
+.td ins,.td del{unicode-bidi:isolate}
 .td ins{background:rgba(46,160,67,.2);text-decoration:none}
 .td del{background:rgba(248,81,73,.2);text-decoration:line-through;text-decoration-color:rgba(248,81,73,.8)}
 .td pre ins,.td pre del,.td pre span{display:block;text-decoration:none;padding:0 4px}
