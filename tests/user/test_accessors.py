@@ -71,7 +71,7 @@ def test_every_verb_has_a_coroutine_twin(alice):
             is_twin = inspect.iscoroutinefunction(verb) or name == "atransaction"
             if not inspect.isfunction(verb) or is_twin or name in cheap:
                 continue
-            if name.startswith("plot_"):  # matplotlib draws in the thread that asks
+            if name.startswith(("plot_", "to_")):  # drawn in the thread that asks
                 continue
             assert inspect.iscoroutinefunction(getattr(part, f"a{name}")), name
 

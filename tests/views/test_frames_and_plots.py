@@ -189,6 +189,39 @@ def test_frames_of_nothing_have_the_same_columns(diary):
     assert len(Diary("memory:").to_pandas()) == 0
 
 
+def test_frames_of_nothing_have_the_same_types_of_numbers_and_times(diary):
+    alice, bob = diary.user("alice"), diary.user("bob")
+    diary.register_schema("visit", Visit, Constraint(temporal=True))
+    alice.facts.commit(Visit())
+    alice.blocks.set("persona", "Brief.")
+    alice.add_turn("I love roast.", "Noted.", session_id="s1")
+    for list_of in (
+        lambda user: user.preferences(),
+        lambda user: user.conversations(),
+        lambda user: user.facts(),
+        lambda user: user.blocks(),
+        lambda user: user.history(),
+        lambda user: user.recall("roast"),
+    ):
+        empty, full = (list_of(user).to_pandas().dtypes for user in (bob, alice))
+        typed = [name for name, dtype in full.items() if dtype.kind in "bifM"]
+        assert typed
+        assert [name for name in typed if empty[name] != full[name]] == []
+    every = pd.concat([user.recall("roast").to_pandas() for user in (bob, alice)])
+    assert len(every.nlargest(1, "score")) == 1
+    changes = bob.history().to_pandas()
+    assert list(changes[~changes["is_conflict"]]) == list(changes)
+    assert Diary("memory:").to_pandas()["facts"].dtype == int
+
+
+def test_an_accessor_has_the_frame_of_its_entries(diary):
+    alice = diary.user("alice")
+    alice.blocks.set("persona", "Brief.")
+    assert alice.blocks.to_pandas().equals(alice.blocks().to_pandas())
+    for accessor in (alice.facts, alice.episodes, alice.items, alice.review):
+        assert len(accessor.to_pandas()) == 0
+
+
 def test_other_collections_have_frames_too(diary):
     class Diet(BaseModel):
         food: str

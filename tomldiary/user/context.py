@@ -240,6 +240,15 @@ class Accessor(Viewed, UserPart):
 
     _repr_pretty_ = pretty
 
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame of the entries that a call without arguments lists.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        listed: Any = self
+        return listed().to_pandas()
+
 
 class DraftContext(UserContext):
     """One user of a diary, including the drafts of one session. Writes become drafts.

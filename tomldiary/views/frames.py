@@ -33,10 +33,15 @@ _Table = tuple[tuple[str, ...], "Callable[[Any], Iterable[_Row]]"]
 """The columns, and the function that returns the rows of an object."""
 _TIMES = ("time", "created", "updated", "last_write", "valid_from", "valid_to")
 _KINDS = tuple(kind.name for kind in KINDS.values() if not kind.is_private)
+_NUMBERS = {
+    **dict.fromkeys(("confidence", "score"), float),
+    **dict.fromkeys(("count", "entries", *_KINDS, "seq", "transactions", "turns"), int),
+    **dict.fromkeys(("is_conflict", "is_pinned"), bool),
+}
 
 
 def frame(shown: Any) -> Any:
-    """Return a DataFrame of an object; an empty list has the same columns.
+    """Return a DataFrame of an object; an empty list has the same columns, with the same types of numbers and times.
 
     Raises:
         MissingExtra: pandas is not installed.
@@ -53,10 +58,13 @@ def frame(shown: Any) -> Any:
             for name in _TIMES:
                 # A field of the user's own class may have this name and another type.
                 if name in columns:
-                    found[name] = pandas.to_datetime(
+                    times = pandas.to_datetime(
                         found[name], utc=True, errors="coerce", format="ISO8601"
                     )
-            return found
+                    found[name] = times.dt.as_unit("us")
+            if rows:
+                return found
+            return found.astype({name: _NUMBERS[name] for name in columns if name in _NUMBERS})
     # A dict of counters: one row for each name.
     return pandas.DataFrame({"name": list(shown), "value": list(shown.values())})
 
