@@ -94,6 +94,29 @@ def test_a_number_of_a_frame_is_a_limit_and_a_count(diary):
         alice.history(limit=seq.mean())
 
 
+def test_numbers_of_a_frame_are_fields_of_facts_and_items(diary):
+    class Score(BaseModel):
+        game: str
+        points: int
+        share: float
+        won: bool
+        rounds: list[int]
+
+    alice = diary.user("alice")
+    diary.register_schema("score", Score, Constraint(singleton_key="game"))
+    frame = pd.DataFrame({"points": [3], "share": [0.5], "won": [True]})
+    fields = {name: frame[name][0] for name in frame} | {"rounds": frame["points"].to_numpy()}
+    alice.facts.commit("score", {"game": "go", **fields})
+    stored = {"points": 3, "share": 0.5, "won": True, "rounds": [3]}
+    assert alice.facts.get("score/go").data == Score(game="go", **stored)
+    assert alice.facts.count("score", {"points": frame["points"][0]}) == 1
+    DiaryStore(diary).put(("alice", "games"), "go", {})
+    assert alice.items.update("games/go", fields) == stored
+    for other in (frame, pd.Timestamp("2026-01-01").to_datetime64()):
+        with pytest.raises(InvalidValue, match=r"score\.points: \w+ cannot be stored"):
+            alice.facts.update("score/go", {"points": other})
+
+
 @pytest.mark.parametrize(
     "call",
     [

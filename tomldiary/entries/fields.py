@@ -81,6 +81,13 @@ def _plain_text(value: Any) -> str:
     return str(value)
 
 
+def _native(value: Any) -> Any:
+    """Return a number, a flag or an array of a DataFrame as the like of Python; pydantic converts all other values."""
+    if getattr(getattr(value, "dtype", None), "kind", None) in ("b", "i", "u", "f"):
+        return value.tolist()
+    raise TypeError(f"Unable to serialize unknown type: {type(value)}")
+
+
 def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return values in the form that files store.
 
@@ -91,7 +98,7 @@ def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name, value in checked_table(values, where).items():
         place = f"{where}.{name}" if name else where
         try:
-            stored[name] = to_jsonable_python(value, by_alias=True)
+            stored[name] = to_jsonable_python(value, by_alias=True, fallback=_native)
         except UnicodeEncodeError as error:
             check_unicode(error.object, place)
         except (PydanticSerializationError, TypeError) as error:  # the latter for NaT of pandas
