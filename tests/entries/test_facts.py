@@ -591,6 +591,28 @@ def test_removing_the_last_interval_lets_the_one_before_hold_again(alice):
     assert cities(alice, valid_at=day(2)) == ["Paris"]
 
 
+def test_a_commit_with_the_start_of_a_past_fact_corrects_it_and_its_end(alice):
+    old = alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
+    alice.commit(Home(who="user", city="Rome"), valid_from=day(3))
+    with pytest.raises(InvalidValue, match="with its valid_from and valid_to"):
+        alice.update(old, {}, valid_to=day(2))
+    corrected = Home(who="user", city="Oslo")
+    assert alice.commit(corrected, valid_from=day(1), valid_to=day(2)) == old
+    assert (alice.get(old).data, alice.get(old).valid_to) == (corrected, day(2))
+
+
+def test_a_type_that_got_another_singleton_key_says_why_its_facts_are_not_read(tmp_path):
+    def opened(key):
+        diary = Diary(tmp_path, agent="rules")
+        diary.register_schema("diet", Diet, Constraint(singleton_key=key))
+        return diary.user("alice")
+
+    opened("role").facts.commit(Diet(role="user", food="rice"))
+    assert opened("food").facts() == []
+    [problem] = opened("food").problems()
+    assert "register the type with the singleton key that it had" in str(problem)
+
+
 def test_updating_a_temporal_fact_ends_the_interval_that_holds(alice):
     old = alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
     new = alice.update("home/user", {"city": "Rome"})

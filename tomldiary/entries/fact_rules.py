@@ -168,7 +168,8 @@ class FactRules(Facts):
             return held.key
         if not held.holds(now):
             raise InvalidValue(
-                "this fact does not hold now. Commit what held then with valid_from.", where=where
+                "this fact does not hold now. Commit what held then, with its valid_from and valid_to.",
+                where=where,
             )
         if same_value(data, schema.checked(stored, is_stored=True)):
             self._end(schema.name, held.key, by.end, by)

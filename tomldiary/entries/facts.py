@@ -228,8 +228,8 @@ class Facts:
             start = interval(entry)[0] if schema.constraint.temporal else None
             right = f", or {f'{derived}@{short(start)}'!r} with its start" if start else ""
             return InvalidValue(
-                f"its fields say that its key is {derived!r}{right}. Rename the table, or mend the"
-                " fields.",
+                f"its fields say that its key is {derived!r}{right}. Rename the table, mend the fields,"
+                " or register the type with the singleton key that it had.",
                 where=render_path((_ROOT, schema.name, key)),
             )
         return None
