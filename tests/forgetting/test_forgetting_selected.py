@@ -68,6 +68,37 @@ def test_a_dry_run_names_what_would_be_erased_or_return_to_earlier_content(alice
     assert alice.forget(everything=True).keys == ()
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+@pytest.mark.parametrize("selector", ["key", "source"])
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_an_episode_is_forgotten_with_what_was_extracted_from_its_turn(
+    tmp_path, place, selector, is_removed
+):
+    diary = Diary(space(place, tmp_path).backend(), agent="rules", episodes=True)
+    alice = diary.user("alice")
+    alice.add_turn("I love walnuts. I'm allergic to walnut dust.", "Noted.", session_id="s1")
+    alice.add_turn("I hate rain.", "Noted.", session_id="s1")
+    episode = f"episodes/{alice.episodes()[0].id}"
+    selected = ["allergies/pref001", episode, "likes/pref001"]
+    assert sorted({each.key for each in alice.history(source=episode)}) == selected
+    if is_removed:
+        alice.episodes.delete(episode)
+    chosen = {selector: episode}
+    assert [*alice.forget(**chosen, dry_run=True).keys] == selected
+    assert alice.forget(**chosen).entries == 3
+    assert alice.traces("walnut") == []
+    assert [hit.source for hit in alice.recall("rain")] == ["s1#2", "s1#2"]
+
+
+def test_an_episode_without_a_turn_is_forgotten_with_what_was_derived_from_it_only(alice):
+    filled(alice)
+    key = alice.episodes.add("I love walnuts.", "Noted.", session_id="s1")
+    before = len(alice.history(limit=None))
+    assert alice.history(source=f"episodes/{key}") == []
+    assert alice.forget(key=f"episodes/{key}").entries == 1
+    assert len(alice.history(limit=None)) == before - 1
+
+
 @pytest.mark.parametrize(
     "text", ['say "hi"', "C:\\temp", "a\ttab", "two\nlines", "it's so", "café \N{BELL} 😀"]
 )

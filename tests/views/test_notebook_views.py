@@ -442,7 +442,9 @@ def test_each_answer_on_the_page_of_notebooks_runs():
     [fine] = [question for question, answer in found.items() if not answer]
     assert fine == "Which entries are not read, and why?"
     assert found["What would be forgotten?"][0] == "allergies/pref001"
-    assert [each.key for each in found["What was derived from this episode?"]] == ["likes/pref002"]
+    assert [
+        each.key for each in found["What was extracted from this episode, or from its turn?"]
+    ] == ["likes/pref002"]
 
 
 def test_a_repeated_turn_is_seen_on_its_receipt():

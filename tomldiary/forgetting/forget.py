@@ -157,7 +157,8 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
         done.gone += [(kind, path) for path in document.gone()]
         done.sessions |= document.sessions()
         conflicts |= {render_path(path) for path in document.affected}
-    redacted_sessions = {*done.sessions, selection.source.rpartition("#")[0]} - {""}
+    turn = selection.turn or selection.source
+    redacted_sessions = {*done.sessions, turn.rpartition("#")[0]} - {""}
     for number, record in enumerate(records):
         touches = (
             number in touched

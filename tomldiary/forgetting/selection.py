@@ -76,7 +76,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """The data to erase; exactly one of the fields is set. Create it with `one_of`."""
+    """The data to erase; exactly one of the fields is set, besides `turn`. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -86,6 +86,8 @@ class Selection:
     """The key of an entry, as history shows it."""
     matching: str = ""
     """A text that is part of the content, compared by `text.mentions`."""
+    turn: str = ""
+    """The turn of the episode that `key` or `source` names; what was extracted from it is covered too."""
 
     @classmethod
     def one_of(
@@ -136,8 +138,10 @@ class Selection:
         if self.session_id:
             named = {entry_kind(kind).session(path[-1]), author(values), *said_by(values)}
             return self.session_id in named
+        source = values.get("_source")
+        if self.turn and source == self.turn:
+            return True
         if self.source:
-            source = values.get("_source")
             return isinstance(source, str) and self.names(source, self.source)
         if self.key:
             known = entry_kind(kind)
@@ -147,7 +151,7 @@ class Selection:
                     return True
             # Entries derived from the selected one are covered, and so is the record that it was consolidated.
             marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
-            return self.key in (entry_key(path, known.home(kind)), values.get("_source"), marked)
+            return self.key in (entry_key(path, known.home(kind)), source, marked)
         if self.matching:
             return self.mentions(entry_kind(kind).stated(path, values))
         assert self.before is not None  # noqa: S101 - one of the fields is set
@@ -194,7 +198,7 @@ class Selection:
         return kept
 
     def to_table(self) -> dict[str, Any]:
-        """Return the one field that is set as a TOML table, so that another process can finish the job."""
+        """Return the fields that are set as a TOML table, so that another process can finish the job."""
         if self.before is not None:
             return {"before": self.before.isoformat()}
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -152,7 +153,8 @@ class HistoryQueries:
             session_id: Only changes of this session.
             actor: Only changes by this actor.
             source: Only changes of entries that were extracted from this turn, `session#turn` or `episodes/id`.
-                `why(key).turn` returns it for an entry. The episode of a turn is one of these entries.
+                `why(key).turn` returns it for an entry. The episode of a turn is one of these entries, and
+                names its turn.
             since: Only changes after this transaction, or from this time on; see `as_of` for points.
             until: Only changes up to this transaction or time.
 
@@ -168,6 +170,7 @@ class HistoryQueries:
         end = None if until is None else point_of(until, "until")
         path = None if key is None else self._path_of(key)
         wanted = path and entry_key(path)
+        sources = None if source is None else {source, self.turn_of(source) or source}
         found: list[HistoryEntry] = []
         for record in self._past.timeline().records(path[-1] if path else ""):
             if isinstance(start, int) and record.seq <= start:
@@ -181,11 +184,19 @@ class HistoryQueries:
             found += [
                 each
                 for each in entry_changes(record)
-                if wanted in {None, each.key} and source in {None, each.source}
+                if wanted in {None, each.key} and (sources is None or each.source in sources)
             ]
             if most is not None and len(found) >= most:
                 break
         return Changes(found[offset:most])
+
+    def turn_of(self, source: str) -> str:
+        """Return the turn of an episode, `session#turn`; "" for an episode without a turn and for other sources."""
+        if not source.startswith("episodes/"):
+            return ""
+        with suppress(UnknownEntry):
+            return self.why(source).turn
+        return ""
 
     def why(self, key: str) -> Origin:
         """Return the origin of an entry: the turn, the session, and every change since.

@@ -16,6 +16,8 @@ from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.identifiers.namespaces import labels_up_to
+from tomldiary.past.as_of import PastTexts
+from tomldiary.past.queries import HistoryQueries
 from tomldiary.runtime.sources import HIDDEN
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
@@ -65,9 +67,10 @@ class UserErasure(UserPart):
         Args:
             session_id: The session's conversation, and entries that only this session stated.
             before: Entries last updated before this time: a datetime, a date or ISO 8601 text (UTC without a zone).
-            source: Entries extracted from this turn, `session#turn`, or from all turns of a session, even if
-                other sessions confirmed them since.
-            key: One entry with all its versions and the entries derived from it. `history` and `recall` show its key.
+            source: Entries extracted from this turn, `session#turn` or `episodes/id`, or from all turns of a session,
+                even if other sessions confirmed them since.
+            key: One entry with all its versions. `history` and `recall` show its key. With an episode, also the
+                entries extracted from it or from its turn.
             matching: Content that mentions this text, in any case, form of Unicode and white space, also with hidden
                 characters. An entry that did not mention it before returns to that content. Comments of other
                 entries are kept.
@@ -85,6 +88,9 @@ class UserErasure(UserPart):
         selection = Selection.one_of(session_id, before, source, everything, key, matching)
         if selection.key:  # in the form that history shows
             selection = replace(selection, key=entry_key(self._context.path(selection.key)))
+        past = PastTexts(self._context.engine, self._context.user_id)
+        queries = HistoryQueries(self._diary, past, self._context.entries, self._context.kinds)
+        selection = replace(selection, turn=queries.turn_of(selection.key or selection.source))
         is_known = True
         with suppress(DiaryError):  # a user that cannot be listed may exist
             is_known = bool(self._context.kinds())
