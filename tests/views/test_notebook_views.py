@@ -187,6 +187,15 @@ def test_a_text_that_is_shown_alone_is_not_cut(alice):
     assert "… 1,599 more" in alice.preferences("goals")._repr_html_()
 
 
+def test_the_card_of_an_episode_names_it_and_its_turn():
+    alice = Diary("memory:", agent="rules", episodes=True).user("alice")
+    alice.add_turn("I love tea.", "ok", "monday")
+    [episode] = alice.episodes()
+    shown = read(episode._repr_html_())
+    assert f"Episode {episode.id}" in shown
+    assert "monday#1" in shown
+
+
 def test_a_list_of_users_prints_as_a_list(alice):
     assert repr(alice.diary.users()) == str(alice.diary.users()) == "['alice']"
     assert "<code>alice</code>" in alice.diary.users()._repr_html_()

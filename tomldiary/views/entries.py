@@ -206,7 +206,7 @@ def view_episode(one: Episode) -> Sheet:
         ("time (UTC)", Moment(one.created)),
     ]
     short = f"{minute(one.created)} {quote(one.input)} → {quote(one.output)}"
-    return Sheet("Episode", [card(values)], line=short)
+    return Sheet(cut(f"Episode {one.id}", 80), [card(values)], line=short)
 
 
 def view_episodes(found: Sequence[Episode]) -> Sheet:
