@@ -196,6 +196,13 @@ def test_a_block_whose_name_begins_like_a_key_keeps_its_name(alice):
     assert list(alice.blocks) == ["blocks/notes"]
 
 
+def test_a_new_item_is_said_to_come_from_a_store(alice):
+    with pytest.raises(AttributeError, match=r"no attribute 'put'\. Use put\(.*DiaryStore"):
+        alice.items.put("trips", "one")
+    with pytest.raises(AttributeError, match=r"no attribute 'gett'$"):
+        alice.items.gett("trips/one")
+
+
 def test_episodes_are_added_and_listed(alice):
     key = alice.episodes.add("Hello", "Hi.", session_id="s1")
     assert [episode.id for episode in alice.episodes()] == [key]

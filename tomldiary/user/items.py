@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tomldiary.entries.fields import plain
 from tomldiary.entries.kinds import ITEMS, find_entry
@@ -13,12 +13,16 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
 from tomldiary.toml.values import checked_text, copied, storable_copy, timestamp
 from tomldiary.user.context import Accessor
+from tomldiary.user.deprecated import missing_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.toml.document import Document, Path
+
+
+_NAMES_OF_STORES = ("add", "aput", "put", "set")
 
 
 class ItemValues(DictView[str, dict[str, Any]]):
@@ -30,9 +34,15 @@ class ItemValues(DictView[str, dict[str, Any]]):
 class UserItems(Accessor):
     """The items of one user, as `alice.items`. A key is `namespace/key`, as shown by `recall`.
 
-    New items are put by a store. A key may begin with `items/`. A slash in the item's own key is written `%2f`.
+    A store puts new items. A key may begin with `items/`. A slash in the item's own key is written `%2f`.
     `items()` is short for `items.list()`.
     """
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            store = "put(namespace, key, value) of a store such as tomldiary_langgraph.DiaryStore"
+            raise missing_attribute(self, name, store if name in _NAMES_OF_STORES else None)
 
     def __call__(self, namespace: str = "") -> ItemValues:
         """Return the values of items by key; see `list`."""
