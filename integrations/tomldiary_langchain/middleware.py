@@ -173,7 +173,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         look_up = f"{name}_recall" if name else "recall"
         self._look_up = look_up if look_up in self._tool_names else ""
         self._endings = endings()
-        self._chats = Chats()
+        self._chats = of_memory(self.diary, Chats)
         self._submitted = of_memory(self.diary, SubmittedMessages)
         # Agents with a user of their own record other users than the nodes of a graph.
         self._where = "" if user_id is None else f"{self.name} {user_id}"

@@ -485,10 +485,12 @@ def test_equal_turns_of_a_thread_that_loses_old_messages_are_kept(writer, names_
     assert writer.diary.user("alice").conversations()["t1"].turns == 4
 
 
-def test_a_client_without_ids_keeps_one_session(writer):
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_client_without_ids_keeps_one_session(writer, is_made_anew):
     agent = agent_of(writer, OK)
     messages = []
     for text in ("Hello.", "I like rain.", "Bye."):
+        agent = agent_of(writer, OK) if is_made_anew else agent  # as a host does for each request
         messages.append({"role": "user", "content": text})
         answer = talk(agent, {"messages": messages})["messages"][-1]
         messages.append({"role": "assistant", "content": answer.text})
