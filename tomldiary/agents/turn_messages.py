@@ -11,6 +11,7 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
+from tomldiary.agents.identity import field_of
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
@@ -83,6 +84,8 @@ def spoken(
             is_answer = not called and (not is_unreadable or is_before_question(messages, number))
             calls = tuple((each["id"] or "", each["name"], each["args"]) for each in called)
             text = "" if message.response_metadata.get(_HANDOFF) else text
+            if is_answer and not text:
+                text = _refusal(message)
             said.append(Spoken(by, text, is_answer, id_, calls))
         elif by == "tool":
             is_answer = ends_turn(messages, number)
@@ -116,6 +119,12 @@ def is_before_question(messages: Sequence[Any], number: int) -> bool:
 def _by(message: Any) -> str:
     """Return the role that wrote a message; a `ChatMessage` of LangChain names it."""
     return _BY.get(message.type) or _ROLES.get(getattr(message, "role", ""), "other")
+
+
+def _refusal(message: Any) -> str:
+    """Return the words of a model that refused to answer, which OpenAI keeps apart from texts; else ""."""
+    said = [field_of(each, "refusal") for each in (message.additional_kwargs, *message.content)]
+    return "\n".join(each for each in said if isinstance(each, str))
 
 
 def _words(content: object) -> str:

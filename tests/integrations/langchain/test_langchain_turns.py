@@ -906,6 +906,19 @@ def test_a_structured_response_is_the_answer(writer, said):
     assert all(one[1].startswith(said) and answer in one[1] for one in writer.said)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        AIMessage("", additional_kwargs={"refusal": "I cannot."}),
+        AIMessage([{"type": "refusal", "refusal": "I cannot."}]),
+    ],
+    ids=["field", "part"],
+)
+def test_a_refusal_is_the_answer(writer, answer):
+    talk(agent_of(writer, answer), "How do I pick a lock?")
+    assert writer.said == [("How do I pick a lock?", "I cannot.")]
+
+
 def test_a_result_that_is_returned_directly_is_the_answer(writer):
     @tool(return_direct=True)
     def show() -> str:
