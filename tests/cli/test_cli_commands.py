@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -594,6 +595,20 @@ def test_an_editor_that_fails_stores_nothing(memories, editor, says):
     done = call("edit", "--path", memories, VISUAL=editor)
     assert (done.returncode, says in done.stderr) == (2, True)
     assert (memories / "alice/preferences.toml").read_bytes() == before
+
+
+def test_the_text_of_an_editor_that_fails_after_saving_is_kept(memories, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    script = tmp_path / "crashing"
+    script.write_text("#!/bin/sh\necho '# an hour of work' >> \"$1\"; kill -9 $$\n")
+    script.chmod(0o700)
+    done = call("edit", "--path", memories, VISUAL=str(script))
+    [kept] = tmp_path.glob("tomldiary-*/preferences.toml")
+    assert f"The edited text is kept in {kept}." in done.stderr
+    assert "# an hour of work" in kept.read_text()
+    assert "# an hour of work" not in (memories / "alice/preferences.toml").read_text()
+    assert call("edit", "--path", memories, VISUAL="false").returncode == 2
+    assert [*tmp_path.glob("tomldiary-*/preferences.toml")] == [kept]
 
 
 def test_piped_help_and_usage_errors_have_no_frames(memories):

@@ -139,9 +139,9 @@ def edit(
         file.write_text(before, "utf-8", newline="")
         file.chmod(0o600)
         tell = print_error if as_json else print_text
-        text, kept = _corrected(alice.diary, document, before, file, tell)
-        is_changed = text != before
         try:
+            text, kept = _corrected(alice.diary, document, before, file, tell)
+            is_changed = text != before
             if not all(mistake.problem for mistake in kept):
                 raise InvalidValue("the text has mistakes; nothing was stored", where=document)
             if is_changed:
@@ -149,7 +149,7 @@ def edit(
         except Forgotten:
             raise
         except (DiaryError, OSError):
-            if text.strip():
+            if file.is_file() and file.read_bytes().strip() not in (b"", before.encode().strip()):
                 cleaned_up.pop_all()
                 print_error(f"The edited text is kept in {file}.")
             raise
