@@ -11,7 +11,7 @@ from tomldiary.errors import HandEditConflict
 from tomldiary.hand_edits.detect import Known, is_being_saved, look, wait_for_save
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, Token
+from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, LocalFolder, Token
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 
@@ -54,8 +54,11 @@ def prepare_saves(engine: Engine, user: str, changed: Changed, patience: float) 
         HandEditConflict: A removed document exists again, or is still being saved after `patience` seconds.
     """
     seq = next_sequence(engine.backend.last_record(user))
+    # In a database no editor has the document open, so that a number of its own tells each edit from its base version.
+    is_copy = not isinstance(engine.backend, LocalFolder)
     changed = {
-        kind: (base and _numbered(base, seq), edit) for kind, (base, edit) in changed.items()
+        kind: (base and _numbered(base, seq, is_copy=is_copy), edit)
+        for kind, (base, edit) in changed.items()
     }
     record = _hand_record(engine, user, changed, seq, patience)
     if record is None:
@@ -102,13 +105,17 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
     return Commit(contents, expected, [render_record(record)], replaces_save=True)
 
 
-def _numbered(known: Known, seq: int) -> Known:
-    """Write the number of the transaction into a merged text, because an editor may open it before the next write."""
-    if not known.is_merged or known.is_logged:
+def _numbered(known: Known, seq: int, *, is_copy: bool = False) -> Known:
+    """Write the number of the transaction into a merged text, because an editor may open it before the next write.
+
+    An edited copy gets the number as well.
+    """
+    is_edited_copy = is_copy and known.logged is not None
+    if known.is_logged or not (known.is_merged or is_edited_copy):
         return known
     edit = Edit(known.document)
     edit.set_meta(seq=seq)
-    return replace(known, document=edit.done())
+    return replace(known, document=edit.done(), is_merged=True)
 
 
 def log_only(engine: Engine, user: str, changed: Changed, source: Source) -> Prepared | None:

@@ -111,6 +111,31 @@ def test_edits_of_two_people_are_both_kept(engine, alice, tmp_path):
     assert '"mocha"' in (tmp_path / "ann" / "alice" / "preferences.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("more", "left", "conflicts"),
+    [
+        ({"ann": ("coffee", "mocha"), "bob": ("juice", "cider")}, ["mate", "mocha", "cider"], []),
+        ({"bob": ("mate", "water")}, ["water", "coffee", "juice"], ["likes/pref001"]),
+    ],
+    ids=["the same and another", "another text"],
+)
+def test_an_edit_of_what_another_person_edited_is_merged_with_the_pulled_text(
+    engine, alice, tmp_path, more, left, conflicts
+):
+    for text in ("coffee", "juice"):
+        alice.upsert_preference("likes", text)
+    for name in ("ann", "bob"):
+        run(engine, "pull", str(tmp_path / name))
+        file = tmp_path / name / "alice" / "preferences.toml"
+        file.write_text(file.read_text().replace('"tea"', '"mate"'))
+        old, new = more.get(name, ("", ""))
+        file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+    for name in ("ann", "bob"):
+        assert run(engine, "push", str(tmp_path / name)).exit_code == 0
+    assert texts(alice) == left
+    assert [change.key for change in alice.history() if change.is_conflict] == conflicts
+
+
 def test_a_file_that_was_only_pulled_changes_nothing(engine, alice, tmp_path):
     run(engine, "pull", str(tmp_path))
     alice.upsert_preference("likes", "coffee")
