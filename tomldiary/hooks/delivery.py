@@ -81,7 +81,7 @@ class Cursors:
 
     def of(self, user: str) -> Cursor | None:
         """Return the cursor of a user, or None if the hook has received nothing of the user."""
-        return _parsed(self._backend.hidden(user, HOOKS)[0]).get(self._hook)
+        return _parsed(self._backend.hidden(user, HOOKS)).get(self._hook)
 
     def users(self) -> list[str]:
         """Return the users with a cursor of any hook."""

@@ -36,7 +36,7 @@ class MemoryBackend(AsyncVerbs):
         self._records: dict[str, list[str]] = {}
         self._epochs: dict[str, int] = {}
         self._erased: dict[str, int] = {}
-        self._hidden: dict[str, dict[str, Stored]] = {}
+        self._hidden: dict[str, dict[str, str]] = {}
         self._locks = UserLocks(None)
         self._tokens = itertools.count(1)
 
@@ -122,10 +122,9 @@ class MemoryBackend(AsyncVerbs):
 
     # Hidden documents
 
-    def hidden(self, user: str, kind: str) -> tuple[str, int | None]:
-        """Return the text and the version of a hidden document; "" and None if there is none."""
-        stored = self._hidden.get(user, {}).get(kind)
-        return ("", None) if stored is None else (stored.text, stored.token)
+    def hidden(self, user: str, kind: str) -> str:
+        """Return the text of a hidden document; "" if there is none."""
+        return self._hidden.get(user, {}).get(kind, "")
 
     def change_hidden(
         self,
@@ -137,10 +136,10 @@ class MemoryBackend(AsyncVerbs):
     ) -> None:
         """Replace a hidden document; "" removes it."""
         with nullcontext() if is_locked else self.lock(user, LOCK_TIMEOUT):
-            fresh = change(self.hidden(user, kind)[0], self.epoch(user))
+            fresh = change(self.hidden(user, kind), self.epoch(user))
             mine = dict(self._hidden.get(user, {}))
             if fresh:
-                mine[kind] = Stored(fresh, next(self._tokens))
+                mine[kind] = fresh
             else:
                 mine.pop(kind, None)
             self._hidden[user] = mine

@@ -255,8 +255,8 @@ class KeepsHidden(Protocol):
     outlive its user.
     """
 
-    def hidden(self, user: str, kind: str) -> tuple[str, Token | None]:
-        """Return the text and the version of a hidden document; "" and None if there is none."""
+    def hidden(self, user: str, kind: str) -> str:
+        """Return the text of a hidden document; "" if there is none."""
         ...
 
     def change_hidden(

@@ -192,4 +192,4 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
         yield "history", record.encode()
     if isinstance(backend, KeepsHidden):
         for kind in sorted(HIDDEN):
-            yield kind, backend.hidden(user, kind)[0].encode()
+            yield kind, backend.hidden(user, kind).encode()

@@ -23,7 +23,7 @@ from tomldiary.writer.receipts import Job, Turn
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from tomldiary.storage.protocol import KeepsHidden
 
@@ -89,13 +89,13 @@ class DeadLetters:
         """
         found: dict[str, tuple[int, int]] = {}
         for user in self._backend.holders(DEAD_LETTERS):
-            text = self._backend.hidden(user, DEAD_LETTERS)[0]
+            text = self._backend.hidden(user, DEAD_LETTERS)
             altered = [each.data is None for each in scan_log(text.encode())]
             found[user] = len(altered) - sum(altered), sum(altered)
         return found
 
     def _of(self, user: str) -> list[DeadLetter]:
-        return _parsed(self._backend.hidden(user, DEAD_LETTERS)[0])
+        return _parsed(self._backend.hidden(user, DEAD_LETTERS))
 
     def chosen(self, ids: Collection[str] | None, user: str | None = None) -> list[DeadLetter]:
         """Return some dead letters, oldest first.
@@ -188,15 +188,15 @@ class DeadLetters:
 def _queue(backend: SharedBackend, user: str, letters: list[DeadLetter], epoch: int) -> None:
     """Add turns to the queue in a database, unless something was forgotten since `epoch`."""
 
-    def change(text: str, now: int) -> str:
+    def change(parts: Mapping[str, str], now: int) -> Mapping[str, str]:
         if now != epoch:
             raise Forgotten.meanwhile()
-        turns = Turns.parse(text)
+        turns = Turns.parse(parts, backend.queue_part)
         for each in letters:
             turns.add([_job(each)], each.epoch)
         return turns.render()
 
-    backend.change_hidden(user, QUEUE, change, is_locked=True)
+    backend.change_parts(user, QUEUE, change)
 
 
 def _job(letter: DeadLetter) -> Job:

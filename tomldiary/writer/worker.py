@@ -18,6 +18,7 @@ from tomldiary.errors import (
     InvalidValue,
     LockTimeout,
     MissingExtra,
+    RevisionConflict,
     SchemaError,
     TurnTaken,
 )
@@ -267,7 +268,7 @@ class Workers:
         jobs = [job, *job.group]
         try:
             wanted = await in_thread(self._still_wanted, jobs)
-        except (BackendError, LockTimeout):
+        except (BackendError, LockTimeout, RevisionConflict):
             # It is unknown whether the turn was forgotten, and a forgotten turn must not be parked.
             job.attempts -= 1
             self._retry_later(job, self._options.retry.pause(1, error))

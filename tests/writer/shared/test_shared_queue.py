@@ -14,7 +14,13 @@ import pytest
 
 from counted_requests import Counting
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.errors import BackendError, ExtractionError, Forgotten, TurnTaken
+from tomldiary.errors import (
+    BackendError,
+    ExtractionError,
+    Forgotten,
+    RevisionConflict,
+    TurnTaken,
+)
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.log import scan_log
@@ -208,7 +214,7 @@ def test_a_user_with_the_id_of_an_internal_one_keeps_its_dead_letters(opened):
     for _ in range(2):
         assert heartbeats.is_dead("d0d0d0d0d0d0d0d0")
         time.sleep(0.1)  # a writer without a heartbeat for so long is forgotten
-    assert backend.hidden(".writers-d", DEAD_LETTERS)[0] == "a turn\n"
+    assert backend.hidden(".writers-d", DEAD_LETTERS) == "a turn\n"
 
 
 def test_a_writer_is_dead_once_it_sends_no_heartbeats(opened):
@@ -345,10 +351,11 @@ def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(open
     assert requests == ["holders", "head"]
 
 
-def test_turns_that_were_read_together_come_back_together(opened):
+@pytest.mark.parametrize("size", [1, 8192])
+def test_turns_that_were_read_together_come_back_together(opened, size):
     delivered, jobs = [], two_jobs()
     jobs[0].is_counted = True
-    queue = queue_of(opened(), delivered)
+    queue = queue_of(opened(queue_part=size), delivered)
     queue.store("alice", jobs)
     queue.append_operations(jobs, [], lambda _user: 0)
     queue.lost(jobs)
@@ -435,7 +442,7 @@ def test_a_dropped_writer_is_collected_and_its_threads_end(opened):
 
 def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
     backend = opened()
-    change, began, go_on = backend.change_hidden, threading.Event(), threading.Event()
+    change, began, go_on = backend.change_parts, threading.Event(), threading.Event()
 
     def slow(*arguments, **options):
         began.set()
@@ -444,7 +451,7 @@ def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
 
     with MemoryWriter(Diary(backend, agent="rules")) as writer:
         assert writer.flush(30)
-        monkeypatch.setattr(backend, "change_hidden", slow)
+        monkeypatch.setattr(backend, "change_parts", slow)
         receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
         assert began.wait(30)
         stats = writer.stats()
@@ -458,17 +465,17 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     backend, delivered = opened(), []
     queue, jobs = queue_of(backend, delivered), two_jobs()
     queue.store("alice", jobs[:1])
-    change = backend.change_hidden
+    change = backend.change_parts
 
     def overlapping(user, kind, make):
-        backend.change_hidden = change
+        backend.change_parts = change
         if when == "before":
             queue.finish(jobs[:1])
         change(user, kind, make)
         if when == "after":
             queue.finish(jobs[:1])
 
-    backend.change_hidden = overlapping
+    backend.change_parts = overlapping
     queue.store("alice", jobs[1:])
     queue.claim_users()
     assert delivered == jobs
@@ -551,17 +558,17 @@ def test_a_dead_letter_forgotten_meanwhile_is_not_requeued(opened):
     job = Job(Turn("alice", "gone", "the zebra", "ok"), "op", is_new=True)
     job.epoch, job.time = 0, "2026-11-20T00:00:00+00:00"
     letters.add(job, "no")
-    found, change = letters.list(), backend.change_hidden
+    found, change = letters.list(), backend.change_parts
 
     def overlapping(*arguments, **options):
-        backend.change_hidden = change
+        backend.change_parts = change
         other.user("alice").forget(session_id="gone")
         change(*arguments, **options)
 
-    backend.change_hidden = overlapping
+    backend.change_parts = overlapping
     with pytest.raises(Forgotten):
         letters.requeue(found)
-    assert backend.hidden("alice", QUEUE)[0] == ""
+    assert backend.hidden("alice", QUEUE) == ""
     assert letters.list() == []
 
 
@@ -582,3 +589,75 @@ def test_the_work_for_a_backlog_of_one_user_grows_with_its_length(opened, monkey
     with MemoryWriter(Diary(opened(), agent="rules")) as writer:
         assert writer.flush(60)
     assert sum(parsed) <= 4 * count  # not all waiting turns for each turn
+
+
+def test_a_step_sends_a_small_part_of_a_long_backlog(opened, monkeypatch):
+    count, gate, sent = 40, threading.Event(), []
+    backend = opened(queue_part=600)
+    apply = backend.database.apply
+
+    def measured(user, head, step):
+        queued = [text for kind, text in step.contents.items() if kind.startswith(QUEUE)]
+        sent.append(sum(map(len, queued)))
+        return apply(user, head, step)
+
+    def remember(message, *, deps):
+        gate.wait(LONG)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    monkeypatch.setattr(backend.database, "apply", measured)
+    with MemoryWriter(Diary(backend, agent=remember, similarity=101)) as writer:
+        for number in range(count):
+            turn = Turn("alice", "s", f"turn {number}", "Noted.")
+            assert writer.submit_nowait(turn).wait_stored(LONG)
+        assert len(backend.hidden("alice", QUEUE)) > 6000
+        gate.set()
+        assert writer.flush(LONG)
+    assert max(sent) < 1500
+    alice = Diary(opened()).user("alice")
+    assert [each.text for each in alice.preferences("likes").values()] == [
+        f"turn {number}" for number in range(count)
+    ]
+    assert not backend.hidden_parts("alice", QUEUE)
+
+
+def test_a_redaction_keeps_the_other_turns_of_all_parts_in_their_order(engine, opened):
+    backend = opened(queue_part=400)
+    with MemoryWriter(Diary(backend, agent=None), workers=0) as web:
+        for number in range(12):
+            session = "kept" if number % 3 else "erased"
+            turn = Turn("alice", session, f"I love thing {number}.", "Noted.")
+            assert web.submit_nowait(turn).wait_stored(LONG)
+    assert len(backend.hidden_parts("alice", QUEUE)) > 3
+    Diary(opened(), agent="rules").user("alice").forget(session_id="erased")
+    assert '"erased"' not in engine.texts()
+    queue_of(opened(queue_part=400), [], works=False).store("alice", two_jobs())
+    with MemoryWriter(Diary(backend, agent="rules")) as writer:
+        until(lambda: writer.stats()["completed"] == 10)
+    texts = [each.text for each in Diary(opened()).user("alice").preferences("likes").values()]
+    expected = [f"I love thing {number}." for number in range(12) if number % 3]
+    assert texts == [*expected, "I love 0.", "I love 1."]
+    assert backend.holders(QUEUE) == []
+
+
+def test_the_parts_of_a_queue_are_read_in_one_state(opened):
+    owner, backend = Claims(opened(queue_part=1), 60.0, works=True), opened(queue_part=1)
+    jobs = two_jobs()
+    owner.store("alice", jobs[:1])
+    assert len(backend.hidden_parts("alice", QUEUE)) == 1
+    owner.store("alice", jobs[1:])
+    database, read = backend.database, backend.database.read
+
+    def overlapping(user, kinds):
+        database.read = read
+        owner.remove("alice", [jobs[0].operation])  # so the other turn is in the first part
+        return read(user, kinds)
+
+    database.read = overlapping
+    turns = Claims(backend, 60.0, works=False).read("alice")[0]
+    assert (turns.owner, [*turns.numbers()]) == (owner.writer, ["op-1"])
+    assert opened().holders(QUEUE) == ["alice"]
+    owner.store("alice", jobs[:1])
+    database.read = lambda *_: {}
+    with backend.lock("alice", LONG), pytest.raises(RevisionConflict):
+        backend.hidden_parts("alice", QUEUE)

@@ -346,8 +346,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     # Hidden documents
 
-    def hidden(self, user: str, kind: str) -> tuple[str, FileToken | None]:
-        """Return the text and the version of a hidden document; "" and None if there is none."""
+    def hidden(self, user: str, kind: str) -> str:
+        """Return the text of a hidden document; "" if there is none."""
         return self._hidden.read(user, kind)
 
     def change_hidden(
@@ -360,7 +360,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     ) -> None:
         """Replace a hidden document atomically; "" removes it."""
         with nullcontext() if is_locked else self._locks.hold(user, LOCK_TIMEOUT):
-            before = self._hidden.read(user, kind)[0]
+            before = self._hidden.read(user, kind)
             fresh = change(before, self.epoch(user))
             if fresh != before:
                 self._hidden.write(user, kind, fresh, sync=self._sync)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tomldiary.storage.files import FileSystem, FileToken
+    from tomldiary.storage.files import FileSystem
 
 _OWNER = "# user: "
 
@@ -40,11 +40,11 @@ class HiddenFiles:
     def _path(self, user: str, kind: str) -> Path:
         return self._root / kind.removeprefix(".") / f"{encode_folder(user)}{SUFFIX}"
 
-    def read(self, user: str, kind: str) -> tuple[str, FileToken | None]:
-        """Return the text and the version; "" and None if there is no file, or a damaged one."""
+    def read(self, user: str, kind: str) -> str:
+        """Return the text; "" if there is no file, or a damaged one."""
         found = self._files.read_file(self._path(user, kind))
         owner, text = _parsed(found[0]) if found is not None else (None, "")
-        return (text, found[1]) if found is not None and owner == user else ("", None)
+        return text if owner == user else ""
 
     def write(self, user: str, kind: str, text: str, *, sync: bool) -> None:
         """Replace a file atomically; "" removes it. With `sync`, a power cut cannot restore an older text.
@@ -93,7 +93,7 @@ def redact(
     """
     kind = f".{folder.name}"
     hidden = HiddenFiles(files, folder.parent)
-    text = hidden.read(user, kind)[0]
+    text = hidden.read(user, kind)
     fresh = redact_hidden(kind, user, selection, text, epoch)
     if fresh != text:
         try:

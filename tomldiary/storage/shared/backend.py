@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten, RevisionConflict
 from tomldiary.history.record import next_sequence
-from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.lru import RecentBySize
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import repeated
@@ -31,13 +31,13 @@ from tomldiary.storage.shared.database import (
 from tomldiary.storage.shared.transactions import Transactions, check_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
     from tomldiary.storage.shared.database import Database
 
-_CACHED = 1024  # hidden documents in memory
+_CACHED = 16_000_000  # characters of hidden documents in memory
 _PAGE = 50  # history records read at a time, at most
 _LARGE_PAGE = 800  # the same in a transaction, which may index the whole history
 _FEW = 4  # history records to ask for first, because each costs a read in Firestore
@@ -59,10 +59,14 @@ class SharedBackend(AsyncVerbs):
     is_shared = True
     is_quick = False
     replaces_files = True
+    queue_part = 8 * 1024
+    """The size in characters at which further waiting turns of a user go to another document."""
 
     def __init__(self, database: Database, *, timeout: float = 10.0, watch: float = 0.0) -> None:
         self.transactions = Transactions(database, timeout, watch)
-        self._hidden: Recent[tuple[str, str], tuple[str, Token | None]] = Recent(_CACHED)
+        self._hidden: RecentBySize[tuple[str, str], tuple[str, Token]] = RecentBySize(
+            _CACHED, lambda found: 100 + len(found[0])
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.database)!r})"
@@ -200,7 +204,7 @@ class SharedBackend(AsyncVerbs):
 
     def erased(self, user: str) -> int:
         """Return the fencing token that the last complete erasure set; 0 if there was none."""
-        return int(self.hidden(user, ERASED)[0] or 0)
+        return int(self.hidden(user, ERASED) or 0)
 
     def place(self, user: str, kind: str) -> str:
         """Return the document's location for messages."""
@@ -267,22 +271,35 @@ class SharedBackend(AsyncVerbs):
 
     # Hidden documents
 
-    def hidden(self, user: str, kind: str) -> tuple[str, Token | None]:
-        """Return the text and the version of a hidden document; "" and None if there is none."""
-        hold = self.transactions.hold_of_caller(user)
-        if hold is not None:
-            hold.hidden.add(kind)
-        return self._hidden_text(user, kind)
+    def hidden(self, user: str, kind: str) -> str:
+        """Return the text of a hidden document; "" if there is none."""
+        return "".join(self.hidden_parts(user, kind).values())
 
-    def _hidden_text(self, user: str, kind: str) -> tuple[str, Token | None]:
-        token = self.token(user, kind)
-        known = self._hidden.get((user, kind))
-        if known is not None and known[1] == token:
-            return known
-        stored = self.read(user, kind) if token is not None else None
-        found = (stored.text, stored.token) if stored is not None else ("", None)
-        self._hidden.keep((user, kind), found)
-        return found
+    def hidden_parts(self, user: str, kind: str) -> dict[str, str]:
+        """Return the parts of a hidden document in order, by names such as `.queue`, `.queue/2`; all are of one state.
+
+        Raises:
+            RevisionConflict: Another process has changed them since the caller's transaction began.
+        """
+        hold = self.transactions.hold_of_caller(user)
+        while True:
+            head = self.transactions.head(user)
+            texts, versions = head.texts, head.versions
+            names = _parts_of(kind, versions)
+            if hold is not None:
+                hold.hidden.update((kind, *names))
+            found = {name: self._hidden.get((user, name)) or ("", None) for name in names}
+            found |= {name: (texts[name], versions[name]) for name in names if name in texts}
+            missing = [name for name in names if found[name][1] != versions[name]]
+            if missing:
+                found |= self.transactions.asked(partial(self.database.read, user, missing))
+            for name in names:
+                self._hidden.keep((user, name), found[name])
+            if all(found[name][1] == versions[name] for name in missing):
+                return {name: found[name][0] for name in names}
+            if hold is not None:
+                raise self.transactions.conflict(user, missing)
+            self.transactions.refresh(user)
 
     def change_hidden(
         self,
@@ -304,6 +321,20 @@ class SharedBackend(AsyncVerbs):
         Raises:
             RevisionConflict: Another process was faster at each attempt during the timeout.
         """
+        self.change_parts(
+            user, kind, lambda parts, epoch: {kind: change("".join(parts.values()), epoch)}
+        )
+
+    def change_parts(
+        self,
+        user: str,
+        kind: str,
+        change: Callable[[Mapping[str, str], int], Mapping[str, str]],
+    ) -> None:
+        """Change the parts of a hidden document in one step, like `change_hidden`; unchanged parts are not sent.
+
+        `change` gets and returns the parts by their names, in order; the first one has the name of the document.
+        """
         with self._joined(user) as is_first:
             hold = self.transactions.hold_of_caller(user)
             assert hold is not None  # noqa: S101 - for the type checker
@@ -311,14 +342,17 @@ class SharedBackend(AsyncVerbs):
             hold.may_assume = is_first
 
             def attempt() -> None:
+                parts = self.hidden_parts(user, kind)
                 head = self.transactions.head(user)
-                # If the text is newer than the state, the step is refused.
-                text, _ = self._hidden_text(user, kind)
-                fresh = change(text, head.epoch)
-                if fresh != text:
-                    step = Step({kind: fresh}) if fresh else Step(removed=[kind])
-                    versions = self.transactions.apply(user, head, step)
-                    self._hidden.keep((user, kind), (fresh, versions.get(kind)))
+                fresh = change(parts, head.epoch)
+                changed = {
+                    name: text for name, text in fresh.items() if text and text != parts.get(name)
+                }
+                removed = [name for name in parts if not fresh.get(name)]
+                if changed or removed:
+                    versions = self.transactions.apply(user, head, Step(changed, removed=removed))
+                    for name, token in versions.items():
+                        self._hidden.keep((user, name), (changed[name], token))
                 elif hold.is_assumed:
                     hold.head, hold.may_assume = None, False  # the stored text may be different
                     attempt()
@@ -389,14 +423,16 @@ class SharedBackend(AsyncVerbs):
         contents, removed = dict(step.contents), [*step.removed]
         if rewrite.erased:
             contents[ERASED] = str(rewrite.erased)
-        for kind, (text, _) in self.transactions.asked(
-            lambda: self.database.read(user, names)
-        ).items():
+        found = self.transactions.asked(lambda: self.database.read(user, names))
+        for kind in sorted({name.partition("/")[0] for name in names}):
+            parts = _parts_of(kind, found)
+            text = "".join(found[name][0] for name in parts)
             fresh = redact_hidden(kind, user, rewrite.selection, text, rewrite.epoch)
-            if not fresh:
-                removed.append(kind)
-            elif fresh != text:
+            if fresh == text:
+                continue
+            if fresh:
                 contents[kind] = fresh
+            removed += [name for name in parts if name not in contents]
         return replace(step, contents=contents, removed=removed)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
@@ -404,3 +440,9 @@ class SharedBackend(AsyncVerbs):
         self.transactions.apply(
             user, self.transactions.head(user), Step(records=[(seq, snapshot)], dropped=seq)
         )
+
+
+def _parts_of(kind: str, names: Iterable[str]) -> list[str]:
+    """Return the names of the parts of a hidden document, in order."""
+    found = [name for name in names if name.partition("/")[0] == kind]
+    return sorted(found, key=lambda name: (len(name), name))

@@ -26,7 +26,7 @@ from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tomldiary.extraction.operations import Operation
     from tomldiary.storage.shared.backend import SharedBackend
@@ -81,7 +81,7 @@ class Claims:
 
     def read(self, user: str) -> tuple[Turns, bool]:
         """Return the waiting turns of a user, and whether this writer may claim them."""
-        turns = Turns.parse(self._backend.hidden(user, QUEUE)[0])
+        turns = self._turns(self._backend.hidden_parts(user, QUEUE))
         if self._works:
             self._owners[user] = turns.owner, time.monotonic()
         return turns, self._may_claim(turns.owner)
@@ -112,8 +112,8 @@ class Claims:
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn still waits and this writer has its claim; an erasure removes the turn."""
-        turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
-        return turns.owner == self.writer and job.operation in turns.numbers()
+        turns = self._turns(self._backend.hidden_parts(job.turn.user_id, QUEUE))
+        return turns.owner == self.writer and turns.has(job.operation)
 
     def append_operations(
         self,
@@ -169,14 +169,17 @@ class Claims:
         """
         claims: list[Turns | None] = []
 
-        def changed(text: str, epoch: int) -> str:
-            turns = Turns.parse(text)
+        def changed(parts: Mapping[str, str], epoch: int) -> Mapping[str, str]:
+            turns = self._turns(parts)
             is_mine = change(turns, epoch)
             claims.append(turns if is_mine else None)
-            return text if is_mine is None else turns.render()
+            return parts if is_mine is None else turns.render()
 
-        self._backend.change_hidden(user, QUEUE, changed)
+        self._backend.change_parts(user, QUEUE, changed)
         return claims[-1]
+
+    def _turns(self, parts: Mapping[str, str]) -> Turns:
+        return Turns.parse(parts, self._backend.queue_part)
 
     def _may_claim(self, owner: str) -> bool:
         return self._works and (owner in {"", self.writer} or self.heartbeats.is_dead(owner))

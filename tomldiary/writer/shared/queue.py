@@ -164,10 +164,8 @@ class SharedQueue(StoringQueue):
         mine = self._remote.get(user, {})
         held = self._held.setdefault(user, set())
         jobs: list[Job] = []
-        has_new = not held.issuperset(turns.numbers())
-        for job in turns.jobs() if has_new else ():
-            if job.operation in held or (only is not None and job.operation not in only):
-                continue
+        wanted = turns.numbers().keys() - held if only is None else only - held
+        for job in turns.jobs(wanted) if wanted else ():
             held.update(each.operation for each in (job, *job.group))
             known = mine.get(job.operation)
             if known is not None and not job.group:
