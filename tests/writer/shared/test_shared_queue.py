@@ -661,3 +661,30 @@ def test_the_parts_of_a_queue_are_read_in_one_state(opened):
     database.read = lambda *_: {}
     with backend.lock("alice", LONG), pytest.raises(RevisionConflict):
         backend.hidden_parts("alice", QUEUE)
+
+
+def test_a_turn_is_not_given_up_if_the_queue_changes_while_a_forget_is_checked(opened, monkeypatch):
+    began, gate = threading.Event(), threading.Event()
+    backend, conflicts = opened(), [RevisionConflict.of("alice")]
+    lock = backend.lock
+
+    def overtaken(*arguments):
+        if conflicts and gate.is_set():
+            raise conflicts.pop()
+        return lock(*arguments)
+
+    def slow(message, deps):
+        began.set()
+        gate.wait(LONG)
+
+    monkeypatch.setattr(backend, "lock", overtaken)
+    alice = Diary(opened(), agent="rules").user("alice")
+    alice.upsert_preference("likes", "coffee", session_id="another")
+    retry = RetryPolicy(first_pause=0.01)
+    with MemoryWriter(Diary(backend, agent=slow), retry=retry) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        assert began.wait(LONG)
+        alice.forget(session_id="another")
+        gate.set()
+        assert receipt.wait(LONG) is not None
+        assert not conflicts

@@ -279,27 +279,32 @@ class SharedBackend(AsyncVerbs):
         """Return the parts of a hidden document in order, by names such as `.queue`, `.queue/2`; all are of one state.
 
         Raises:
-            RevisionConflict: Another process has changed them since the caller's transaction began.
+            RevisionConflict: Another process has changed them since the caller's transaction began, or without one, at
+                each attempt during the timeout.
         """
-        hold = self.transactions.hold_of_caller(user)
-        while True:
-            head = self.transactions.head(user)
-            texts, versions = head.texts, head.versions
-            names = _parts_of(kind, versions)
-            if hold is not None:
-                hold.hidden.update((kind, *names))
-            found = {name: self._hidden.get((user, name)) or ("", None) for name in names}
-            found |= {name: (texts[name], versions[name]) for name in names if name in texts}
-            missing = [name for name in names if found[name][1] != versions[name]]
-            if missing:
-                found |= self.transactions.asked(partial(self.database.read, user, missing))
-            for name in names:
-                self._hidden.keep((user, name), found[name])
-            if all(found[name][1] == versions[name] for name in missing):
-                return {name: found[name][0] for name in names}
-            if hold is not None:
-                raise self.transactions.conflict(user, missing)
-            self.transactions.refresh(user)
+        if self.transactions.hold_of_caller(user) is None:
+            return repeated(partial(self._parts, user, kind), self.transactions.timeout)
+        return self._parts(user, kind)
+
+    def _parts(self, user: str, kind: str) -> dict[str, str]:
+        hold, head = self.transactions.hold_of_caller(user), self.transactions.head(user)
+        texts, versions = head.texts, head.versions
+        names = _parts_of(kind, versions)
+        if hold is not None:
+            hold.hidden.update((kind, *names))
+        found = {name: self._hidden.get((user, name)) or ("", None) for name in names}
+        found |= {name: (texts[name], versions[name]) for name in names if name in texts}
+        missing = [name for name in names if found[name][1] != versions[name]]
+        if missing:
+            found |= self.transactions.asked(partial(self.database.read, user, missing))
+        for name in names:
+            self._hidden.keep((user, name), found[name])
+        if all(found[name][1] == versions[name] for name in missing):
+            return {name: found[name][0] for name in names}
+        if hold is not None:
+            raise self.transactions.conflict(user, missing)
+        self.transactions.refresh(user)
+        raise RevisionConflict.of(user)
 
     def change_hidden(
         self,
