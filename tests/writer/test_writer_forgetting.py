@@ -240,6 +240,23 @@ def test_each_selector_chooses_among_waiting_turns(tmp_path, selector, left):
     assert bool(hits(tmp_path, "walnut")) == ("tango" in left)
 
 
+@pytest.mark.parametrize("selector", [{"key": "likes/pref001"}, {"source": "s#1"}])
+def test_a_turn_that_is_done_leaves_the_journal_of_a_running_writer(tmp_path, selector):
+    gate = Gate()
+    gate.open.set()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary) as writer:
+        for text in ("secret", "coffee"):
+            for receipt in submit(writer, text):
+                receipt.wait(LONG)
+        alice = diary.user("alice")
+        assert "secret" in texts(diary)
+        assert alice.traces("secret") != []
+        alice.forget(**selector)
+        assert (alice.traces("secret"), hits(tmp_path, "secret")) == ([], [])
+        assert texts(diary) == ["coffee"]
+
+
 @pytest.mark.parametrize(
     ("selector", "left"),
     [({"session_id": "s"}, []), ({"session_id": "t"}, ["bad secret"]), ({"everything": True}, [])],

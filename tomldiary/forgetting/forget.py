@@ -314,6 +314,8 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
         for kind, text in erased.texts.items()
         if text != stored[kind] or kind in removed
     }
+    operations = {old.operation for old in all_records} - {new.operation for new in erased.records}
+    selection = replace(selection, operations=sorted(operations))
     return Rewrite(selection.to_table(), epoch, fresh, added, documents), receipt
 
 

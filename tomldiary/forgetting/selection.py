@@ -26,7 +26,7 @@ from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.toml.values import When, in_utc, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,7 +76,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """The data to erase; exactly one of the fields is set, besides `turn`. Create it with `one_of`."""
+    """The data to erase; exactly one of the fields is set, besides the last two. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -88,6 +88,8 @@ class Selection:
     """A text that is part of the content, compared by `text.mentions`."""
     turn: str = ""
     """The turn of the episode that `key` or `source` names; what was extracted from it is covered too."""
+    operations: Sequence[str] = ()
+    """The operation ids that history loses; journals may still hold these turns, which are done."""
 
     @classmethod
     def one_of(
@@ -199,16 +201,16 @@ class Selection:
 
     def to_table(self) -> dict[str, Any]:
         """Return the fields that are set as a TOML table, so that another process can finish the job."""
-        if self.before is not None:
-            return {"before": self.before.isoformat()}
-        return {each.name: value for each in fields(self) if (value := getattr(self, each.name))}
+        table = {each.name: value for each in fields(self) if (value := getattr(self, each.name))}
+        return table if self.before is None else {**table, "before": self.before.isoformat()}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Selection:
         """Return the selection that `to_table` wrote."""
-        if "before" in table:
-            return cls(before=datetime.fromisoformat(table["before"]))
-        return cls(**table)
+        values = dict(table)
+        if "before" in values:
+            values["before"] = datetime.fromisoformat(values["before"])
+        return cls(**values)
 
 
 def content(values: Mapping[str, Any]) -> str:

@@ -301,7 +301,7 @@ def _without_quotations(record: LogRecord, data: dict[str, Any]) -> str:
 
 
 def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool:
-    if selection.everything:
+    if selection.everything or turn.operation_id in selection.operations:
         return True
     if selection.session_id:
         return turn.session_id == selection.session_id
@@ -313,5 +313,5 @@ def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool
         return selection.mentions([turn.user_msg, turn.assistant_msg, *steps])
     said = turn.context_now or datetime.fromisoformat(data["time"])
     said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
-    # A selection by key selects no turn, because the keys of a turn are unknown before its extraction.
+    # A selection by key selects no waiting turn, because the keys of a turn are unknown before its extraction.
     return selection.before is not None and said < selection.before
