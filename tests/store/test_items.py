@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import tomllib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from time import sleep
@@ -317,6 +318,19 @@ def test_a_namespace_that_a_transaction_rolled_back_is_not_listed(store, diary, 
         raise KeyError
     assert namespaces(store) == [NS]
     assert diary.engine.backend.kinds("alice") == ["items/memories"]
+
+
+def test_a_listing_after_puts_looks_at_each_file_at_most_twice(store, files):
+    for _ in range(2):
+        for name in "abc":
+            put(store, ("alice", name), "k", {"n": 1})
+        sleep(0.03)  # a younger file may change again without a new version
+        looked: list[tuple[str, str]] = []
+        files.hook = lambda name, path, *_, looked=looked: looked.append((name, str(path)))
+        assert len(namespaces(store)) == 3
+        files.hook = None
+    times = Counter(looked)
+    assert max(times[each] for each in times if "/items/" in each[1]) <= 2
 
 
 def test_a_document_that_was_moved_away_and_back_is_listed(store, tmp_path, files):

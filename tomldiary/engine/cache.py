@@ -235,9 +235,9 @@ class DocumentCache:
             return NOTHING, NOTHING
         return known.document, self.before_saves(user, kind, known) or known.document
 
-    def load(self, user: str, kind: str) -> Known | None:
-        """Return a document with the version that was read, or None if it does not exist."""
-        return self._loaded(user, kind, self.backend.token(user, kind))
+    def load(self, user: str, kind: str, token: Token | None = None) -> Known | None:
+        """Return a document with its version, or None if it does not exist; `token` is that version if just read."""
+        return self._loaded(user, kind, token or self.backend.token(user, kind))
 
     def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
         """Return documents for writing; the caller holds the user's lock.

@@ -138,10 +138,7 @@ class Catalog:
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
         kinds = [part_name(base, each) for base, _ in below for each in self._numbers.get(base, ())]
         tokens = self._tokens(kinds) if joined is None else {}
-        found = [
-            self._unchanged(base, tokens) or self._snapshot(base, labels, is_listed=True)
-            for base, labels in below
-        ]
+        found = [self._snapshot(base, labels, tokens) for base, labels in below]
         parts = [part for each in found for part in each.parts]
         found = [each for each in found if not each.is_empty]
         made = _Page(
@@ -158,14 +155,6 @@ class Catalog:
                 self._pages.clear()
             self._pages[prefix] = made
         return made
-
-    def _unchanged(self, base: str, tokens: Mapping[str, Any]) -> Snapshot | None:
-        """Return the last snapshot of a namespace if its documents are unchanged, or None."""
-        before = self._snapshots.get(base)
-        if before is None or len(before.parts) != len(self._numbers.get(base, ())):
-            return None
-        is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
-        return before if is_same else None
 
     def _tokens(self, kinds: Collection[str]) -> dict[str, Any]:
         """Return the current versions of documents."""
@@ -217,13 +206,16 @@ class Catalog:
                 self._add(base, number, namespace)
             numbers.append(number)
 
-    def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
-        """Return the current snapshot of a namespace; unless `is_listed`, check whether a document was added."""
+    def _snapshot(
+        self, base: str, namespace: Namespace, tokens: Mapping[str, Any] | None = None
+    ) -> Snapshot:
+        """Return the current snapshot of a namespace; without the `tokens` of a listing, look for an added document."""
         numbers = self._numbers.get(base)
         found: list[Part] = []
-        looked_for = () if is_listed else (numbers[-1] + 1,) if numbers else (1,)
+        looked_for = () if tokens is not None else (numbers[-1] + 1,) if numbers else (1,)
         for number in (*(numbers or ()), *looked_for):
-            part = self._part(part_name(base, number))
+            kind = part_name(base, number)
+            part = self._part(kind, tokens.get(kind) if tokens else None)
             if part is None:
                 self._dropped(base, number)
                 continue
@@ -241,8 +233,8 @@ class Catalog:
         self._version += 1
         return made
 
-    def _part(self, kind: str) -> Part | None:
-        """Return the current version of a document, or None."""
+    def _part(self, kind: str, token: Any = None) -> Part | None:
+        """Return the current version of a document, or None; `token` is its version if it was just read."""
         part = self._parts.get(kind)
         joined = self._engine.transaction_of(self.user)
         if joined is not None:
@@ -250,9 +242,10 @@ class Catalog:
             if part is not None and part.document is document:
                 return part
             return Part(kind, None, document, part) if document.text or document.data else None
-        if part is not None and part.is_at(self._backend.token(self.user, kind)):
+        token = token or self._backend.token(self.user, kind)
+        if part is not None and part.is_at(token):
             return part
-        known = self._engine.load(self.user, kind)
+        known = self._engine.load(self.user, kind, token)
         if known is None:
             self._parts.pop(kind, None)
             return None
