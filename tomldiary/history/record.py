@@ -422,12 +422,12 @@ class HistoryIndex:
         known = self._written
         if known is not None and known.newest == _identity(last):
             self._written = None  # an interruption must not leave a half noted transaction
-            newer = {kind: Latest(made.seq, made.type, each) for kind, each in made.results.items()}
+            newer = Indexed(made.seq, _identity(text))
+            for kind, result in made.results.items():
+                newer.documents[kind] = Latest(made.seq, made.type, result)
             if made.operation:
                 known.operations[made.operation] = (made.seq, made.content)
-            self._written = replace(
-                known, last=made.seq, newest=_identity(text), documents=known.documents | newer
-            )
+            self._written = known.then(newer)
 
     def is_dropped(self, seq: int) -> bool:
         """Return whether the record of a transaction was dropped from history since, for example by retention."""
