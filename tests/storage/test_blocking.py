@@ -85,6 +85,7 @@ CALLS: dict[str, Any] = {
     "aupsert_preference": ("likes", "dark roast"),
     "apreferences": (),
     "asimilar": ("likes", "roast"),
+    "asame_elsewhere": ("likes", "roast"),
     "aremove_preference": ("likes", "pref001"),
     "aconversations": (),
     "aadd_turn": ("I'm allergic to walnuts.", "Noted.", "s1"),

@@ -139,7 +139,7 @@ def alice() -> UserDiary:
         (lambda alice: alice.promote_session(5), "session_id: expected text"),
         (lambda alice: alice.rollback(1, reason=5), "reason: expected text"),
         (lambda alice: alice.rollback(session_id=""), "session_id must be a non-empty string"),
-        (lambda alice: alice.history(limit=None), "limit: expected a whole number"),
+        (lambda alice: alice.history(limit="3"), "limit: expected a whole number"),
         (lambda alice: alice.history(session_id=5), "session_id: expected text"),
         (lambda alice: alice.conversations("3"), "limit: expected a whole number"),
         (lambda alice: alice.consolidate(limit="3"), "limit: expected a whole number"),
