@@ -12,6 +12,7 @@ from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count, checked_descriptions, checked_text
 from tomldiary.agents.submission import errors_logged
 from tomldiary.agents.turn_messages import of_memory
+from tomldiary.agents.utterances import RunOwner, Utterances
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
 from tomldiary.identifiers.namespaces import SHARED
@@ -30,10 +31,8 @@ from tomldiary_pydantic_ai.memory_document import (
     format_memory_prompt,
     get_memory_path,
 )
-from tomldiary_pydantic_ai.run import LastTurns
 from tomldiary_pydantic_ai.toolset import (
     RETRIES,
-    RunOwner,
     RunToolset,
     Who,
     no_template,
@@ -101,7 +100,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
         self.diary = diary_of(memory_dir)
-        self.turns = of_memory(self.diary, LastTurns)
+        self.turns = of_memory(self.diary, Utterances)
         self._agent_name = agent_name
         self._user_id = checked_id("user_id", no_template("user_id", user_id), "ctx")
         checked_count(max_lines, "max_lines")

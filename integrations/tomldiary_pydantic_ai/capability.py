@@ -19,6 +19,7 @@ from tomldiary.agents.delegation import LANGCHAIN, is_within
 from tomldiary.agents.options import checked_episodes, checked_flag, checked_text
 from tomldiary.agents.submission import AgentWriter, submit_turn
 from tomldiary.agents.turn_messages import digest
+from tomldiary.agents.utterances import RunIds, UserTurn
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
@@ -39,7 +40,6 @@ from tomldiary_pydantic_ai.conversation import (
 from tomldiary_pydantic_ai.diary_tools import durable_operation, span
 from tomldiary_pydantic_ai.run import (
     RunState,
-    UserTurn,
     runs_around,
     within_tool,
 )
@@ -168,7 +168,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     def _bound(self) -> OwnedToolset[AgentDepsT] | None:
         run, tools = self._run, self._toolset
-        return None if run is None else OwnedToolset(tools, tools, run.owner, run.turn.id, run)
+        return None if run is None else OwnedToolset(tools, tools, run.owner, run.turn.ids.run, run)
 
     def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
         """Return a copy whose tools have names with a prefix.
@@ -275,7 +275,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         owner = self._toolset.entered(ctx)
         diary, scope = self._toolset.diary, digest(self.id or "", owner.user)[:16]
         records, around = self.record and not is_within(LANGCHAIN), runs_around(diary, owner.user)
-        turn = UserTurn(self._toolset.id or "", owner, ctx.run_id or "")
+        ids = RunIds(ctx.conversation_id or ctx.run_id, ctx.run_id)
+        turn = UserTurn(self._toolset.id or "", owner, ids)
         run = copy.copy(self)
         run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
         run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
@@ -326,6 +327,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                         add_ids(last, ctx)
                 request_context.messages = [*request_context.messages, message]
                 ctx.messages.append(message)
+                run.collect(ctx.messages, ctx)  # before a history processor rewrites it
         run.has_memory = run.has_memory or bool(before)
         return request_context
 
@@ -458,14 +460,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         result: AgentRunResult[Any] | None,
     ) -> None:
         answer, steps, is_paused = run.ending(ctx, result)
-        turns, asked = self._toolset.turns, run.outermost.turn
+        turns, first = self._toolset.turns, run.outermost
         # A replayed workflow must call the operation again, whatever this process knows of the words.
-        if not (asked.heard or asked.said or answer):
+        if not (first.heard or first.turn.said or answer):
             return
         # A forked or reset workflow replays the run with other ids, and with another session unless it has a name.
-        of_run = digest(run.owner.user, run.turn.place, *run.turn.heard, answer)
+        of_run = digest(run.owner.user, run.turn.place, *run.heard, answer)
         submission = digest(ctx.run_id or "", run.owner.session, status, of_run)
-        taken = turns.take_words(asked, submission)
+        taken = turns.take_words(first.turn, submission)
         with span(ctx, "submit") as noted:
             noted["status"] = status
             is_submitted = False
@@ -499,7 +501,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             finally:
                 if is_submitted:
                     is_answered = status == "completed"
-                    turns.note(run.outermost, taken, is_answered=is_answered, is_paused=is_paused)
+                    words = first.own_words()
+                    turns.note(
+                        first.turn, taken, words, is_answered=is_answered, is_paused=is_paused
+                    )
                 else:
                     turns.give_back(taken)
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import pydantic_ai
 from pydantic_ai.messages import (
@@ -24,13 +24,12 @@ from pydantic_core import to_json
 
 from tomldiary.agents.identity import field_of
 from tomldiary.agents.turn_messages import ToolCall, ToolResult, digest, tool_steps, with_results
+from tomldiary.agents.utterances import Heard, RunIds
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import is_framed
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponsePart
 
@@ -113,16 +112,16 @@ def appending(text: str) -> InstructionPart:
     return InstructionPart(text, dynamic=True, **options)
 
 
-def ids_of(message: ModelMessage) -> tuple[str | None, str | None]:
+def ids_of(message: ModelMessage) -> RunIds:
     """Return the ids of the conversation and the run of a message.
 
     The framework joins consecutive requests into one without ids. A text of the diary in it has the ids of its run.
     """
-    ids = message.conversation_id, message.run_id
+    ids = RunIds(message.conversation_id, message.run_id)
     if message.run_id is None and isinstance(message, ModelRequest):
         for _, marks in _ours(message):
             if marks:
-                ids = marks.get("conversation_id"), marks.get("run_id")
+                ids = RunIds(marks.get("conversation_id"), marks.get("run_id"))
     return ids
 
 
@@ -138,45 +137,40 @@ def queued_messages(ctx: RunContext[Any]) -> list[ModelMessage]:
     return [each for pending in ctx.pending_messages or () for each in pending.messages]
 
 
-def time_of(part: ModelRequestPart) -> datetime | None:
-    """Return the time of a part, or None if it has none."""
-    return getattr(part, "timestamp", None)
-
-
 def mark_of(part: ModelRequestPart, text: str) -> str:
-    """Return a digest of a text and its time; a part keeps both when the framework joins messages."""
-    return digest(str(time_of(part)), text)
+    """Return a digest of a text and its time, which a part keeps when the framework joins messages; "" without a time."""
+    time = getattr(part, "timestamp", None)
+    return "" if time is None else digest(str(time), text)
 
 
-class Words(NamedTuple):
-    """The text of a user in a part of a message."""
-
-    text: str
-    message: ModelMessage
-    part: ModelRequestPart
-
-
-def words_in(messages: Iterable[ModelMessage]) -> list[Words]:
+def words_in(messages: Iterable[ModelMessage]) -> list[Heard]:
     """Return the texts of users."""
     return [
-        Words(text, message, part)
+        Heard(
+            text,
+            ids_of(message),
+            mark_of(part, text),
+            _id_in_interface(message, part),
+            is_joined=len(message.parts) > 1,
+            part=part,
+        )
         for message in messages
         for part in _prompts_in_history(message)
         for text in said([part])
     ]
 
 
-def id_in_interface(words: Words) -> str:
+def _id_in_interface(message: ModelMessage, part: ModelRequestPart) -> str:
     """Return the id that a user interface gave to the message of a text; "" if there is none.
 
     An adapter joins messages in a row into one, which has the id of the last one.
     """
-    noted = field_of(field_of(words.message, "metadata"), _OF_ADAPTERS)
-    is_last = words.part is prompts_in(words.message)[-1]
+    noted = field_of(field_of(message, "metadata"), _OF_ADAPTERS)
+    is_last = part is prompts_in(message)[-1]
     return str(field_of(noted, "ui_message_id") or "") if is_last else ""
 
 
-def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
+def unanswered(messages: Sequence[ModelMessage]) -> list[Heard]:
     """Return the texts of users since the last response."""
     since = takewhile(lambda message: not isinstance(message, ModelResponse), reversed(messages))
     return words_in(reversed([*since]))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from pydantic_ai import RunContext, TemplateStr
 from pydantic_ai.messages import InstructionPart
@@ -26,6 +26,7 @@ from tomldiary.agents.options import (
     one_of,
 )
 from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
+from tomldiary.agents.utterances import RunIds, RunOwner, Utterances
 from tomldiary.agents.verbs import READING_VERBS, VERBS, MemoryVerbs, Verb
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
@@ -33,9 +34,8 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import how_to_read
 from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
-from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
+from tomldiary_pydantic_ai.conversation import appending, ids_of, prompt_words, resumed, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_tool, with_categories
-from tomldiary_pydantic_ai.run import LastTurns, RunState
 
 if TYPE_CHECKING:
     import os
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
+    from tomldiary_pydantic_ai.run import RunState
 
 _logger = get_logger(__name__)
 T = TypeVar("T")
@@ -71,13 +72,6 @@ _LOOK_UP_NAMED = (
 
 Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
 """A name, a function of the run context, or None for a look into the run's deps and metadata."""
-
-
-class RunOwner(NamedTuple):
-    """The user and the session of a run."""
-
-    user: str
-    session: str
 
 
 _HINT = (
@@ -155,7 +149,7 @@ _PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
 class RunToolset(FunctionToolset[AgentDepsT]):
     """A toolset whose tools and instructions belong to the user and session that a run named when it began."""
 
-    turns: LastTurns
+    turns: Utterances
     """The recent runs with the same diary."""
 
     def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
@@ -194,7 +188,10 @@ class RunToolset(FunctionToolset[AgentDepsT]):
             IdentifierError: The run names no user, a name is invalid, or another user began the turn.
         """
         owner = self.found_owner(ctx)
-        self.turns.enter(self.id or "", owner.user, ctx)
+        response = resumed(ctx.messages, ctx.prompt)
+        began = None if response is None else ids_of(response)
+        ids = RunIds(ctx.conversation_id, ctx.run_id)
+        self.turns.enter(self.id or "", owner.user, ids, began)
         return owner
 
 
@@ -304,7 +301,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
     ) -> None:
         super().__init__(id=checked_text(id, "id"), max_retries=RETRIES)
         self.diary = diary_of(diary)
-        self.turns = of_memory(self.diary, LastTurns)
+        self.turns = of_memory(self.diary, Utterances)
         self.heading = scrub(checked_text(heading, "heading"))
         self.inject = one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = checked_count(max_tokens, "max_tokens", least=1)

@@ -1,0 +1,325 @@
+"""Decides which words of a run are recorded, for frameworks whose message histories have no ids of messages.
+
+An *utterance* is what a user said once. It is submitted once, by the first run with it that ends. The turn of a run has
+the utterances since the last answer. The words of a message history may repeat an utterance that the process knows:
+
+| words | utterance | because |
+|---|---|---|
+| the prompt, words that are sent during the run | a new one | the user says them now |
+| the prompt after a failed run at the same place | that of the failed run | it is a retry |
+| in a message of a known run | that of the run | the framework marks its messages |
+| with the time and the place of submitted words | the submitted one | the host kept its messages |
+| as in the last turn, at its place or after it failed | that of the last turn | the host sent its history again |
+| as in an open run of the session, at the same place | that of the open run | agents share the history |
+| other words of the history | a new one | no run of this process had them |
+
+If the utterance is one of another user, it is no part of the turn. The place of a turn is a digest of the exchanges before
+it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
+
+from tomldiary.agents.turn_messages import OTHERS_TURN
+from tomldiary.errors import IdentifierError
+from tomldiary.runtime.lru import Recent
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+_KEPT = 4096
+"""The number of sessions, runs and submits that are remembered."""
+
+
+class RunOwner(NamedTuple):
+    """The user and the session of a run."""
+
+    user: str
+    session: str
+
+
+class RunIds(NamedTuple):
+    """The framework's ids of a run."""
+
+    conversation: str | None
+    """Several users may share it."""
+    run: str | None
+
+
+class Heard(NamedTuple):
+    """Words of a user in a message history."""
+
+    text: str
+    run: RunIds
+    """Of the message."""
+    mark: str
+    """A digest of the text and its time; "" if it has no time."""
+    id: str = ""
+    """The id that a user interface gave to the message; "" is none."""
+    is_joined: bool = False
+    """Whether messages of several runs may have been joined to this one."""
+    part: object = None
+    """The adapter's object that has the words."""
+
+
+@dataclass(eq=False)
+class Utterance:
+    """What a user said once. The turns of overlapping runs share it."""
+
+    text: str
+    id: str = ""
+    """The id that a user interface gave to its message; "" is none."""
+    is_submitted: bool = False
+    forms: set[str] = field(default_factory=set[str])
+    """Other texts that messages have in its place."""
+
+    @property
+    def texts(self) -> set[str]:
+        """The text in each form that messages may have."""
+        return {self.text, *self.forms}
+
+
+@dataclass(eq=False)
+class UserTurn:
+    """The user's side of a turn: whose it is, its place, and the utterances since the last answer."""
+
+    memory: str
+    """The name of the memory in the agent."""
+    owner: RunOwner
+    ids: RunIds
+    place: str = ""
+    """A digest of the exchanges before the turn."""
+    answered: int = 0
+    """The number of texts of users that were answered before."""
+    utterances: list[Utterance] = field(default_factory=list[Utterance])
+    is_answered: bool = False
+    is_failed: bool = False
+
+    @property
+    def spot(self) -> tuple[str, ...]:
+        """The place of the turn in the session of the user."""
+        return (self.memory, *self.owner, self.place)
+
+    @property
+    def said(self) -> list[str]:
+        """The user's texts."""
+        return [one.text for one in self.utterances]
+
+
+class TakenWords(NamedTuple):
+    """What a run submits."""
+
+    submission: str
+    """The id of the submit, which is the same in a replay."""
+    texts: tuple[str, ...]
+    utterances: Sequence[Utterance]
+
+
+class _Known(NamedTuple):
+    """The user of a run, and the texts that the run submitted."""
+
+    user: str
+    said: Collection[str] = ()
+
+
+_ANOTHER = _Known("")
+"""Another user, who submits the words, or has done so."""
+
+
+class Utterances:
+    """What this process knows of utterances: their users, and which were submitted. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: Recent[RunOwner, UserTurn] = Recent(_KEPT)
+        """The last submitted turn of each session."""
+        self._known: Recent[tuple[str | None, ...], _Known] = Recent(_KEPT)
+        """By the ids of a run, or by a mark and where it may be found again."""
+        self._submitted: Recent[str, tuple[str, ...]] = Recent(_KEPT)
+        """The texts of a submit by its id."""
+        self._open: WeakSet[UserTurn] = WeakSet()
+        self._lock = threading.Lock()
+
+    def enter(self, memory: str, user: str, ids: RunIds, resumed: RunIds | None) -> None:
+        """Record the user of a run that begins.
+
+        Args:
+            memory: The name of the memory in the agent.
+            user: The user of the run.
+            ids: The run.
+            resumed: The run that it continues, for example after an approval.
+
+        Raises:
+            IdentifierError: It continues a turn that another user began.
+        """
+        began = None if resumed is None else self._known.get((memory, *resumed))
+        if began is not None and began.user != user:
+            raise IdentifierError(OTHERS_TURN)
+        with self._lock:
+            self._known.keep((memory, *ids), _Known(user))
+
+    def begin(
+        self, turn: UserTurn, answered: Sequence[str], before: Sequence[Heard], prompt: str
+    ) -> list[Utterance]:
+        """Set the utterances of a turn when its run begins, and return those since the last answer, of any user.
+
+        Args:
+            turn: The turn.
+            answered: The texts of users in the history that were answered.
+            before: The words that were not.
+            prompt: The prompt, or "".
+        """
+        turn.answered = len(answered)
+        senders = self._senders(turn, before)
+        left, is_retry = self._left(turn, answered)
+        for words, sender in zip(before, senders, strict=True):
+            if words.text in sender.said:
+                _take(left, words.text)
+        with self._lock:
+            at_once = [
+                one for one in self._open if (one.owner, one.place) == (turn.owner, turn.place)
+            ]
+        open_ = list(dict.fromkeys(one for each in at_once for one in each.utterances))
+        since: list[Utterance] = []
+        is_repeated = True  # until words are not those of the last turn
+        for words, sender in zip(before, senders, strict=True):
+            one = Utterance(words.text, words.id, is_submitted=words.text in sender.said)
+            is_own = sender.user == turn.owner.user
+            if is_own and not one.is_submitted:
+                id_ = "" if is_retry else words.id
+                one.is_submitted = is_repeated = (
+                    is_repeated and _take(left, words.text, id_) is not None
+                )
+                one = one if is_repeated else _take(open_, words.text) or one
+            since.append(one)
+            if is_own:
+                turn.utterances.append(one)
+        if prompt:
+            is_repeated = is_repeated and is_retry and _take(left, prompt) is not None
+            since.append(Utterance(prompt, is_submitted=is_repeated))
+            turn.utterances.append(since[-1])
+        return since
+
+    def _left(self, turn: UserTurn, answered: Sequence[str]) -> tuple[list[Utterance], bool]:
+        """Return the utterances of the last turn that a new one may repeat, and whether the last one failed."""
+        last = self._last.get(turn.owner)
+        if last is None or (last.is_answered and last.place != turn.place):
+            return [], False
+        left = [*last.utterances]
+        # Words that were answered since are in the history, so the prompt does not repeat them.
+        for text in answered[last.answered :]:
+            _take(left, text)
+        return left, last.is_failed
+
+    def _senders(self, turn: UserTurn, before: Sequence[Heard]) -> list[_Known]:
+        """Return who sent each of the unanswered words of a history."""
+        with self._lock:
+            turns = [*self._open, *(one for one in self._last.values() if not one.is_answered)]
+        runs = {words.run.run for words in before}
+        others = [
+            utterance
+            for one in turns
+            if one.owner.user != turn.owner.user
+            if one.ids.run != turn.ids.run
+            or one.memory == turn.memory  # else it belongs to another memory of the agent
+            if one.ids.run in runs
+            or (one.ids.conversation, one.place) == (turn.ids.conversation, turn.place)
+            for utterance in one.utterances
+        ]
+        unknown = _Known(turn.owner.user)
+        return [
+            _ANOTHER
+            if _take(others, words.text, words.id)
+            else self._sender(turn, words) or unknown
+            for words in before
+        ]
+
+    def _sender(self, turn: UserTurn, words: Heard) -> _Known | None:
+        """Return the record of the run that submitted words of the history, or None."""
+        keys: list[tuple[str | None, ...]] = []
+        if words.is_joined:
+            keys.append((turn.memory, words.mark))
+        if words.run.run is not None:
+            keys.append((turn.memory, *words.run))
+        # A message that the host made has no run, but stays at its place in the conversation.
+        keys += [(*turn.spot, words.mark), (turn.memory, turn.ids.conversation, words.mark)]
+        return next(filter(None, map(self._known.get, keys)), None)
+
+    def opened(self, turn: UserTurn) -> None:
+        """Record that a run with a turn has begun."""
+        with self._lock:
+            self._open.add(turn)
+
+    def take_words(self, turn: UserTurn, submission: str) -> TakenWords:
+        """Return the texts that a run has to submit now, and mark their utterances as submitted.
+
+        Args:
+            turn: The turn.
+            submission: The id of the submit. A replay in this process takes the same texts again, because Prefect finds a
+                recorded result by the arguments of the call.
+        """
+        with self._lock:
+            taken = [one for one in turn.utterances if not one.is_submitted]
+            for one in taken:
+                one.is_submitted = True
+            texts = tuple(one.text for one in taken)
+            return TakenWords(submission, self._submitted.get(submission, texts), taken)
+
+    def give_back(self, taken: TakenWords) -> None:
+        """Record that a run could not submit its texts, so that another run with them does."""
+        with self._lock:
+            for one in taken.utterances:
+                one.is_submitted = False
+
+    def end(self, turn: UserTurn) -> None:
+        """Record that the run of a turn submits nothing any more."""
+        with self._lock:
+            self._open.discard(turn)
+
+    def note(
+        self,
+        turn: UserTurn,
+        taken: TakenWords,
+        words: Iterable[tuple[str, str]],
+        *,
+        is_answered: bool,
+        is_paused: bool,
+    ) -> None:
+        """Record that a turn was submitted.
+
+        Args:
+            turn: The turn.
+            taken: What was submitted.
+            words: The marks of the turn's words in messages, and their texts.
+            is_answered: Whether the run has completed.
+            is_paused: Whether another run continues it.
+        """
+        user, said = turn.owner.user, {text for one in turn.utterances for text in one.texts}
+        # A copy, because the user may send more during the run, if an agent in one of its tools has submitted the turn.
+        last = replace(
+            turn,
+            utterances=[*turn.utterances],
+            is_answered=is_answered and not is_paused,
+            is_failed=not is_answered,
+        )
+        with self._lock:
+            self._submitted.keep(taken.submission, taken.texts)
+            self._last.keep(turn.owner, last)
+            self._known.keep((turn.memory, *turn.ids), _Known(user, said))
+            for mark, text in words:
+                for place in ((turn.memory,), turn.spot):
+                    self._known.keep((*place, mark), _Known(user, (text,)))
+                # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.
+                self._known.keep((turn.memory, turn.ids.conversation, mark), _Known(user))
+
+
+def _take(known: list[Utterance], text: str, id_: str = "") -> Utterance | None:
+    """Remove and return the first utterance with a text, unless both have ids that differ; None if there is none."""
+    for one in known:
+        if text in one.texts and (not id_ or one.id in {"", id_}):
+            known.remove(one)
+            return one
+    return None
