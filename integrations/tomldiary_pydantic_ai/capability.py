@@ -501,9 +501,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             finally:
                 if is_submitted:
                     is_answered = status == "completed"
-                    words = first.own_words()
                     turns.note(
-                        first.turn, taken, words, is_answered=is_answered, is_paused=is_paused
+                        first.turn, taken, first.found, is_answered=is_answered, is_paused=is_paused
                     )
                 else:
                     turns.give_back(taken)

@@ -98,12 +98,12 @@ class RunState:
     heard: Sequence[str] = ()
     """The texts since the last answer when the run began, of any user. What this process knows of other runs changes
     the utterances, but not these."""
-    _parts: list[_Part] = field(default_factory=list["_Part"])
-    """The user's parts at the last look: of the conversation, then of the queue."""
-    _found: list[tuple[str, str, Utterance]] = field(
+    found: list[tuple[str, str, Utterance]] = field(
         default_factory=list["tuple[str, str, Utterance]"]
     )
-    """The utterances with the marks and texts of the parts that had them."""
+    """The marks and the texts of the parts that had words since the last answer, with their utterances, of any user."""
+    _parts: list[_Part] = field(default_factory=list["_Part"])
+    """The user's parts at the last look: of the conversation, then of the queue."""
     _queued: dict[Utterance, ModelMessage] = field(default_factory=dict[Utterance, "ModelMessage"])
     """The enqueued messages that have utterances."""
 
@@ -195,7 +195,8 @@ class RunState:
     def _with_new(self, part: ModelRequestPart, queued: ModelMessage | None = None) -> _Part:
         """Return a part with a new utterance, unless it has no words."""
         one: Utterance | None = None
-        for one in map(Utterance, said([part])):
+        for text in said([part]):
+            one = Utterance(text, self.owner.user)
             self.turn.utterances.append(one)
             if queued is not None:
                 self._queued[one] = queued
@@ -206,7 +207,8 @@ class RunState:
         if utterance is not None:
             for text in said([part]):
                 utterance.forms.add(text)
-                self._found.append((mark_of(part, text), text, utterance))
+                if mark := mark_of(part, text):
+                    self.found.append((mark, text, utterance))
         return _Part(part, utterance)
 
     def _is_in_queue(self, one: Utterance) -> bool:
@@ -247,12 +249,6 @@ class RunState:
         """The exchanges before the turn, as many as the extractor reads."""
         earlier = exchanges(self.history, self.output_tools)
         return earlier[-self.diary.context_turns or len(earlier) :]
-
-    def own_words(self) -> list[tuple[str, str]]:
-        """Return the marks of messages' parts with the turn's utterances, and their texts."""
-        return [
-            (mark, text) for mark, text, one in self._found if mark and one in self.turn.utterances
-        ]
 
 
 _RUNS: WeakSet[RunState] = WeakSet()

@@ -11,6 +11,7 @@ the utterances since the last answer. The words of a message history may repeat 
 | with the time and the place of submitted words | the submitted one | the host kept its messages |
 | as in the last turn, at its place or after it failed | that of the last turn | the host sent its history again |
 | as in an open run of the session, at the same place | that of the open run | agents share the history |
+| the prompt, as in the history of such a run | that of the open run | the order of their start is chance |
 | other words of the history | a new one | no run of this process had them |
 
 If the utterance is one of another user, it is no part of the turn. The place of a turn is a digest of the exchanges before
@@ -71,9 +72,12 @@ class Utterance:
     """What a user said once. The turns of overlapping runs share it."""
 
     text: str
+    user: str
     id: str = ""
     """The id that a user interface gave to its message; "" is none."""
     is_submitted: bool = False
+    is_before: bool = False
+    """Whether it was in the message history of a run."""
     forms: set[str] = field(default_factory=set[str])
     """Other texts that messages have in its place."""
 
@@ -126,10 +130,6 @@ class _Known(NamedTuple):
     said: Collection[str] = ()
 
 
-_ANOTHER = _Known("")
-"""Another user, who submits the words, or has done so."""
-
-
 class Utterances:
     """What this process knows of utterances: their users, and which were submitted. Thread-safe."""
 
@@ -176,7 +176,7 @@ class Utterances:
         senders = self._senders(turn, before)
         left, is_retry = self._left(turn, answered)
         for words, sender in zip(before, senders, strict=True):
-            if words.text in sender.said:
+            if sender.user == turn.owner.user and words.text in sender.said:
                 _take(left, words.text)
         with self._lock:
             at_once = [
@@ -186,7 +186,8 @@ class Utterances:
         since: list[Utterance] = []
         is_repeated = True  # until words are not those of the last turn
         for words, sender in zip(before, senders, strict=True):
-            one = Utterance(words.text, words.id, is_submitted=words.text in sender.said)
+            is_known = words.text in sender.said
+            one = Utterance(words.text, sender.user, words.id, is_known, is_before=True)
             is_own = sender.user == turn.owner.user
             if is_own and not one.is_submitted:
                 id_ = "" if is_retry else words.id
@@ -199,7 +200,9 @@ class Utterances:
                 turn.utterances.append(one)
         if prompt:
             is_repeated = is_repeated and is_retry and _take(left, prompt) is not None
-            since.append(Utterance(prompt, is_submitted=is_repeated))
+            heard = [one for one in open_ if one.is_before and not one.is_submitted]
+            one = None if is_repeated else _take(heard, prompt)
+            since.append(one or Utterance(prompt, turn.owner.user, is_submitted=is_repeated))
             turn.utterances.append(since[-1])
         return since
 
@@ -231,8 +234,8 @@ class Utterances:
         ]
         unknown = _Known(turn.owner.user)
         return [
-            _ANOTHER
-            if _take(others, words.text, words.id)
+            _Known(another.user)
+            if (another := _take(others, words.text, words.id))
             else self._sender(turn, words) or unknown
             for words in before
         ]
@@ -283,7 +286,7 @@ class Utterances:
         self,
         turn: UserTurn,
         taken: TakenWords,
-        words: Iterable[tuple[str, str]],
+        words: Iterable[tuple[str, str, Utterance]],
         *,
         is_answered: bool,
         is_paused: bool,
@@ -293,7 +296,7 @@ class Utterances:
         Args:
             turn: The turn.
             taken: What was submitted.
-            words: The marks of the turn's words in messages, and their texts.
+            words: The marks and texts of words since the last answer, with their utterances, of any user.
             is_answered: Whether the run has completed.
             is_paused: Whether another run continues it.
         """
@@ -309,11 +312,15 @@ class Utterances:
             self._submitted.keep(taken.submission, taken.texts)
             self._last.keep(turn.owner, last)
             self._known.keep((turn.memory, *turn.ids), _Known(user, said))
-            for mark, text in words:
-                for place in ((turn.memory,), turn.spot):
-                    self._known.keep((*place, mark), _Known(user, (text,)))
+            for mark, text, one in words:
                 # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.
-                self._known.keep((turn.memory, turn.ids.conversation, mark), _Known(user))
+                elsewhere = (turn.memory, turn.ids.conversation)
+                for place in ((turn.memory,), turn.spot, elsewhere):
+                    key = (*place, mark)
+                    # What a run of another user noted about its words stays.
+                    if one.user == user or self._known.get(key) is None:
+                        is_again = one.is_submitted and place is not elsewhere
+                        self._known.keep(key, _Known(one.user, (text,) if is_again else ()))
 
 
 def _take(known: list[Utterance], text: str, id_: str = "") -> Utterance | None:

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -1117,6 +1118,33 @@ def test_words_of_runs_that_overlap_are_submitted_once(tmp_path: Path, is_prompt
     setting.writer.close_sync()
 
 
+def test_a_prompt_in_the_history_of_an_open_run_is_submitted_once(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await setting.agent.run(SAID)
+        return answer(messages, info)
+
+    history = user_says(SAID)
+    asyncio.run(
+        setting.agent.run("I like milk.", message_history=history, model=FunctionModel(respond))
+    )
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk."]
+    setting.writer.close_sync()
+
+
+def test_a_retry_repeats_no_words_if_another_user_said_the_same(tmp_path: Path):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, session_id="s1", writer=setting.writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+    first = asyncio.run(agent.run(SAID, deps=Deps("ann"))).all_messages()[:-1]
+    failed(agent, None, message_history=user_says(SAID), deps=Deps("bob"))
+    asyncio.run(agent.run(message_history=[*first, *user_says(SAID)], deps=Deps("bob")))
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("ann", SAID), ("bob", SAID), ("bob", "")]
+    setting.writer.close_sync()
+
+
 def test_runs_at_once_submit_the_words_of_their_history_once(tmp_path: Path):
     setting = Setting(tmp_path)
 
@@ -1487,6 +1515,48 @@ def test_words_that_a_processor_rewrites_in_the_history_are_known_again(tmp_path
         history = user_says(*(each for message in messages for each in prompts(message)))
     said = [turn.user_msg for turn in setting.writer.turns]
     assert said == [SAID, "I like milk.", "I like rum."]
+    setting.writer.close_sync()
+
+
+def test_words_of_another_user_that_a_processor_made_anew_keep_their_user(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [rewritten(message, "bare") for message in messages]
+
+    memory = DiaryCapability(setting.diary, session_id="s1", writer=setting.writer)
+    agent: Agent[Deps, str] = Agent(
+        FunctionModel(answer), deps_type=Deps, capabilities=[memory, ProcessHistory(process)]
+    )
+    history: list[ModelMessage] = []
+    for user, text in (("ann", SAID), ("bob", "I like milk.")):
+        options: dict[str, Any] = {"deps": Deps(user), "conversation_id": "room"}
+        history = failed(agent, text, message_history=history, **options)
+    asyncio.run(agent.run("What is the time?", deps=Deps("ann")))
+    asyncio.run(agent.run("I like cake.", message_history=history, **options))
+    said = [turn.user_msg for turn in setting.writer.turns if turn.user_id == "bob"]
+    assert said == ["I like milk.", "I like cake."]
+    setting.writer.close_sync()
+
+
+def test_words_said_again_are_submitted_once_if_all_messages_have_one_time(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [rewritten(message, "copied") for message in messages]
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(answer), capabilities=[setting.capability, ProcessHistory(process)]
+    )
+    history: list[ModelMessage] = []
+    for text in ("I like milk.", SAID, SAID):
+        asyncio.run(agent.run(text, message_history=history))
+        history += [*user_says(text), ModelResponse(parts=[TextPart("Good choice.")])]
+        for message in history:
+            for part in message.parts:
+                if isinstance(part, UserPromptPart):
+                    part.timestamp = datetime(2025, 1, 1, tzinfo=UTC)
+    assert [turn.user_msg for turn in setting.writer.turns] == ["I like milk.", SAID, SAID]
     setting.writer.close_sync()
 
 
