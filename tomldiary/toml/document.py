@@ -269,8 +269,6 @@ def keep_comments(before: Block, removed: Block, *, is_last: bool) -> Block:
 
 def frame_of(block: Block, values: Mapping[str, Any], newline: str) -> tuple[str, str] | None:
     """Return the text before and after the table of a block; None if the table differs from what `render_block` writes."""
-    if block.frame is not None:
-        return block.frame
     body, tail = split_tail(block.text)
     written = render_block(block.path, values, newline=newline)
     lead = body.removesuffix(written)
@@ -285,8 +283,9 @@ def rendered_again(
     frame = frame_of(block, old, newline)
     if frame is None:
         return None
-    text = f"{frame[0]}{render_block(block.path, new, newline=newline)}{frame[1]}"
-    return Block(block.path, text, frame=frame)
+    return Block(
+        block.path, f"{frame[0]}{render_block(block.path, new, newline=newline)}{frame[1]}"
+    )
 
 
 def above(block: Block) -> list[Path]:

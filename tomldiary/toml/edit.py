@@ -255,7 +255,8 @@ class Edit(ValueEdit):
             # The parent is written inline, so a header would define it twice.
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
-        made = render_block(path, data, newline=self.newline) if text is None else text
+        if text is None:
+            text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
         before = self._index.get(after) if after else None
         anchor = before or self._anchor(path)
@@ -270,9 +271,9 @@ class Edit(ValueEdit):
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array))
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # a blank line before the text that follows
-        if tail and not made.endswith("\n"):
-            made += self.newline
-        block = Block(path, made + tail, frame=("", tail) if text is None else None)
+        if tail and not text.endswith("\n"):
+            text += self.newline
+        block = Block(path, text + tail)
         blocks.insert(at + 1, block)
         self._index[path] = block
         self._count(block, 1)
@@ -429,13 +430,11 @@ class Edit(ValueEdit):
 
     def _own_values(self, block: Block) -> Table:
         """Return the values that are written in `block`, without those of inner tables that have headers."""
-        if not block.text.strip():
-            return {}
-        table = self.table(block.path) or {}
+        table = dict(self.table(block.path) or {})
         below = [key for key in table if self._has_header((*block.path, key))]
         own = {key: table[key] for key in table if key not in below}
         # Dotted keys may add to inner tables with headers.
-        if below and frame_of(block, own, self.newline) is None:
+        if below and block.text.strip() and frame_of(block, own, self.newline) is None:
             return find_table(parse_toml(block.text), block.path) or {}
         return own
 

@@ -30,8 +30,6 @@ class Block:
     path: tuple[str, ...]
     text: str
     is_array: bool = False
-    frame: tuple[str, str] | None = None
-    """The text before and after its table, if `render_block` has written the table."""
 
 
 def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
