@@ -92,7 +92,7 @@ class Turn:
         said = checked_turn(self.session_id, self.user_msg, self.assistant_msg)
         for name, text in zip(("session_id", "user_msg", "assistant_msg"), said, strict=True):
             object.__setattr__(self, name, text)
-        user = checked_text(self.user_id, "user_id") or checked_user("")  # raises the error
+        user = checked_text(self.user_id, "user_id") or checked_user("")  # refuses an empty id
         object.__setattr__(self, "user_id", user)
         object.__setattr__(self, "operation_id", checked_text(self.operation_id, "operation_id"))
         if self.status not in _STATUSES:
