@@ -16,11 +16,10 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from tomldiary.entries.kind import EditedTables, Tables
+    from tomldiary.entries.kind import Tables
 
 F = TypeVar("F", bound="Following")
 T = TypeVar("T")
-_MOST_NOTED = 64  # versions; an index that is not asked for keeps no more
 
 
 class Following:
@@ -42,36 +41,15 @@ class Following:
         """Drop everything that is indexed; an interrupted update may have left it inconsistent."""
         self._keys: list[str] = []
         self._entries: list[Any] = []
-        self._places: dict[str, int] = {}
-        self._strays: set[int] = set()
-        """The positions of values that are not entries."""
         self._stamp: object = None
         """The version that is indexed; None during an update, and after an interrupted one."""
-        self._noted: dict[object, tuple[object, tuple[tuple[str, Any], ...]]] = {}
-        """By version: the version before it, and the entries that differ."""
 
-    @property
-    def count(self) -> int:
-        """The number of entries."""
-        return len(self._keys) - len(self._strays)
-
-    def reach(self, stamp: object) -> bool:
-        """Update to version `stamp` by noted changes; return False if they do not lead to it."""
-        changes: list[tuple[str, Any]] = []
-        before = stamp  # for several documents, a tuple of their stamps
-        while before != self._stamp:
-            if before not in self._noted:
-                return False
-            before, changed = self._noted[before]
-            changes += changed
-        self._stamp = None
-        for key, entry in reversed(changes):
-            self._take(self._places.get(key, len(self._keys)), key, entry)
-        self._stamp = stamp
-        return True
-
-    def follow(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
-        """Update to version `stamp` from its ids and entries, which are in the order of the file."""
+    def follow(self, version: Tables, table: Callable[[], Mapping[str, Any]]) -> None:
+        """Update to a version; `table` returns its entries by id, in the order of the file."""
+        if self._stamp == version.stamp:
+            return
+        found = table()
+        keys, entries = list(found), list(found.values())
         if self._stamp is None:
             self._clear()
         self._stamp = None
@@ -81,41 +59,12 @@ class Following:
             pairs = zip(keys, self._keys, strict=False)
             known = next(number for number, (new, old) in enumerate(pairs) if new != old)
         if known < len(self._keys):
-            self._cut(known)
+            self._forget(known)
         changed = [*compress(range(known), map(is_not, self._entries, entries))]
+        self._keys, self._entries = keys, entries
         for number in (*changed, *range(known, len(keys))):
-            self._take(number, keys[number], entries[number])
-        self._stamp = stamp
-
-    def note(self, before: object, after: object, *changed: tuple[str, Any]) -> None:
-        """Keep a change for `reach`: a turn changes a draft and then the memory, and rarely asks for both.
-
-        Version `after` differs from `before` only in the entries `changed`; a new entry is the last one.
-        """
-        if len(self._noted) == _MOST_NOTED:
-            self._noted.clear()
-        self._noted[after] = before, changed
-
-    def _take(self, number: int, key: str, entry: Any) -> None:
-        if number == len(self._keys):
-            self._keys.append(key)
-            self._entries.append(None)
-            self._places[key] = number
-        self._put(number, key, entry)
-        self._entries[number] = entry
-        if type(entry) is dict:
-            self._strays.discard(number)
-        else:
-            self._strays.add(number)
-
-    def _cut(self, known: int) -> None:
-        """Drop everything from position `known` on."""
-        for key in self._keys[known:]:
-            del self._places[key]
-        del self._keys[known:]
-        del self._entries[known:]
-        self._strays = {number for number in self._strays if number < known}
-        self._forget(known)
+            self._put(number, keys[number], entries[number])
+        self._stamp = version.stamp
 
     def _put(self, number: int, key: str, entry: Any) -> None:
         """Replace the indexed value at a position; the new value may not be an entry."""
@@ -146,28 +95,8 @@ def ask(
     if found is None:
         found = version.memo.setdefault(key, make())
     with found.lock:
-        if not found.reach(version.stamp):
-            values = table()
-            found.follow(version.stamp, list(values), list(values.values()))
+        found.follow(version, table)
         return question(cast("F", found))
-
-
-def put_noted(
-    edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Store an entry in an edit, update the indexes of the document, and return the entry as stored."""
-    before, is_new = edit.stamp, edit.table(path) is None
-    edit.put(path, entry)
-    after, stored = edit.stamp, edit.table(path) or {}
-    for found in list(edit.memo.values()) if after != before else ():
-        if not isinstance(found, Following):
-            continue
-        with found.lock:
-            if found.category != path[-2]:
-                found.note(before, after)
-            elif not is_new or edit.is_last(path):  # else the next query reads the order again
-                found.note(before, after, (path[-1], stored))
-    return stored
 
 
 class Marked(Following):

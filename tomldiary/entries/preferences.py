@@ -18,7 +18,7 @@ from tomldiary.entries.fields import (
     replaced,
     updated_at,
 )
-from tomldiary.entries.incremental_index import Following, Marked, ask, put_noted
+from tomldiary.entries.incremental_index import Following, Marked, ask
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.similarity import identity, normalise, same_text
@@ -92,8 +92,7 @@ class Catalog(Marked):
     def normalised(self) -> tuple[list[str], list[str | None]]:
         """Copies of the ids and of the normalised texts, which are None for values that are not entries."""
         texts = [
-            None if number in self._strays else normalise(entry_text(entry))
-            for number, entry in enumerate(self._entries)
+            normalise(entry_text(entry)) if type(entry) is dict else None for entry in self._entries
         ]
         return self._keys.copy(), texts
 
@@ -181,7 +180,7 @@ class Preferences:
 
     def count(self, category: str) -> int:
         """Return the number of entries of a category."""
-        return self.following(category, Catalog, lambda catalog: catalog.count)
+        return sum(type(entry) is dict for entry in self.table(category).values())
 
     def same(self, category: str, text: str) -> str | None:
         """Return the id of the entry with the same text, or None."""
@@ -318,7 +317,8 @@ class Preferences:
 
     def _stored(self, action: Action, path: tuple[str, ...], entry: Mapping[str, Any]) -> Outcome:
         self.check_fit(path[-2], path[-1], entry)
-        return Outcome(action, path, put_noted(self._edit, path, entry))
+        self._edit.put(path, entry)
+        return Outcome(action, path, self._edit.table(path) or {})
 
     def check_names(self, category: str, names: Iterable[str]) -> None:
         """Raise InvalidValue if the type of a category has no field of one of the names."""

@@ -145,8 +145,9 @@ class _CategoryLines(Following):
     def ranks(self, question: Question) -> Iterator[tuple[float, str, int]]:
         """Yield the score, the time of the last change and the position of each matching entry."""
         found = self.index.matches(question)
+        places = {key: at for at, key in enumerate(self._keys)}
         for words, score in {**found.estimated(), **found.scored}.items():
-            at = self._places[words.key]
+            at = places[words.key]
             if line := self.lines[at]:
                 yield score, line.updated, at
 
@@ -203,7 +204,7 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         if question is not None:
             for score, updated, at in category.ranks(question):
                 ranked.append((score, updated, begin + at))
-        return category.count
+        return len([*filter(None, category.lines)])
 
     count = sum(_of_each(preferences, compare))
     # New entries are at the end of their category, so of equal ones the last one has precedence.
