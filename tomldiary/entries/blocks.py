@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import (
-    also_said_by,
     author,
     check_key,
     check_length,
@@ -24,6 +23,7 @@ from tomldiary.entries.fields import (
     entry_text,
     replaced,
     said_by,
+    signed,
     tables_at,
     updated_at,
     with_value,
@@ -124,13 +124,7 @@ class Blocks:
         entry["_updated"] = updated_at(entry, now)
         if session and old is None:
             entry["_created_by"] = session
-        if session or "_updated_by" in entry:
-            entry["_updated_by"] = session
-        entry.pop("_said_by", None)
-        said = also_said_by(old, session) if is_part and old is not None else []
-        if said:
-            entry["_said_by"] = said
-        self._edit.put((_ROOT, name), entry)
+        self._edit.put((_ROOT, name), signed(entry, old, session, is_part=is_part))
 
     def append(self, name: str, text: str, *, now: str, session: str = "") -> None:
         """Append `text` to a block on a new line; a missing block is created.

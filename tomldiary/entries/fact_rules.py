@@ -23,6 +23,7 @@ from tomldiary.entries.fields import (
     keeps_part,
     replaced,
     said_by,
+    signed,
     tables_at,
     updated_at,
 )
@@ -258,18 +259,13 @@ class FactRules(Facts):
         kept = {
             name: value
             for name, value in (old if is_same else replaced(old)).items()
-            if name.startswith("_") and name not in {NULL_FIELD, "_said_by", "_source"}
+            if name.startswith("_") and name not in {NULL_FIELD, "_source"}
         }
         source = str(old.get("_source", "")) if is_same or is_part else by.source
         kept["_updated"] = updated_at(kept, by.now)
-        if by.session or "_updated_by" in kept:
-            # May be "", so that it does not name an earlier session.
-            kept["_updated_by"] = by.session
+        kept = signed(kept, old, by.session, is_part=is_part)
         if source or by.source:
             kept["_source"] = source or by.source
-        said = also_said_by(old, by.session) if is_part else []
-        if said:
-            kept["_said_by"] = said
         sure = max(known, by.confidence) if is_same else known if is_update else by.confidence
         self._put(schema.name, key, _with_confidence({**data, **kept}, sure))
 

@@ -177,6 +177,24 @@ def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
     return said if said != [session] else []
 
 
+def signed(
+    entry: Mapping[str, Any], old: Mapping[str, Any] | None, session: str, *, is_part: bool
+) -> dict[str, Any]:
+    """Return an entry that a session changed, with its name.
+
+    Args:
+        entry: The changed entry.
+        old: The entry before the change, or None.
+        session: The session; if "", the entry names no earlier session as the last one either.
+        is_part: Whether a part of the old content stays, so that its sessions stay as well.
+    """
+    fresh = {name: value for name, value in entry.items() if name != "_said_by"}
+    if session or "_updated_by" in fresh:
+        fresh["_updated_by"] = session
+    said = also_said_by(old, session) if is_part and old is not None else []
+    return {**fresh, "_said_by": said} if said else fresh
+
+
 def sessions(kind: EntryKind, path: Path, entry: Mapping[str, Any]) -> set[str]:
     """Return the sessions that are named in an entry."""
     found = {str(entry.get("_created_by", "")), str(entry.get("_updated_by", ""))}

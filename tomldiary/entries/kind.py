@@ -249,22 +249,21 @@ class EntryKind:
 
     def tables(self, document: Document) -> dict[Path, dict[str, Any]]:
         """Return the entries of a document or a part by path."""
-        found: dict[Path, dict[str, Any]] = {}
+        values = self._values(document)
+        return {path: each for path, each, left in values if not left and isinstance(each, dict)}
 
-        def walk(table: dict[str, Any], path: Path, left: int) -> None:
-            for key, value in table.items():
-                if isinstance(value, dict):
-                    inner = cast("dict[str, Any]", value)
-                    if left == 1:
-                        found[(*path, key)] = inner
-                    else:
-                        walk(inner, (*path, key), left - 1)
+    def _values(self, document: Document) -> Iterator[tuple[Path, Any, int]]:
+        """Yield the values of a document down to the entries: path, value, and the levels between it and entries."""
+
+        def at(path: Path, value: Any, left: int) -> Iterator[tuple[Path, Any, int]]:
+            yield path, value, left
+            if left and isinstance(value, dict):
+                for key, inner in cast("dict[str, Any]", value).items():
+                    yield from at((*path, key), inner, left - 1)
 
         for root, depth in self._roots(document).items():
-            value = document.data.get(root)
-            if isinstance(value, dict):
-                walk(cast("dict[str, Any]", value), (root,), depth)
-        return found
+            if root in document.data:
+                yield from at((root,), document.data[root], depth)
 
     def _roots(self, document: Document) -> dict[str, int]:
         """Return the root keys with entries, and the depth of the entries below them."""
@@ -366,22 +365,15 @@ class EntryKind:
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
         """Yield the problems of a document: values in place of tables, and those of its entries."""
-        for root, depth in self._roots(document).items():
-            if root in document.data:
-                yield from self._problems_at((root,), document.data[root], depth, rules)
-
-    def _problems_at(self, path: Path, value: Any, left: int, rules: Rules) -> Iterator[Problem]:
-        where = render_path(path)
-        if not isinstance(value, Mapping):
-            expected = "a table" if path == (self.name,) else self.branch if left else "an entry"
-            message = f"expected {expected}, found {toml_word(value)}; it is left out"
-            yield Problem(where, message)
-            return
-        table = cast("Mapping[str, Any]", value)
-        if not left:
-            yield from self.wrong(where, path, table, rules)
-        for key, inner in table.items() if left else ():
-            yield from self._problems_at((*path, key), inner, left - 1, rules)
+        for path, value, left in self._values(document):
+            where = render_path(path)
+            if not isinstance(value, dict):
+                root = "a table" if path == (self.name,) else self.branch
+                expected = root if left else "an entry"
+                message = f"expected {expected}, found {toml_word(value)}; it is left out"
+                yield Problem(where, message)
+            elif not left:
+                yield from self.wrong(where, path, cast("dict[str, Any]", value), rules)
 
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules

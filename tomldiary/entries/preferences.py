@@ -92,7 +92,8 @@ class Catalog(Marked):
     def normalised(self) -> tuple[list[str], list[str | None]]:
         """Copies of the ids and of the normalised texts, which are None for values that are not entries."""
         texts = [
-            normalise(entry_text(entry)) if type(entry) is dict else None for entry in self._entries
+            normalise(entry_text(cast("dict[str, Any]", entry))) if type(entry) is dict else None
+            for entry in self._entries
         ]
         return self._keys.copy(), texts
 
@@ -164,15 +165,6 @@ class Preferences:
                 where=f"{category}.id",
             )
         return named
-
-    def has(self, path: tuple[str, ...]) -> bool:
-        """Return whether `path` is the path of an entry in a category of the schema."""
-        return (
-            len(path) == 3  # noqa: PLR2004 - preferences, category, id
-            and path[0] == _ROOT
-            and path[1] in self.rules.categories
-            and self.find(path[1], path[2]) is not None
-        )
 
     def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the entries of a category in the order of the file, without values that are not tables."""
@@ -257,6 +249,7 @@ class Preferences:
         contexts = list(dict.fromkeys(filter(None, given)))
         if text is not None:
             text = _stored_text(text, f"{category}.{key}.text" if key else f"{category}.text")
+        said_in = {"_source": source} if source else {}
         found = None if key is None else self.find(category, key)
         action: Action = "boosted"
         if found is None and text is None:
@@ -266,7 +259,18 @@ class Preferences:
         if found is None and text is not None:
             same = self.same(category, text)
             if same is None:
-                return self._create(category, key, text, contexts, now, session, fields, source)
+                entry = {
+                    "text": text,
+                    "contexts": contexts,
+                    "_count": 1,
+                    "_created": now,
+                    "_updated": now,
+                    "_created_by": session,
+                    "_updated_by": session,
+                    **said_in,
+                    **(fields or {}),
+                }
+                return self._create(category, key, entry)
             action, found, text = "merged", self.find(category, same), None
         path, old = cast("tuple[tuple[str, ...], Mapping[str, Any]]", found)
         own = {name: value for name, value in (fields or {}).items() if not name.startswith("_")}
@@ -275,7 +279,7 @@ class Preferences:
             action = "updated"
             if not same_text(text, entry_text(old)):
                 entry = replaced(entry)
-            entry |= {"text": text, **({"_source": source} if source else {})}
+            entry |= {"text": text, **said_in}
         known = _text_list(old.get("contexts"))
         added = [context for context in contexts if context not in known]
         if added:
@@ -288,31 +292,10 @@ class Preferences:
             entry["_updated_by"] = session
         return self._stored(action, path, entry)
 
-    def _create(
-        self,
-        category: str,
-        key: str | None,
-        text: str,
-        contexts: list[str],
-        now: str,
-        session: str,
-        fields: Mapping[str, Any] | None,
-        source: str,
-    ) -> Outcome:
+    def _create(self, category: str, key: str | None, entry: Mapping[str, Any]) -> Outcome:
         if self.count(category) >= self.rules.limit:
             raise LimitReached(category, self.rules.limit, "max_prefs_per_category")
-        _check_contexts(contexts, category)
-        entry = {
-            "text": text,
-            "contexts": contexts,
-            "_count": 1,
-            "_created": now,
-            "_updated": now,
-            "_created_by": session,
-            "_updated_by": session,
-            **({"_source": source} if source else {}),
-            **(fields or {}),
-        }
+        _check_contexts(entry["contexts"], category)
         return self._stored("created", (_ROOT, category, self._new_id(category, key)), entry)
 
     def _stored(self, action: Action, path: tuple[str, ...], entry: Mapping[str, Any]) -> Outcome:
@@ -361,10 +344,8 @@ class Preferences:
         if found is None:
             raise unknown_preference(category, key)
         path, entry = found
-        number = number_of(key)
-        if number and number + 1 >= self.next_number(category):
-            self.reserve(category, number + 1)
         self._edit.delete(path)
+        reserve_ids(self._edit, [(category, number_of(key) or 0)])
         return entry
 
     def _new_id(self, category: str, wanted: str | None) -> str:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tomldiary.entries.fields import (
-    also_said_by,
     data_text,
     entry_data,
     keeps_part,
     replaced,
     session_turn,
+    signed,
     tables_at,
     with_value,
 )
@@ -153,13 +153,7 @@ class ItemKind(EntryKind):
                 continue
             is_part = keeps_part(before, value)
             fresh = with_value(fields, replaced(old, is_part=is_part), writing.now)
-            if writing.session or "_updated_by" in old:
-                fresh["_updated_by"] = writing.session
-            fresh.pop("_said_by", None)
-            said = also_said_by(old, writing.session) if is_part else []
-            if said:
-                fresh["_said_by"] = said
-            edit.put(path, renewed(fresh))
+            edit.put(path, renewed(signed(fresh, old, writing.session, is_part=is_part)))
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
         documents, path = self.places((collection[1], key), writing.documents)

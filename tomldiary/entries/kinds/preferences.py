@@ -119,11 +119,8 @@ class PreferenceKind(EntryKind):
                     yield Problem(field, message)
 
     def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
-        book = self._book(edit, rules)
-        if book.has(path):
-            book.forget(path[1], path[2])  # also reserves its id, so that it is not assigned again
-        else:
-            edit.delete(path)
+        if edit.delete(path) and path[-2] in rules.allowed:
+            self.keep_ids(edit, [path])
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
         was, became = self._book(before, rules), self._book(after, rules)
