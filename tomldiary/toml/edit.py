@@ -125,22 +125,17 @@ class Edit(ValueEdit):
         """Remove the table at `path` with its attached comments; False if there is none."""
         if self.table(path) is None:
             return False
-        own = self._below(path) if path in self._parents else []
-        if path in self._index:
-            first = self._index[path]
-            # In the order of the document, because removing a block may rewrite the one before it.
-            own = [each for each in self._blocks if each in [first, *own]] if own else [first]
+        had_header = self._has_header(path)
         holder = self._holder(path[:-1])
         inner = self._own_values(holder)  # read before the headers of inner tables are removed
-        for block in own:
-            self._remove(block)
+        self._drop(path)
         rest = path[len(holder.path) :]
         if find_table(inner, rest) is not None:
             holder = self._holder(path[:-1])
             self._rewrite(holder, inner, self._without(inner, holder.path, rest))
         self.is_changed = True
         self._set_data(path, None)
-        if own:
+        if had_header:
             self._drop_empty(path[:-1])
         return True
 
@@ -273,10 +268,7 @@ class Edit(ValueEdit):
             tail = self.newline  # a blank line before the text that follows
         if tail and not text.endswith("\n"):
             text += self.newline
-        block = Block(path, text + tail)
-        blocks.insert(at + 1, block)
-        self._index[path] = block
-        self._count(block, 1)
+        self._add(Block(path, text + tail), at + 1)
 
     def _anchor(self, path: Path) -> Block:
         """Return the block after which a new table is inserted: that of its closest relative, the last, or the head."""
@@ -305,13 +297,9 @@ class Edit(ValueEdit):
 
     def _give_header(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Write a header for a table that exists only because of the tables below it."""
-        first = self._below(path)[0]
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
-        block = Block(path, text + self.newline)
-        self._blocks.insert(self._position(first), block)
-        self._index[path] = block
-        self._count(block, 1)
+        self._add(Block(path, text + self.newline), self._position(self._below(path)[0]))
 
     def _change_with_subtables(
         self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]
@@ -364,6 +352,11 @@ class Edit(ValueEdit):
         """Remove the table or the array of tables at `path`, with all tables below it."""
         for block in [each for each in self._blocks if each.path[: len(path)] == path]:
             self._remove(block)
+
+    def _add(self, block: Block, at: int) -> None:
+        self._blocks.insert(at, block)
+        self._index[block.path] = block
+        self._count(block, 1)
 
     def _remove(self, block: Block) -> None:
         # A block that parses alone ends where the lexer found its end.

@@ -32,7 +32,6 @@ _UNSAFE = (
     "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ufeff"
 )
 _ESCAPE = re.compile(f'["\\\\{_UNSAFE}]')
-_UNCOMMON = re.compile(f"(?!\\n)[{_UNSAFE}]")
 _ESCAPE_LINES = re.compile(f'\\\\|"""|"\\Z|(?![\\n\\t])[{_UNSAFE}]')
 _SHORT = {
     '"': '\\"',
@@ -84,18 +83,12 @@ def render_text(text: str, *, where: str = "") -> str:
     if text.isascii() and "\x7f" not in text:
         return _quoted(text)  # JSON and TOML escape these characters in the same way
     check_unicode(text, where)
-    # Printable text has none of these characters, and `isprintable` is faster than the pattern.
-    if not text.replace("\n", "").isprintable() and _UNCOMMON.search(text) is not None:
-        return f'"{_ESCAPE.sub(_escaped, text)}"'
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    return f'"{_ESCAPE.sub(_escaped, text)}"'
 
 
 def render_key(key: str) -> str:
     """Return one key as TOML, quoted only if TOML requires it."""
-    # An ASCII identifier is a bare key, and `isidentifier` is faster than the pattern.
-    is_name = key.isascii() and key.isidentifier()
-    return key if is_name or is_bare(key) else render_text(key, where=key)
+    return key if is_bare(key) else render_text(key, where=key)
 
 
 def is_bare(key: str) -> bool:
@@ -218,11 +211,7 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
     lines = [f"[{render_path(path)}]\n"] if path else []
     place = f"{'.'.join(path)}." if path else ""
     for key, value in data.items():
-        is_ascii = type(value) is str and value.isascii()
-        if is_ascii and "\n" not in value and "\x7f" not in value:
-            rendered = _quoted(value)  # as `render_value`; most values are such texts
-        else:
-            rendered = render_value(value, where=f"{place}{key}", lines=True)
+        rendered = render_value(value, where=f"{place}{key}", lines=True)
         lines.append(f"{render_key(key)} = {rendered}\n")
     text = "".join(lines)
     return text if newline == "\n" else text.replace("\n", newline)
