@@ -6,7 +6,6 @@ Supports the current layout (`[preferences.likes.pref001]`, `[conversations.chat
 
 from __future__ import annotations
 
-import errno
 from datetime import date, time
 from os import PathLike
 from pathlib import Path
@@ -143,13 +142,11 @@ def load_conversations(toml_str: str) -> dict[str, ConversationItem]:
 def _read(path: Path | str) -> str:
     try:
         data = Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            errno.ENOENT, "there is no such file to load. Check the path", str(path)
-        ) from error
     except OSError as error:
-        # OSError creates the subclass of the error number, such as PermissionError.
         reason = f"the file cannot be read ({error.strerror}). Check its type and permissions"
+        if isinstance(error, FileNotFoundError):
+            reason = "there is no such file to load. Check the path"
+        # OSError creates the subclass of the error number, such as PermissionError.
         raise OSError(error.errno, reason, str(path)) from error
     return decode_utf8(data, path=str(path))
 

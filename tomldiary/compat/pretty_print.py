@@ -32,30 +32,43 @@ class BasePrettyPrinter:
     Args:
         indent_size: The number of spaces per level.
         max_width: The maximum number of characters per line. Longer text is wrapped.
+        fields: The fields to show; None or an empty set shows all.
     """
 
-    def __init__(self, indent_size: int = 2, max_width: int = 80) -> None:
+    def __init__(
+        self, indent_size: int = 2, max_width: int = 80, fields: Collection[str] | None = None
+    ) -> None:
         self.indent_size = indent_size
         self.max_width = max_width
+        self.fields = frozenset(() if fields is None else checked_names(fields, "fields"))
 
     def _indent(self, level: int) -> str:
         return " " * (self.indent_size * level)
 
     def _format_datetime(self, iso_string: str | datetime) -> str:
         """Return a time as `Jan 02, 2025 01:05 PM`, in its stored time zone; other text is returned unchanged."""
-        if not isinstance(iso_string, datetime):
-            try:
-                iso_string = datetime.fromisoformat(iso_string)
-            except ValueError:
-                return one_line(iso_string)
-        return iso_string.strftime("%b %d, %Y %I:%M %p")
+        try:
+            return datetime.fromisoformat(str(iso_string)).strftime("%b %d, %Y %I:%M %p")
+        except ValueError:
+            return one_line(iso_string)
 
     def _head(self, level: int, key: str, entry: Mapping[str, Any], *, updated: bool) -> str:
         when = entry.get("_updated")
         if not (updated and when):
             return f"{self._indent(level)}{one_line(key)}"
-        shown = self._format_datetime(when if isinstance(when, datetime) else str(when))
-        return f"{self._indent(level)}{one_line(key)} (Updated: {shown})"
+        return f"{self._indent(level)}{one_line(key)} (Updated: {self._format_datetime(when)})"
+
+    def _content(
+        self, level: int, entry: Mapping[str, Any], text: str, labels: str, note: str = ""
+    ) -> list[str]:
+        """Return the lines of the text and of the labels of an entry, of those that it has and `fields` names."""
+        shown = [
+            name for name in (text, labels) if entry.get(name) and name in (self.fields or (name,))
+        ]
+        lines = self._wrapped(level, f"{entry[text]}{note}") if text in shown else []
+        if labels in shown:
+            lines += self._wrapped(level, f"{labels}: {_list(entry[labels])}")
+        return lines
 
     def _wrapped(self, level: int, text: str) -> list[str]:
         indent = self._indent(level)
@@ -92,8 +105,7 @@ class PreferencesPrinter(BasePrettyPrinter):
         show_count: bool = True,  # noqa: FBT001, FBT002 - the ancestor's signature
         show_timestamps: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> None:
-        super().__init__(indent_size, max_width)
-        self.fields = frozenset(() if fields is None else checked_names(fields, "fields"))
+        super().__init__(indent_size, max_width, fields)
         self.show_count = show_count
         self.show_timestamps = show_timestamps
 
@@ -123,15 +135,11 @@ class PreferencesPrinter(BasePrettyPrinter):
 
     def _entry(self, key: str, stored: object) -> str:
         entry = stored if _is_table(stored) else {"text": stored}
-        lines = [self._head(2, key, entry, updated=self.show_timestamps)]
-        if entry.get("text") and _shown("text", self.fields):
-            lines += self._wrapped(3, f"{entry['text']}{self._times(entry.get('_count'))}")
-        if entry.get("contexts") and _shown("contexts", self.fields):
-            lines += self._wrapped(3, f"contexts: {_list(entry['contexts'])}")
-        return "\n".join(lines)
-
-    def _times(self, count: object) -> str:
-        return f" ({count}x)" if self.show_count and isinstance(count, int) and count > 1 else ""
+        head = self._head(2, key, entry, updated=self.show_timestamps)
+        count = entry.get("_count")
+        is_counted = self.show_count and isinstance(count, int) and count > 1
+        times = f" ({count}x)" if is_counted else ""
+        return "\n".join([head, *self._content(3, entry, "text", "contexts", times)])
 
 
 class ConversationsPrinter(BasePrettyPrinter):
@@ -151,8 +159,7 @@ class ConversationsPrinter(BasePrettyPrinter):
         fields: Collection[str] | None = None,
         show_turns: bool = True,  # noqa: FBT001, FBT002 - the ancestor's signature
     ) -> None:
-        super().__init__(indent_size, max_width)
-        self.fields = frozenset(() if fields is None else checked_names(fields, "fields"))
+        super().__init__(indent_size, max_width, fields)
         self.show_turns = show_turns
 
     def format_conversations(
@@ -181,11 +188,8 @@ class ConversationsPrinter(BasePrettyPrinter):
 
     def _session(self, key: str, stored: object) -> str:
         entry = stored if _is_table(stored) else {"summary": stored}
-        lines = [self._head(0, key, entry, updated=True)]
-        if entry.get("summary") and _shown("summary", self.fields):
-            lines += self._wrapped(1, str(entry["summary"]))
-        if entry.get("keywords") and _shown("keywords", self.fields):
-            lines += self._wrapped(1, f"keywords: {_list(entry['keywords'])}")
+        head = self._head(0, key, entry, updated=True)
+        lines = [head, *self._content(1, entry, "summary", "keywords")]
         if self.show_turns and entry.get("_turns") is not None:
             lines.append(f"{self._indent(1)}turns: {one_line(entry['_turns'])}")
         return "\n".join(lines)
@@ -213,10 +217,6 @@ def _newest_first(tables: Mapping[str, object]) -> list[tuple[str, object]]:
 def _changed(entry: object) -> str:
     times = map(_table(entry).get, ("_updated", "_created"))
     return next((str(time) for time in times if time), "")
-
-
-def _shown(field: str, fields: Collection[str]) -> bool:
-    return not fields or field in fields
 
 
 def _is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
