@@ -44,48 +44,6 @@ import copyreg
 import re
 from typing import Any
 
-__all__ = [
-    "BackendError",
-    "CommittedUnpublished",
-    "Conflict",
-    "DiaryError",
-    "DocumentError",
-    "EntryConflict",
-    "ExtractionError",
-    "ExtractorUnusable",
-    "Forgotten",
-    "HandEditConflict",
-    "HistoryPruned",
-    "HookError",
-    "IdentifierError",
-    "ImmutableEntry",
-    "InvalidTOML",
-    "InvalidValue",
-    "LimitReached",
-    "LockTimeout",
-    "MissingExtra",
-    "NestedTransaction",
-    "NewerVersion",
-    "NotSupported",
-    "OperationConflict",
-    "RevisionConflict",
-    "RollbackConflict",
-    "SchemaError",
-    "SequenceConflict",
-    "TurnTaken",
-    "UnknownCategory",
-    "UnknownEntry",
-    "UnsafeDocument",
-    "UnsupportedFormat",
-    "WeakClaim",
-    "WriterBusy",
-    "cause_of",
-    "printed",
-    "without_paths",
-    "wrong_type",
-    "wrong_value",
-]
-
 
 class DiaryError(Exception):
     """Base of all errors of this library."""
