@@ -6,13 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import (
-    check_length,
-    last_used,
-    tables_at,
-    updated_at,
-    with_value,
-)
+from tomldiary.entries.fields import check_length, last_used, tables_at, updated_at, with_value
 from tomldiary.entries.kind import EntryKind, Group
 from tomldiary.entries.models import ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -258,11 +252,7 @@ class ConversationKind(EntryKind):
         Conversations(edit).migrate()
 
     def get(
-        self,
-        tables: Tables,
-        rules: Rules,
-        collection: Collected,
-        key: str,
+        self, tables: Tables, rules: Rules, collection: Collected, key: str
     ) -> Mapping[str, Any] | None:
         return Conversations(tables).find(key)
 

@@ -33,9 +33,15 @@ from tomldiary.errors import (
     LimitReached,
     UnknownEntry,
     WeakClaim,
-    printed,
 )
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, in_utc, same_value, timestamp
+from tomldiary.toml.values import (
+    NULL_FIELD,
+    checked_number,
+    decode_nulls,
+    in_utc,
+    same_value,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,12 +111,8 @@ class FactRules(Facts):
         Raises:
             ImmutableEntry, LimitReached, WeakClaim, InvalidValue: Nothing was changed.
         """
-        given: Any = by.confidence
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
-            raise InvalidValue(
-                f"expected a number from 0 to 1, found {printed(given)}.",
-                where=f"{schema.name}._confidence",
-            )
+        place = f"{schema.name}._confidence"
+        checked_number(by.confidence, place, "a number from 0 to 1", lambda each: 0 <= each <= 1)
         data = self._redacted(schema, data)
         single = schema.singleton(decode_nulls(data))
         if key is not None:

@@ -219,11 +219,7 @@ class EntryKind:
         )
 
     def resolved(
-        self,
-        path: Path,
-        read: Callable[[str], Document],
-        rules: Rules,
-        at: datetime,
+        self, path: Path, read: Callable[[str], Document], rules: Rules, at: datetime
     ) -> Path:
         """Return the path of the entry that a result of `path` refers to at a time."""
         return path
@@ -291,10 +287,7 @@ class EntryKind:
         return self.is_shown and not self.is_long and self.shown_at_most is None
 
     def current(
-        self,
-        document: Document,
-        rules: Rules,
-        at: datetime,
+        self, document: Document, rules: Rules, at: datetime
     ) -> Callable[[str, Mapping[str, Any]], bool] | None:
         """Return a function that returns whether an entry is valid at a time; None if all entries are."""
         return None
@@ -332,12 +325,7 @@ class EntryKind:
         """Return the title of a recalled entry in a prompt."""
         return f"{self.name}/{name}"
 
-    def line(
-        self,
-        name: str,
-        entry: Mapping[str, Any],
-        group: Group,
-    ) -> EntryLine | None:
+    def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         """Return an entry as shown by `render`; None to omit it."""
         return EntryLine(self.title(name, last_used(entry)), self.text(entry), "", self.is_long)
 
@@ -415,20 +403,13 @@ class EntryKind:
         return [(self.name,)]
 
     def get(
-        self,
-        tables: Tables,
-        rules: Rules,
-        collection: Collected,
-        key: str,
+        self, tables: Tables, rules: Rules, collection: Collected, key: str
     ) -> Mapping[str, Any] | None:
         """Return an entry unchanged, or None."""
         return tables.table((*collection, key))
 
     def listed(
-        self,
-        tables: Tables,
-        rules: Rules,
-        collection: Collected,
+        self, tables: Tables, rules: Rules, collection: Collected
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the entries of a collection by key, in the order of the file."""
         yield from self.entries(tables, rules)

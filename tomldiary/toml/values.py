@@ -15,7 +15,7 @@ from numbers import Integral
 from sys import float_info, maxsize
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tomldiary.errors import InvalidValue, printed, wrong_type
+from tomldiary.errors import InvalidValue, wrong_type, wrong_value
 from tomldiary.toml.parse import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -250,9 +250,7 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
     # A DataFrame has whole numbers of other types than int.
     is_whole = type(value) is int or (not isinstance(value, bool) and isinstance(value, Integral))
     if not is_whole or cast("int", value) < least:
-        raise InvalidValue(
-            f"expected a whole number of at least {least}, found {printed(value)}.", where=where
-        )
+        raise wrong_value(value, f"a whole number of at least {least}", where)
     return int(cast("int", value))
 
 
@@ -263,7 +261,7 @@ def checked_flag(value: object, where: str) -> bool:
         InvalidValue: The value is neither.
     """
     if not isinstance(value, bool):
-        raise InvalidValue(f"expected True or False, found {printed(value)}.", where=where)
+        raise wrong_value(value, "True or False", where)
     return value
 
 
@@ -275,7 +273,7 @@ def checked_names(value: object, where: str) -> tuple[str, ...]:
     """
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Iterable) or isinstance(names, bytes):
-        raise InvalidValue(f"expected a list of names, found {printed(value)}.", where=where)
+        raise wrong_value(value, "a list of names", where)
     return tuple(checked_text(name, where) for name in cast("Iterable[object]", names))
 
 
@@ -303,7 +301,7 @@ def checked_number(value: Any, where: str, expected: str, fits: Callable[[float]
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not abs(value) <= float_info.max or not fits(value):
-        raise InvalidValue(f"expected {expected}, found {printed(value)}.", where=where)
+        raise wrong_value(value, expected, where)
     return value
 
 
@@ -381,9 +379,7 @@ def in_utc(given: When, where: str = "") -> datetime:
     """
     found = moment(given)
     if found is None:
-        raise InvalidValue(
-            f"expected a time such as 2026-11-20T12:00, found {printed(given)}.", where=where
-        )
+        raise wrong_value(given, "a time such as 2026-11-20T12:00", where)
     return found
 
 
