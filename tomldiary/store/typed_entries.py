@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
-from tomldiary.entries.kind import Collected, Listed, Rules, Tables, Writing
+from tomldiary.entries.kind import Collected, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TypedEntries:
         self._is_over = is_over
         self._tx = tx
         self._tables = cache(tables)
-        self._listed = Listed(documents)
+        self._documents = documents
         self._session = session
 
     @classmethod
@@ -63,7 +63,7 @@ class TypedEntries:
     def get(self, collection: Collected, key: str) -> Mapping[str, Any] | None:
         """Return an entry unchanged, or None; a temporal fact also by its singleton key."""
         kind = KINDS[collection[0]]
-        for name in kind.documents_of(key, self._listed):
+        for name in kind.documents_of(key, self._documents()):
             found = kind.get(self._tables(name), self._rules, collection, key)
             if found is not None and not self._is_hidden(collection, key, found):
                 return found
@@ -78,7 +78,7 @@ class TypedEntries:
         Temporal facts that do not hold now are omitted.
         """
         kind = KINDS[collection[0]]
-        for name in kind.documents(self._listed):
+        for name in kind.documents(self._documents()):
             for key, entry in kind.listed(self._tables(name), self._rules, collection):
                 if not self._is_hidden(collection, key, entry):
                     yield key, entry
