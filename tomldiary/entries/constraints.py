@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from tomldiary.entries.fields import MAX_KEY, inner_value, plain, toml_word
+from tomldiary.entries.fields import MAX_KEY, escaped_part, inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError, wrong_type, wrong_value
 from tomldiary.toml.values import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _SECRET: tuple[Any, ...] = (Secret, SecretBytes, SecretStr)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[^\W_]+")
-_TEXT_OF = {"%": "%25", "/": "%2f"}
 
 _EXPECTED = {
     "string": "text",
@@ -442,8 +441,7 @@ def _key_part(data: Mapping[str, Any], name: str, where: str) -> str:
             " identifies the fact.",
             where=where,
         )
-    text = value if isinstance(value, str) else render_value(value)
-    return "".join(_TEXT_OF.get(character, character) for character in text)
+    return escaped_part(value if isinstance(value, str) else render_value(value))
 
 
 def explained(error: ValidationError, where: str) -> InvalidValue:

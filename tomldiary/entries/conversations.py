@@ -6,7 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import check_length, last_used, tables_at, updated_at, with_value
+from tomldiary.entries.fields import (
+    check_length,
+    last_used,
+    tables_at,
+    text_list,
+    updated_at,
+    with_value,
+)
 from tomldiary.entries.kind import EntryKind, Group
 from tomldiary.entries.models import ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -191,15 +198,13 @@ def checked_summary(
 
 def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
     """Return a session as a typed item, with defaults for missing and malformed fields."""
-    turns, keywords = entry.get("_turns", 0), entry.get("keywords")
+    turns = entry.get("_turns", 0)
     known: dict[str, Any] = {
         "_created": str(entry.get("_created", "")),
         "_updated": last_used(entry),
         "_turns": turns if isinstance(turns, int) and not isinstance(turns, bool) else 0,
         "summary": str(entry.get("summary", "")),
-        "keywords": [str(k) for k in cast("list[Any]", keywords)]
-        if isinstance(keywords, list)
-        else [],
+        "keywords": text_list(entry.get("keywords")),
     }
     return ConversationItem.model_validate(known)
 

@@ -166,8 +166,7 @@ def author(entry: Mapping[str, Any]) -> str:
 
 def said_by(entry: Mapping[str, Any]) -> list[str]:
     """Return the sessions that each wrote a part of an entry; empty for an entry of one session."""
-    known: Any = entry.get("_said_by")
-    return [str(name) for name in cast("list[Any]", known)] if isinstance(known, list) else []
+    return text_list(entry.get("_said_by"))
 
 
 def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
@@ -284,6 +283,16 @@ def entry_text(entry: Mapping[str, Any]) -> str:
     """Return the text of an entry, also if it was written as a number by hand; "" if it has none."""
     text = entry.get("text", "")
     return text if isinstance(text, str) else str(text)
+
+
+def text_list(value: Any) -> list[str]:
+    """Return the elements of a list as text; an empty list for another value."""
+    return list(map(str, cast("list[Any]", value))) if isinstance(value, list) else []
+
+
+def escaped_part(key: str) -> str:
+    """Return a key as one part of another key, in which slashes separate the parts."""
+    return key.replace("%", "%25").replace("/", "%2f")
 
 
 def number_of(key: str) -> int | None:

@@ -19,6 +19,7 @@ from tomldiary.entries.fields import (
     entry_data,
     last_used,
     tables_at,
+    text_list,
     toml_word,
     with_value,
     wrong_fields,
@@ -298,10 +299,7 @@ class EntryKind:
 
     def body(self, entry: Mapping[str, Any]) -> str:
         """Return the searchable text of an entry: its text and its labels."""
-        labels: Any = entry.get(self.labels) if self.labels else None
-        if not isinstance(labels, list):
-            return self.text(entry)
-        return " ".join([self.text(entry), *map(str, cast("list[Any]", labels))])
+        return " ".join([self.text(entry), *text_list(entry.get(self.labels))])
 
     def names(self, name: str, entry: Mapping[str, Any]) -> str:
         """Return additional search terms for an entry, such as its category; `name` is its key without the kind."""

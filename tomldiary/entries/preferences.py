@@ -16,6 +16,7 @@ from tomldiary.entries.fields import (
     entry_text,
     number_of,
     replaced,
+    text_list,
     updated_at,
 )
 from tomldiary.entries.incremental_index import Following, Marked, ask
@@ -280,7 +281,7 @@ class Preferences:
             if not same_text(text, entry_text(old)):
                 entry = replaced(entry)
             entry |= {"text": text, **said_in}
-        known = _text_list(old.get("contexts"))
+        known = _contexts(old)
         added = [context for context in contexts if context not in known]
         if added:
             _check_contexts(known + added, f"{category}/{path[-1]}")
@@ -425,17 +426,16 @@ def entry_to_item(
     """
     known = {key: value for key, value in entry.items() if key[:1] != "_"}
     known["text"] = entry_text(entry)
-    known["contexts"] = _text_list(entry.get("contexts"))
+    known["contexts"] = _contexts(entry)
     known["_count"] = entry_count(entry)
     for key in ("_created", "_updated", "_created_by", "_updated_by"):
         known[key] = str(entry.get(key, ""))
     return item_type.model_validate(known)
 
 
-def _text_list(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    return [str(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
+def _contexts(entry: Mapping[str, Any]) -> list[str]:
+    found = entry.get("contexts")
+    return [found] if isinstance(found, str) else text_list(found)
 
 
 def _aliases(kind: type[PreferenceItem]) -> set[str]:

@@ -434,14 +434,8 @@ def changed_keys(old: Mapping[K, Any], new: Mapping[K, Any]) -> list[K]:
     return [key for key in {**old, **new} if not same_value(old.get(key), new.get(key))]
 
 
-_SCALARS = frozenset({str, int, float, bool})
-"""Types of values that are not null and have no null in them."""
-
-
 def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return `data` without None; the positions of None are stored in `_null`."""
-    if _SCALARS.issuperset(map(type, data.values())):
-        return dict(data)
     found: list[str] = []
     encoded: dict[str, Any] = _without_nulls(data, "", found)
     if found:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from tomldiary.entries.fields import (
     data_text,
     entry_data,
+    escaped_part,
     keeps_part,
     replaced,
     session_turn,
@@ -75,7 +76,7 @@ class ItemKind(EntryKind):
 
     def key(self, path: Path, document: str = "") -> str:
         base = part_of(document)[0] if document else path[0]
-        return "/".join([base, *map(_quoted, path[1:])])
+        return "/".join([base, *map(escaped_part, path[1:])])
 
     def path(self, key: str) -> Path | None:
         base, _, name = key.rpartition("/")
@@ -88,7 +89,7 @@ class ItemKind(EntryKind):
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, entry in super().entries(tables, rules):
-            yield f"{self.namespace}/{_quoted(name)}" if self.namespace else name, entry
+            yield f"{self.namespace}/{escaped_part(name)}" if self.namespace else name, entry
 
     def is_timed(self, document: Document) -> bool:
         return any("_expires" in entry for _, entry in tables_at(document, self.name))
@@ -120,7 +121,9 @@ class ItemKind(EntryKind):
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         def entries() -> dict[str, Any]:
-            return {_quoted(key): each for key, each in (tables.table((self.name,)) or {}).items()}
+            return {
+                escaped_part(key): each for key, each in (tables.table((self.name,)) or {}).items()
+            }
 
         return [Group(self.namespace, 1.0, entries)]
 
@@ -159,10 +162,6 @@ class ItemKind(EntryKind):
         documents, path = self.places((collection[1], key), writing.documents())
         for document in documents:
             writing.edit(document).delete(path)
-
-
-def _quoted(key: str) -> str:
-    return key.replace("%", "%25").replace("/", "%2f")
 
 
 def renewed(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -239,11 +239,6 @@ class JoinedEdit:
             self._edit(name).delete(path)
         return bool(holders)
 
-    def rename(self, old: Path, new: Path) -> bool:
-        """Rename the table `old` in the part that holds it; see `Edit.rename`."""
-        name = self.holder(old)
-        return name is not None and self._edit(name).rename(old, new)
-
     def holder(self, path: Path) -> str | None:
         """Return the first part that holds the entry of a table, or None."""
         entry = path[: depth_of(self._kind, path)]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import Problem, entry_data, said_by, toml_word
+from tomldiary.entries.fields import Problem, entry_data, said_by, text_list, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.json_paths import texts_in
@@ -131,11 +131,7 @@ def lacks_fields(stored: Mapping[str, Any]) -> bool:
 
 def place_of(stored: Mapping[str, Any]) -> tuple[str, Path]:
     """Return the document and the path of the entry of a pending change."""
-    path: object = stored.get("path")
-    return (
-        str(stored.get("document", "")),
-        tuple(map(str, cast("list[object]", path))) if isinstance(path, list) else (),
-    )
+    return str(stored.get("document", "")), tuple(text_list(stored.get("path")))
 
 
 def pending_entry(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -17,6 +17,7 @@ from tomldiary.entries.fields import (
     last_used,
     number_of,
     tables_at,
+    text_list,
     with_value,
 )
 from tomldiary.entries.kind import EntryKind, EntryLine, Group
@@ -73,9 +74,8 @@ class PreferenceKind(EntryKind):
 
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine:
         notes: list[str] = []
-        contexts = entry.get("contexts")
-        if isinstance(contexts, list) and contexts:
-            notes.append(f"[{' '.join(map(str, cast('list[Any]', contexts)))}]")
+        if contexts := text_list(entry.get("contexts")):
+            notes.append(f"[{' '.join(contexts)}]")
         if (count := entry_count(entry)) > 1:
             notes.append(f"({count}×)")
         return EntryLine(group.name, entry_text(entry), " ".join(notes))
