@@ -175,22 +175,19 @@ class Diary(Viewed, AncestorCoroutines):
         check_extractor(agent)
         self.agent = agent
         self.max_prefs_per_category = max_prefs_per_category
-        self.max_conversations = max_conversations
-        self.max_summary_chars = max_summary_chars
+        self.max_conversations = checked_count(max_conversations, "max_conversations", least=1)
+        self.max_summary_chars = checked_count(max_summary_chars, "max_summary_chars", least=1)
         self.compaction_config = compaction_config
         self.compactor = compactor
         checked_count(max_prefs_per_category, "max_prefs_per_category", least=1)
-        checked_count(max_conversations, "max_conversations", least=1)
-        checked_count(max_summary_chars, "max_summary_chars", least=1)
         self.context_turns = checked_count(context_turns, "context_turns")
         checked_number(lock_timeout, "lock_timeout", "0 or more seconds", lambda each: each >= 0)
-        checked_seconds(extraction_timeout, "extraction_timeout")
+        self.extraction_timeout = checked_seconds(extraction_timeout, "extraction_timeout")
         # A score between 0 and 1 is refused, because the scale is 0 to 100.
         checked_number(
             similarity, "similarity", "a percentage such as 80", lambda each: each == 0 or each > 1
         )
         _check_options(compaction_config, compactor, draft_lifetime, scorer)
-        self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
         self.redactor = redactor_of(redact)

@@ -36,6 +36,7 @@ T = TypeVar("T")
 _ROOT = "facts"
 _HASHED = frozenset({str, int, bool})
 """The types of values whose equal values have equal hashes; not float, because NaN equals NaN here."""
+_TEXTS = ("_created", "_updated", "_created_by", "_updated_by", "_source")
 _logger = get_logger(__name__)
 
 
@@ -200,8 +201,7 @@ class Facts:
             f"{schema.name}/{held.key}",
             schema.name,
             schema.parse(entry),
-            *(str(entry.get(name, "")) for name in ("_created", "_updated")),
-            *(str(entry.get(name, "")) for name in ("_created_by", "_updated_by", "_source")),
+            *(str(entry.get(name, "")) for name in _TEXTS),
             valid_from=held.start,
             valid_to=held.end,
             confidence=confidence_of(entry),

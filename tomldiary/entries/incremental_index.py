@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.kind import Tables
 
-F = TypeVar("F", bound="Following")
+F = TypeVar("F", bound="IncrementalIndex")
 T = TypeVar("T")
 
 
-class Following:
-    """Base class of the indexes; hold `lock` from `follow` to the last use of the result."""
+class IncrementalIndex:
+    """Base class of the indexes; hold `lock` from `update` to the last use of the result."""
 
     lock: threading.Lock
 
@@ -44,7 +44,7 @@ class Following:
         self._stamp: object = None
         """The version that is indexed; None during an update, and after an interrupted one."""
 
-    def follow(self, version: Tables, table: Callable[[], Mapping[str, Any]]) -> None:
+    def update(self, version: Tables, table: Callable[[], Mapping[str, Any]]) -> None:
         """Update to a version; `table` returns its entries by id, in the order of the file."""
         if self._stamp == version.stamp:
             return
@@ -95,11 +95,11 @@ def ask(
     if found is None:
         found = version.memo.setdefault(key, make())
     with found.lock:
-        found.follow(version, table)
+        found.update(version, table)
         return question(cast("F", found))
 
 
-class Marked(Following):
+class Marked(IncrementalIndex):
     """Finds entries by marks: values that are derived from an entry, such as its normalised text."""
 
     def _clear(self) -> None:

@@ -19,7 +19,7 @@ from tomldiary.entries.fields import (
     text_list,
     updated_at,
 )
-from tomldiary.entries.incremental_index import Following, Marked, ask
+from tomldiary.entries.incremental_index import IncrementalIndex, Marked, ask
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.similarity import identity, normalise, same_text
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EditedTables, Tables
     from tomldiary.text.similarity import Match, Similarity
 
-F = TypeVar("F", bound=Following)
+F = TypeVar("F", bound=IncrementalIndex)
 T = TypeVar("T")
 MAX_TEXT = 10_000
 """The maximum number of characters of a preference."""

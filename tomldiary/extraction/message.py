@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tomldiary.entries.incremental_index import Following
+from tomldiary.entries.incremental_index import IncrementalIndex
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
@@ -121,7 +121,7 @@ class _Line:
     words: _Words
 
 
-class _CategoryLines(Following):
+class _CategoryLines(IncrementalIndex):
     """The lines of one category."""
 
     def _clear(self) -> None:
