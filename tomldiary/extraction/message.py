@@ -6,22 +6,16 @@ All of it is escaped data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
-from tomldiary.entries.incremental_index import IncrementalIndex
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tomldiary.entries.preferences import Preferences
-    from tomldiary.retrieval.lexical_index import Question
 
-T = TypeVar("T")
 MEMORY_CHARACTERS = 8_000
 """Budget for stored preferences in a message, in characters (about 2,000 tokens)."""
 
@@ -97,9 +91,12 @@ def _shown(deps: MemoryDeps) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class _Words:
-    """What of an entry is compared with a turn, as in recall; the same object as long as it is equal."""
+class _Line:
+    """The line of one entry, and what of the entry is compared with a turn, as in recall."""
 
+    text: str
+    updated: str
+    """When the entry was last changed."""
     key: str
     searched_text: str
     searched_names: str
@@ -109,76 +106,6 @@ class _Words:
     def order(self) -> tuple[str]:
         """The order of entries with equal score, which is not used here."""
         return (self.key,)
-
-
-@dataclass(eq=False, slots=True)
-class _Line:
-    """The line of one entry."""
-
-    text: str
-    updated: str
-    """When the entry was last changed."""
-    words: _Words
-
-
-class _CategoryLines(IncrementalIndex):
-    """The lines of one category."""
-
-    def _clear(self) -> None:
-        super()._clear()
-        self.lines: list[_Line | None] = []
-        """A line for each entry, None for what is no entry."""
-        self.size = 0
-        """The number of characters of all lines, including line breaks."""
-        self._index: LexicalIndex[_Words] | None = None
-
-    @property
-    def index(self) -> LexicalIndex[_Words]:
-        """The index of their words, which is built when a memory first exceeds the budget."""
-        if self._index is None:
-            index: LexicalIndex[_Words] = LexicalIndex()
-            for line in filter(None, self.lines):
-                index.add(line.words)
-            self._index = index
-        return self._index
-
-    def ranks(self, question: Question) -> Iterator[tuple[float, str, int]]:
-        """Yield the score, the time of the last change and the position of each matching entry."""
-        found = self.index.matches(question)
-        places = {key: at for at, key in enumerate(self._keys)}
-        for words, score in {**found.estimated(), **found.scored}.items():
-            at = places[words.key]
-            if line := self.lines[at]:
-                yield score, line.updated, at
-
-    def _put(self, number: int, key: str, entry: Any) -> None:
-        if number == len(self.lines):
-            self.lines.append(None)
-        old, line = self.lines[number], None
-        if type(entry) is dict:
-            known = cast("dict[str, Any]", entry)
-            body = PREFERENCES.body(known)
-            same = old.words if old is not None and old.words.searched_text == body else None
-            words = same or _Words(key, body, self.category)
-            text = preference_line(self.category, key, known)
-            line = _Line(text, str(known.get("_updated", "")), words)
-        self._replace(old, line)
-        self.lines[number] = line
-
-    def _forget(self, known: int) -> None:
-        for line in self.lines[known:]:
-            self._replace(line, None)
-        del self.lines[known:]
-
-    def _replace(self, old: _Line | None, new: _Line | None) -> None:
-        """Count and index a line in place of another one."""
-        self.size += (len(new.text) + 1 if new else 0) - (len(old.text) + 1 if old else 0)
-        if self._index is None or (old and new and old.words is new.words):
-            return
-        if old is not None:
-            self._index.remove(old.words)
-        if new is not None:
-            self._index.add(new.words)
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
@@ -191,37 +118,36 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         turn: The texts of the turn.
         budget: The maximum number of characters, including line breaks.
     """
-    if sum(_of_each(preferences, lambda category: category.size)) <= budget:
-        shown = _of_each(preferences, lambda category: [*filter(None, category.lines)])
-        return [line.text for lines in shown for line in lines], 0
-    question = question_of(turn, _of_each(preferences, lambda category: category.index))
-    lines: list[_Line | None] = []
-    ranked: list[tuple[float, str, int]] = []
-
-    def compare(category: _CategoryLines) -> int:
-        begin = len(lines)
-        lines.extend(category.lines)
-        if question is not None:
-            for score, updated, at in category.ranks(question):
-                ranked.append((score, updated, begin + at))
-        return len([*filter(None, category.lines)])
-
-    count = sum(_of_each(preferences, compare))
+    lines = [
+        _Line(
+            preference_line(category, key, entry), str(entry.get("_updated", "")),
+            key, PREFERENCES.body(entry), category,
+        )
+        for category in preferences.rules.categories
+        for key, entry in preferences.items(category)
+    ]  # fmt: skip
+    if sum(len(line.text) + 1 for line in lines) <= budget:
+        return [line.text for line in lines], 0
+    scores = _scores(lines, turn)
     # New entries are at the end of their category, so of equal ones the last one has precedence.
-    ranked.sort(reverse=True)
-    chosen: dict[int, str] = {}
-    for at in chain((at for _, _, at in ranked), reversed(range(len(lines)))):
-        line = lines[at]
-        if line is None or at in chosen:
-            continue
+    best = sorted(scores, key=lambda line: (scores[line], line.updated), reverse=True)
+    chosen: set[_Line] = set()
+    for line in dict.fromkeys([*best, *reversed(lines)]):
         budget -= len(line.text) + 1
         if budget < 0:
             break
-        chosen[at] = line.text
-    return [chosen[at] for at in sorted(chosen)], count - len(chosen)
+        chosen.add(line)
+    return [line.text for line in lines if line in chosen], len(lines) - len(chosen)
 
 
-def _of_each(preferences: Preferences, query: Callable[[_CategoryLines], T]) -> list[T]:
-    """Return the result of a query to the lines of each category."""
-    categories = preferences.rules.categories
-    return [preferences.following(each, _CategoryLines, query) for each in categories]
+def _scores(lines: list[_Line], turn: str) -> dict[_Line, float]:
+    """Return the score of each line that has words of a turn, the last line first."""
+    index: LexicalIndex[_Line] = LexicalIndex()
+    for line in lines:
+        index.add(line)
+    question = question_of(turn, [index])
+    if question is None:
+        return {}
+    found = index.matches(question)
+    scores = {**found.estimated(), **found.scored}
+    return {line: scores[line] for line in reversed(lines) if line in scores}
