@@ -29,11 +29,12 @@ _PAIRED = (
 _TRIPLED = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u0f40-\u0fbc\u1000-\u103f\u1050-\u108f\u1780-\u17d3\uaa60-\uaa7f"
 _MARKED = "\u0900-\u0963\u0971-\u0dff"
 _ARABIC = "\u0620-\u063f\u0641-\u064a\u0671-\u06d3\u06d5\u06ee\u06ef\u06fa-\u06fc\u0750-\u077f\u08a0-\u08c9"
+_OTHER = f"[^\\W_{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}]"
 _WORD = re.compile(
-    f"(?P<paired>[{_PAIRED}]+)|(?P<tripled>[{_TRIPLED}]+)|(?P<marked>[{_MARKED}]+)|(?P<arabic>[{_ARABIC}]+)"
-    f"|(?P<latin>[a-z]+(?![^\\W_{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}]))|(?P<other>[^\\W_{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}]+)"
+    f"(?P<latin>[a-z]+(?!{_OTHER}))|(?P<paired>[{_PAIRED}]+)|(?P<tripled>[{_TRIPLED}]+)|(?P<marked>[{_MARKED}]+)"
+    f"|(?P<arabic>[{_ARABIC}]+)|(?P<other>{_OTHER}+)"
 )
-_LATIN_WORD = re.compile(r"[a-z]+(?![^\W_])|[^\W_]+")
+_ASCII_WORD = re.compile("[a-z0-9]+")
 _ELIDED = re.compile(r"(?<=\w)['\u2019](?:s|t|d|m)\b|\b(?:[cdjlmnst]|qu)['\u2019](?=\w)")
 _SIGNED = re.compile(  # no run of digits is scanned again from its middle
     r"[$\u20ac\u00a3\u00a5\u20b9]\s?\d[\d.,]*|\d[\d.,]{0,30}+\s?[%\u20ac$\u00a3\u00a5\u20b9\u00b0]"
@@ -107,19 +108,23 @@ def folded(text: str) -> str:
 def indexed_words(text: str) -> list[str]:
     """Return the words of a text for an index, in order; ends of compounds, amounts and signs are last."""
     lower = folded(text)
-    plain = _without_elisions(lower)
-    if lower.isascii():
-        words = _LATIN_WORD.findall(plain)
-        if is_english(words, is_default=text.isascii()):
-            words = list(map(porter, words))
+    runs = _runs(lower)
+    latin = [word for kind, word in runs if kind == "latin"]
+    is_in_english = is_english(latin, is_default=_OTHER_LETTER.search(text) is None)
+    words: list[str] = []
+    for kind, word in runs:
+        if kind == "latin" and is_in_english:
+            words.append(porter(word))
+        elif kind == "arabic":
+            words.append(_cut(_light10(word)))
+        elif kind in _SIZES:
+            size = _SIZES[kind]
+            words += [*_grams(word, size), *_grams(word, size - 1)]
         else:
-            words = [*map(_cut, words), *_ends(words)]
-    else:
-        words = _words_of_any_script(plain, is_english_default=_OTHER_LETTER.search(text) is None)
-    words += map(porter, _parts(text))
-    if not lower.isascii():
-        words += _EMOJI.findall(lower)
-    return words + _signed(lower) if _MAY_BE_SIGNED.search(lower) else words
+            words.append(_cut(word))
+    if not is_in_english:
+        words += _ends(latin)
+    return [*words, *map(porter, _parts(text)), *_EMOJI.findall(lower), *_signed(lower)]
 
 
 def asked_words(query: str) -> list[Asked]:
@@ -131,11 +136,11 @@ def asked_words(query: str) -> list[Asked]:
         query = f"{query[:_QUERY_PART]} {query[-_QUERY_PART:]}"
     text = folded(query)
     found: list[Asked] = []
-    runs = list(_WORD.finditer(_without_elisions(text)))
-    is_in_english = is_english(run.group() for run in runs if run.lastgroup == "latin")
+    runs = _runs(text)
+    is_in_english = is_english(word for kind, word in runs if kind == "latin")
     little = ENGLISH if is_in_english else OTHERS
-    for run in runs:
-        found += _asked(run, little)
+    for kind, word in runs:
+        found += _asked(kind, word, little)
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
     found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
@@ -161,27 +166,7 @@ def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
     return is_default if english == others else english > others
 
 
-def _words_of_any_script(text: str, *, is_english_default: bool) -> list[str]:
-    runs = [(run.lastgroup, run.group()) for run in _WORD.finditer(text)]
-    latin = [word for kind, word in runs if kind == "latin"]
-    stem = porter if is_english(latin, is_default=is_english_default) else _cut
-    words: list[str] = []
-    ends = _ends(latin) if stem is _cut else []
-    for kind, word in runs:
-        if kind == "latin":
-            words.append(stem(word))
-        elif kind == "arabic":
-            words.append(_cut(_light10(word)))
-        elif kind in _SIZES:
-            size = _SIZES[kind]
-            words += [*_grams(word, size), *_grams(word, size - 1)]
-        else:
-            words.append(_cut(word))
-    return words + ends
-
-
-def _asked(run: re.Match[str], little: frozenset[str]) -> Iterator[Asked]:
-    word, kind = run.group(), run.lastgroup
+def _asked(kind: str | None, word: str, little: frozenset[str]) -> Iterator[Asked]:
     if kind == "latin":
         yield Asked(word, _latin_forms(word), word in little)
     elif kind == "arabic":
@@ -244,8 +229,13 @@ def _latin_forms(word: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _without_elisions(text: str) -> str:
-    return _ELIDED.sub(" ", text) if "'" in text or "\u2019" in text else text
+def _runs(text: str) -> list[tuple[str | None, str]]:
+    """Return the words of a folded text with their kinds, which are groups of `_WORD`."""
+    if "'" in text or "\u2019" in text:
+        text = _ELIDED.sub(" ", text)
+    if text.isascii():  # numbers need no kind of their own, because stems leave them unchanged
+        return [("latin", word) for word in _ASCII_WORD.findall(text)]
+    return [(run.lastgroup, run.group()) for run in _WORD.finditer(text)]
 
 
 def _parts(text: str) -> list[str]:
@@ -263,6 +253,8 @@ def _parts(text: str) -> list[str]:
 def _signed(text: str) -> list[str]:
     """Return amounts with their signs, times and similar tokens; "500 €" is returned as "€500"."""
     found: list[str] = []
+    if _MAY_BE_SIGNED.search(text) is None:
+        return found
     for each in _SIGNED.findall(text):
         amount = each.replace(" ", "").rstrip(".,")
         is_behind = not (amount[-1].isdecimal() or amount[0].isalpha())
