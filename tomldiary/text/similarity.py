@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
@@ -29,6 +30,8 @@ _SCORED_CHARACTERS = 2000  # longer texts are compared by their beginning to bou
 
 Scorer = Callable[[str, str], float]
 """Returns the similarity of two normalised texts, from 0 (nothing in common) to 100."""
+Embed = Callable[[list[str]], Sequence[Sequence[float]]]
+"""Returns a vector for each text."""
 
 # Punctuation that separates words. Marks that are significant in names ("C++", "C#", ".NET") and symbols such as
 # emoji are kept.
@@ -151,7 +154,7 @@ class Similarity:
         self,
         threshold: float = DEFAULT_THRESHOLD,
         scorer: Scorer | None = None,
-        second: Callable[[list[str]], Sequence[Sequence[float]]] | None = None,
+        second: Embed | None = None,
     ) -> None:
         self.threshold = threshold
         self.scorer = scorer
@@ -185,27 +188,17 @@ class Similarity:
         """
         from rapidfuzz import fuzz, process  # noqa: PLC0415 - slow to import, only writers need it
 
-        wanted = normalise(text)[:_SCORED_CHARACTERS]
-        choices = [each and each[:_SCORED_CHARACTERS] for each in normalised]
-        if self.scorer is None:
-            found = process.extract(
-                wanted,
-                choices,
-                scorer=fuzz.token_set_ratio,
-                score_cutoff=min(self.threshold, 100.0 if self.second is None else _REACH),
-                limit=limit if self.second is None else max(limit, _ASKED),
-            )
-            scored = [(keys[number], score) for _, score, number in found]
-            if self.second is not None:
-                scored = self._moved(text, scored, text_of)[:limit]
-        else:
-            rated = [
-                (key, self.scorer(wanted, choice))
-                for key, choice in zip(keys, choices, strict=True)
-                if choice is not None
-            ]
-            rated.sort(key=lambda pair: -pair[1])
-            scored = rated[:limit]
+        second = self.second if self.scorer is None else None
+        found = process.extract(
+            normalise(text)[:_SCORED_CHARACTERS],
+            [each and each[:_SCORED_CHARACTERS] for each in normalised],
+            scorer=fuzz.token_set_ratio if self.scorer is None else _without_options(self.scorer),
+            score_cutoff=self.threshold if second is None else min(self.threshold, _REACH),
+            limit=limit if second is None else max(limit, _ASKED),
+        )
+        scored = [(keys[number], score) for _, score, number in found]
+        if second is not None and scored:
+            scored = self._moved(second, text, scored, text_of)[:limit]
         scored = [(key, score) for key, score in scored if score >= self.threshold]
         texts = {key: text_of(key) for key, _ in scored}
         return [
@@ -214,30 +207,36 @@ class Similarity:
         ]
 
     def _moved(
-        self, text: str, scored: list[tuple[str, float]], text_of: Callable[[str], str]
+        self,
+        second: Embed,
+        text: str,
+        scored: list[tuple[str, float]],
+        text_of: Callable[[str], str],
     ) -> list[tuple[str, float]]:
         """Return the scores adjusted by the embedder, best first."""
-        second = self.second
-        if second is not None and scored:
-            try:
-                wanted, *others = second([text, *(text_of(key) for key, _ in scored)])
-            except Exception as error:  # noqa: BLE001 - an embedder may raise any error, and words are compared without it
-                _logger.warning(
-                    "the embedder failed (%s); texts are compared by words", type(error).__name__
-                )
-                self.second = None
-            else:
-                moved = [
-                    min(100.0, max(0.0, score + 100 * _cosine(wanted, vector) - _LEVEL))
-                    for (_, score), vector in zip(scored, others, strict=True)
-                ]
-                # The score of a contradiction is never lowered, so that its warning is shown.
-                scored = [
-                    (key, max(score, new) if conflict(text, text_of(key)) else new)
-                    for (key, score), new in zip(scored, moved, strict=True)
-                ]
-                scored.sort(key=lambda pair: -pair[1])
-        return scored
+        try:
+            wanted, *others = second([text, *(text_of(key) for key, _ in scored)])
+        except Exception as error:  # noqa: BLE001 - an embedder may raise any error, and words are compared without it
+            _logger.warning(
+                "the embedder failed (%s); texts are compared by words", type(error).__name__
+            )
+            self.second = None
+            return scored
+        moved: list[tuple[str, float]] = []
+        for (key, score), vector in zip(scored, others, strict=True):
+            new = min(100.0, max(0.0, score + 100 * _cosine(wanted, vector) - _LEVEL))
+            # The score of a contradiction is never lowered, so that its warning is shown.
+            moved.append((key, max(score, new) if conflict(text, text_of(key)) else new))
+        return sorted(moved, key=lambda pair: -pair[1])
+
+
+def _without_options(scorer: Scorer) -> Any:
+    """Return a scorer that ignores the options that rapidfuzz gives it."""
+
+    def score(one: str, two: str, **_: Any) -> float:
+        return scorer(one, two)
+
+    return score
 
 
 def _cosine(one: Sequence[float], two: Sequence[float]) -> float:
