@@ -35,7 +35,7 @@ from tomldiary.text.similarity import same_text
 from tomldiary.toml.values import encode_nulls, in_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import FactSchema
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _RULES = (
     LimitReached, UnknownEntry, UnknownCategory, InvalidValue, ImmutableEntry, WeakClaim, SchemaError,
 )  # fmt: skip
-_Ids = dict[tuple[str, str], "str | None"]
 _logger = get_logger(__name__)
 
 
@@ -277,7 +276,9 @@ class _Changes:
     rules: TurnRules
     schemas: Mapping[str, FactSchema]
     by: Provenance
-    ids: _Ids = field(default_factory=dict[tuple[str, str], "str | None"])
+    ids: dict[tuple[str, str], str | None] = field(
+        default_factory=dict[tuple[str, str], "str | None"]
+    )
     """The ids of new preferences by category and the id in the draft; None if they were skipped."""
     facts: dict[str | None, str] = field(default_factory=dict[str | None, str])
     """The ids of new facts by the id in the draft."""
@@ -317,29 +318,127 @@ class _Changes:
                 show(text, is_once=True)  # not for each turn
         return Applied(done, [str(error) for _, error in skipped])
 
-    def _apply(self, operation: Operation) -> None:
-        transaction, ids, by = self.transaction, self.ids, self.by
+    @property
+    def _preferences(self) -> Preferences:
         # Not kept, because an undone block ends the edits that began in it.
-        preferences = Preferences(transaction.entries("preferences"), self.rules.preferences)
+        return Preferences(self.transaction.entries("preferences"), self.rules.preferences)
+
+    def _apply(self, operation: Operation) -> None:
         if isinstance(operation, UpsertPreference):
-            expired = transaction.expired
-            over = {path[-2:] for name, path in expired if entry_kind(name) is PREFERENCES}
-            _upsert(preferences, operation, ids, by, over)
+            self._upsert(operation)
         elif isinstance(operation, ForgetPreference):
-            _forget(preferences, operation, ids)
+            self._forget(operation)
         elif isinstance(operation, SetSummary):
-            Conversations(transaction.edit("conversations")).set_summary(
-                operation.session_id, operation.summary, operation.keywords, now=by.now
+            Conversations(self.transaction.edit("conversations")).set_summary(
+                operation.session_id, operation.summary, operation.keywords, now=self.by.now
             )
         elif isinstance(operation, SetFields):
-            _set(transaction, preferences, operation, ids, by)
+            self._set(operation)
         else:
-            book = FactRules(transaction.entries("facts"), self.schemas)
+            book = FactRules(self.transaction.entries("facts"), self.schemas)
             if isinstance(operation, CommitFact):
-                self.facts[operation.created_as] = apply_fact(book, operation, by)
+                self.facts[operation.created_as] = apply_fact(book, operation, self.by)
             else:
                 mine = self.facts.get(operation.id)
-                apply_fact(book, operation if mine is None else RemoveFact(mine), by)
+                apply_fact(book, operation if mine is None else RemoveFact(mine), self.by)
+
+    def _upsert(self, operation: UpsertPreference) -> None:
+        preferences, category = self._preferences, operation.category
+        key = preferences.wanted(category, operation.id)
+        text, created_as = operation.text, operation.created_as
+        if created_as is None and key is not None:
+            named, key = key, self._id_of(category, key)
+            found = preferences.find(category, key)
+            if found is None and self._is_expired(category, key):
+                # It expired while the extractor worked, so what was said in the turn becomes a new entry.
+                text, created_as, key = text or operation.confirms, named, None
+            elif found is None:
+                raise unknown_preference(category, key)
+            elif operation.confirms is not None:
+                if not _says_other(found[1], operation.confirms):
+                    self._put(operation, key, None)
+                elif operation.text is not None:  # another text does not count for the entry
+                    self._put(operation, None, operation.text)
+                else:
+                    raise InvalidValue(
+                        "the entry was changed while it was confirmed.", where=f"{category}/{key}"
+                    )
+                return
+            elif _says_other(found[1], operation.replaces):
+                created_as, key = named, None
+        elif key is not None:
+            found = preferences.find(category, key)
+            if found is not None and _says_other(found[1], operation.text or ""):
+                key = None  # another writer used this id meanwhile
+        outcome = self._put(operation, key, text)
+        if created_as is not None:
+            self.ids[category, created_as] = outcome.id
+
+    def _is_expired(self, category: str, key: str) -> bool:
+        return any(
+            path[-2:] == (category, key) and entry_kind(name) is PREFERENCES
+            for name, path in self.transaction.expired
+        )
+
+    def _id_of(self, category: str, key: str) -> str:
+        """Return the id in the memory of a preference of the draft."""
+        found = self.ids.get((category, key), key)
+        if found is None:
+            raise unknown_preference(category, key)
+        return found
+
+    def _forget(self, operation: ForgetPreference) -> None:
+        preferences, category = self._preferences, operation.category
+        key = self._id_of(category, preferences.named(category, operation.id))
+        found = preferences.find(category, key)
+        if found is not None and _says_other(found[1], operation.removes):
+            raise InvalidValue(
+                "the entry was changed before it was removed.", where=f"{category}/{key}"
+            )
+        preferences.forget(category, key)
+
+    def _put(self, operation: UpsertPreference, key: str | None, text: str | None) -> Outcome:
+        by, fields = self.by, dict(operation.fields)
+        if by.source and str(fields.get("_source", by.source)).startswith(f"{by.session}#"):
+            # Further turns may have been counted since the draft was made.
+            fields["_source"] = by.source
+        return self._preferences.upsert(
+            operation.category, key, text, operation.contexts, now=by.now, session=by.session,
+            count_up=operation.count_up, fields=fields, source=by.source,
+        )  # fmt: skip
+
+    def _set(self, operation: SetFields) -> None:
+        path, by = operation.path, self.by
+        said = dict(operation.values)
+        if operation.kind == "preferences":
+            preferences, (category, key) = self._preferences, path[-2:]
+            preferences.check_category(category)
+            key = self._id_of(category, key)
+            found = preferences.find(
+                category, key
+            )  # it may stand at another place, in a short form
+            path = found[0] if found is not None else (*path[:-1], key)
+            if by.source and "text" in said:
+                said.setdefault("_source", by.source)
+            if by.session and any(not name.startswith("_") for name in said):
+                said.setdefault("_updated_by", by.session)
+            if found is not None and not operation.delete:
+                preferences.check_fit(category, key, {**found[1], **said})
+        edit, kind = self.transaction.entries(operation.kind), KINDS[operation.kind]
+        is_new = not (operation.delete or operation.existing)
+        # As the file has them: tuples are lists, and only fields that an entry needs may not be None.
+        stored = dict.fromkeys(each for each in kind.needed if is_new or each in said)
+        stored |= encode_nulls(said)
+        for problem in wrong_fields(
+            ".".join(path), stored, kind.texts, (kind.labels,), kind.numbers, kind.flags
+        ):
+            raise InvalidValue(f"{problem.message}.", where=problem.where)
+        set_fields(edit, replace(operation, path=path, values=tuple(said.items())))
+
+
+def _says_other(entry: Mapping[str, Any], text: str | None) -> bool:
+    """Return whether an entry has another text than the given one; None is any text."""
+    return text is not None and not same_text(entry_text(entry), text)
 
 
 def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenance) -> str:
@@ -361,119 +460,6 @@ def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenan
     start = in_utc(operation.valid_from, "valid_from") if operation.valid_from else None
     by = by._replace(confidence=operation.confidence, start=start)
     return f"{schema.name}/{book.commit(schema, data, by)}"
-
-
-def _upsert(
-    preferences: Preferences,
-    operation: UpsertPreference,
-    ids: _Ids,
-    by: Provenance,
-    over: Container[tuple[str, ...]],
-) -> None:
-    key = preferences.wanted(operation.category, operation.id)
-    text, created_as = operation.text, operation.created_as
-    if created_as is None and key is not None:
-        named, key = key, _id_of(operation.category, key, ids)
-        found = preferences.find(operation.category, key)
-        if found is None and (operation.category, key) in over:
-            # It expired while the extractor worked, so what was said in the turn becomes a new entry.
-            text, created_as, key = text or operation.confirms, named, None
-        elif found is None:
-            raise unknown_preference(operation.category, key)
-        elif operation.confirms is not None:
-            if not _says_other(found[1], operation.confirms):
-                _put(preferences, operation, key, None, by)
-            elif operation.text is not None:  # another text does not count for the entry
-                _put(preferences, operation, None, operation.text, by)
-            else:
-                raise InvalidValue(
-                    "the entry was changed while it was confirmed.",
-                    where=f"{operation.category}/{key}",
-                )
-            return
-        elif _says_other(found[1], operation.replaces):
-            created_as, key = named, None
-    elif key is not None:
-        found = preferences.find(operation.category, key)
-        if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
-            key = None  # another writer used this id meanwhile
-    outcome = _put(preferences, operation, key, text, by)
-    if created_as is not None:
-        ids[operation.category, created_as] = outcome.id
-
-
-def _id_of(category: str, key: str, ids: _Ids) -> str:
-    """Return the id in the memory of a preference of the draft."""
-    found = ids.get((category, key), key)
-    if found is None:
-        raise unknown_preference(category, key)
-    return found
-
-
-def _says_other(entry: Mapping[str, Any], text: str | None) -> bool:
-    """Return whether an entry has another text than the one that the extractor saw."""
-    return text is not None and not same_text(entry_text(entry), text)
-
-
-def _forget(preferences: Preferences, operation: ForgetPreference, ids: _Ids) -> None:
-    key = preferences.named(operation.category, operation.id)
-    key = _id_of(operation.category, key, ids)
-    found = preferences.find(operation.category, key)
-    if found is not None and _says_other(found[1], operation.removes):
-        raise InvalidValue(
-            "the entry was changed before it was removed.", where=f"{operation.category}/{key}"
-        )
-    preferences.forget(operation.category, key)
-
-
-def _put(
-    preferences: Preferences,
-    operation: UpsertPreference,
-    key: str | None,
-    text: str | None,
-    by: Provenance,
-) -> Outcome:
-    fields = dict(operation.fields)
-    if by.source and str(fields.get("_source", by.source)).startswith(f"{by.session}#"):
-        # Further turns may have been counted since the draft was made.
-        fields["_source"] = by.source
-    return preferences.upsert(
-        operation.category, key, text, operation.contexts, now=by.now, session=by.session,
-        count_up=operation.count_up, fields=fields, source=by.source,
-    )  # fmt: skip
-
-
-def _set(
-    transaction: Transaction,
-    preferences: Preferences,
-    operation: SetFields,
-    ids: _Ids,
-    by: Provenance,
-) -> None:
-    path = operation.path
-    said = dict(operation.values)
-    if operation.kind == "preferences":
-        category, key = path[-2:]
-        preferences.check_category(category)
-        key = _id_of(category, key, ids)
-        found = preferences.find(category, key)  # it may stand at another place, in a short form
-        path = found[0] if found is not None else (*path[:-1], key)
-        if by.source and "text" in said:
-            said.setdefault("_source", by.source)
-        if by.session and any(not name.startswith("_") for name in said):
-            said.setdefault("_updated_by", by.session)
-        if found is not None and not operation.delete:
-            preferences.check_fit(category, key, {**found[1], **said})
-    edit, kind = transaction.entries(operation.kind), KINDS[operation.kind]
-    is_new = not (operation.delete or operation.existing)
-    # As the file has them: tuples are lists, and only fields that an entry needs may not be None.
-    stored = dict.fromkeys(each for each in kind.needed if is_new or each in said)
-    stored |= encode_nulls(said)
-    for problem in wrong_fields(
-        ".".join(path), stored, kind.texts, (kind.labels,), kind.numbers, kind.flags
-    ):
-        raise InvalidValue(f"{problem.message}.", where=problem.where)
-    set_fields(edit, replace(operation, path=path, values=tuple(said.items())))
 
 
 def turn_source(conversations: Conversations, session_id: str) -> str:
