@@ -36,10 +36,7 @@ Store = dict[str, Any]
 _FEWEST_DELETED = 10  # the number of blocks that every compaction may delete
 _SIMILAR = Similarity()
 _MOST_COMPARED = 20
-_DETAILS = frozenset({"different number", "different comparison", "different unit"}) | {
-    "different currency",
-    "different sign",
-}
+_DETAILS = {f"different {each}" for each in ("number", "comparison", "unit", "currency", "sign")}
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.errors import MissingExtra, SchemaError
@@ -58,11 +59,6 @@ class ExtractorStats(Protocol):
         ...
 
 
-class _FunctionExtractor:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.run = function
-
-
 def as_extractor(candidate: object) -> Extractor:
     """Return `candidate` as an extractor.
 
@@ -79,7 +75,7 @@ def as_extractor(candidate: object) -> Extractor:
         return candidate  # pyright: ignore[reportReturnType] - duck-typed on purpose
     if callable(candidate):
         _check_arguments(candidate, getattr(candidate, "__name__", type(candidate).__name__))
-        return _FunctionExtractor(candidate)
+        return SimpleNamespace(run=candidate)  # pyright: ignore[reportReturnType] - as above
     raise SchemaError(
         f"{type(candidate).__name__} cannot extract: give an object with run(message, deps=…), a"
         ' function, a model name, or "rules".'

@@ -101,11 +101,7 @@ class _Line:
     searched_text: str
     searched_names: str
     turn: None = None
-
-    @property
-    def order(self) -> tuple[str]:
-        """The order of entries with equal score, which is not used here."""
-        return (self.key,)
+    order: tuple[str, ...] = ()
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:

@@ -123,10 +123,7 @@ class Turns:
 
     async def current_epoch(self, user_id: str) -> int:
         """Return the fencing token of a user, without blocking the event loop."""
-        backend = self._diary.engine.backend
-        if backend.is_quick:
-            return backend.epoch(user_id)
-        return await in_thread(backend.epoch, user_id)
+        return await in_thread(self._diary.engine.backend.epoch, user_id)
 
     # Turns
 
