@@ -22,7 +22,7 @@ from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.values import moment, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
@@ -45,11 +45,11 @@ class CompactionRunner:
 
     async def run_if_due(self, user_id: str, session_id: str, now: datetime | None) -> None:
         """Compact the due documents after a turn. A failure is only logged, because the turn is stored."""
-        moment = now or datetime.now(UTC)
+        now = now or datetime.now(UTC)
         try:
-            due = await self.due(user_id, moment)
+            due = await self.due(user_id, now)
             if due:
-                await self._compact(user_id, session_id, due, moment)
+                await self._compact(user_id, session_id, due, now)
         except Exception as error:  # the turn is already committed, and a later turn retries
             # The traceback may quote stored text, so it is logged at debug level only.
             _logger.error(  # noqa: TRY400 - see above
@@ -67,17 +67,12 @@ class CompactionRunner:
 
     async def parts(self, user_id: str, due: Sequence[str]) -> list[tuple[str, str]]:
         """Return the parts of a compaction as `(kind, category)`; conversations have the category ""."""
-        parts: list[tuple[str, str]] = []
-        for kind in due:
-            if kind == "preferences":
-                document = await in_thread(self._diary.engine.entries, user_id, kind)
-                listed = PREFERENCES.entries(document, self._diary)
-                parts += [
-                    (kind, name)
-                    for name in dict.fromkeys(key.partition("/")[0] for key, _ in listed)
-                ]
-            else:
-                parts.append((kind, ""))
+        parts = [(kind, "") for kind in due if kind != "preferences"]
+        if "preferences" in due:
+            document = await in_thread(self._diary.engine.entries, user_id, "preferences")
+            keys = [key for key, _ in PREFERENCES.entries(document, self._diary)]
+            names = dict.fromkeys(key.partition("/")[0] for key in keys)
+            parts = [*(("preferences", name) for name in names), *parts]
         return parts
 
     async def run_part(
@@ -91,10 +86,7 @@ class CompactionRunner:
         self, user_id: str, session_id: str, due: Sequence[str], now: datetime
     ) -> None:
         """Store the time of a compaction, so that the documents are not immediately due again."""
-        deps = CompactionDeps(
-            {}, {}, include_preferences=False, include_conversations=False, live_session=session_id
-        )
-        await in_thread(self._commit_compaction, user_id, deps, [], due, now)
+        await in_thread(self._write, user_id, session_id, lambda tx: _note_run(tx, due, now))
 
     def _due(self, config: CompactionConfig, user_id: str, now: datetime) -> list[str]:
         due: list[str] = []
@@ -153,48 +145,53 @@ class CompactionRunner:
         deps = await in_thread(copied)
         await run_extractor(as_extractor(self._diary.compactor), _TASK, deps)
         operations = await in_thread(lambda: draft.operations)
-        # A part does not store the time of the compaction; the caller of all parts does.
-        noted: Sequence[str] = due if category is None else ()
-        await in_thread(self._commit_compaction, user_id, deps, operations, noted, now, epoch=epoch)
 
-    def _commit_compaction(
-        self,
-        user_id: str,
-        deps: CompactionDeps,
-        operations: Sequence[Operation],
-        due: Sequence[str],
-        now: datetime,
-        *,
-        epoch: int | None = None,
+        def change(tx: Transaction) -> None:
+            self._apply(tx, deps, operations)
+            if category is None:  # else the caller of all parts does
+                _note_run(tx, due, now)
+
+        await in_thread(self._write, user_id, session_id, change, epoch)
+
+    def _apply(
+        self, tx: Transaction, deps: CompactionDeps, operations: Sequence[Operation]
     ) -> None:
-        moment, session_id = timestamp(now), deps.live_session
-
-        def stored(tx: Transaction, operation: Operation) -> Mapping[str, Any] | None:
+        def stored(operation: Operation) -> Mapping[str, Any] | None:
             *collection, key = operation_path(operation)
             kind = KINDS[collection[0]]
             tables = tx.entries(kind.name) if kind.is_split else tx.edit(kind.name)
             return kind.get(tables, self._diary, tuple(collection), key)
 
-        def change(tx: Transaction) -> None:
-            # All operations are checked before the first is applied, because several may change one entry.
-            fitting = [each for each in operations if deps.fits(each, stored(tx, each))]
-            tx.stamped(
-                lambda tx: apply_turn(
-                    tx, fitting, self._diary.turn_rules, session_id=session_id, now=moment, turns=0
-                ),
-                "compactor",
-            )
-            path = ("_meta", "compaction")
-            turns = _meta_number(tx.edit("conversations").table(path), "total_turns")
-            for kind in due:
-                edit = tx.edit(kind)
-                progress = {"last_run": moment, "turns_at_last_run": turns}
-                if kind == "conversations":
-                    progress["turns_since_compaction"] = 0
-                edit.put(path, {**(edit.table(path) or {}), **progress})
+        # All operations are checked before the first is applied, because several may change one entry.
+        fitting = [each for each in operations if deps.fits(each, stored(each))]
+        tx.stamped(
+            lambda tx: apply_turn(
+                tx, fitting, self._diary.turn_rules,
+                session_id=deps.live_session, now=deps.now, turns=0,
+            ),
+            "compactor",
+        )  # fmt: skip
 
+    def _write(
+        self,
+        user_id: str,
+        session_id: str,
+        change: Callable[[Transaction], None],
+        epoch: int | None = None,
+    ) -> None:
         source = Source("compaction", session_id, actor="compactor")
         self._diary.engine.write(user_id, change, source, epoch=epoch)
+
+
+def _note_run(tx: Transaction, due: Sequence[str], now: datetime) -> None:
+    """Store the time and the number of turns of a compaction in the documents."""
+    path = ("_meta", "compaction")
+    turns = _meta_number(tx.edit("conversations").table(path), "total_turns")
+    progress = {"last_run": timestamp(now), "turns_at_last_run": turns}
+    for kind in due:
+        edit = tx.edit(kind)
+        counted = {"turns_since_compaction": 0} if kind == "conversations" else {}
+        edit.put(path, {**(edit.table(path) or {}), **progress, **counted})
 
 
 def _meta_number(table: Any, key: str) -> int:
