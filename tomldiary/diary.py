@@ -22,7 +22,6 @@ from tomldiary.entries.schema import categories, item_types, weights
 from tomldiary.errors import SchemaError, wrong_type, wrong_value
 from tomldiary.extraction.context import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.extractor import check_extractor
-from tomldiary.extraction.operations import TurnRules
 from tomldiary.extraction.turns import Turns, untrusted
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
@@ -83,7 +82,6 @@ _FOR_PROGRAMS = {
     "redacted_entry",
     "redactor",
     "sessions",
-    "turn_rules",
     "turns",
     "with_agent",
 }
@@ -200,10 +198,9 @@ class Diary(Viewed, AncestorCoroutines):
             self.similarity.second = _local_vectors
         self._has_opened = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if self._has_opened else backend
-        self.preference_rules = rules = PreferenceRules(
+        self.preference_rules = PreferenceRules(
             tuple(self.allowed), max_prefs_per_category, item_types(pref_table_cls)
         )
-        self.turn_rules = TurnRules(rules, max_conversations)
         self.fact_schemas: dict[str, FactSchema] = {}
         self._twins: WeakSet[Diary] = WeakSet([self])
         """This diary and those that `with_agent` made, which share all types of facts."""

@@ -166,11 +166,10 @@ class CompactionRunner:
         fitting = [each for each in operations if deps.fits(each, stored(each))]
         tx.stamped(
             lambda tx: apply_turn(
-                tx, fitting, self._diary.turn_rules,
-                session_id=deps.live_session, now=deps.now, turns=0,
+                tx, fitting, self._diary, session_id=deps.live_session, now=deps.now, turns=0
             ),
             "compactor",
-        )  # fmt: skip
+        )
 
     def _write(
         self,

@@ -29,7 +29,6 @@ from tomldiary.errors import (
     HookError,
     MissingExtra,
 )
-from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread, is_stopped
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.episodes import Episode
-    from tomldiary.extraction.operations import Operation
+    from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.toml.document import Document
 
 _ATTEMPTS = 3  # after something else of the user was forgotten meanwhile
@@ -218,17 +217,13 @@ def _commit(
 ) -> Applied | None:
     episode, why = each.episode, _why(each)
 
-    def extracted(tx: Transaction) -> Applied:
-        return apply_turn(
-            tx, operations, diary.turn_rules, session_id=episode.session_id,
-            now=timestamp(each.when), turns=0, schemas=diary.fact_schemas,
-            origin=f"episodes/{episode.id}",
-        )  # fmt: skip
-
     def change(tx: Transaction) -> Applied | None:
         if _is_done(diary, user_id, each):
             return None
-        applied = diary.turns.keep_extracted(tx, extracted, episode.session_id, why.reason)
+        applied = diary.turns.apply(
+            tx, operations, session_id=episode.session_id,
+            now=timestamp(each.when), episode=why.reason,
+        )  # fmt: skip
         _put_mark(tx, each, {"done": True})
         return applied
 

@@ -17,7 +17,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text, wrong_fields
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
-from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, unknown_preference
+from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
 from tomldiary.errors import (
     DiaryError,
     ImmutableEntry,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.entries.kind import EditedTables
+    from tomldiary.entries.kind import EditedTables, Rules
 
 _RULES = (
     LimitReached, UnknownEntry, UnknownCategory, InvalidValue, ImmutableEntry, WeakClaim, SchemaError,
@@ -164,14 +164,6 @@ def _tuples(value: Any, levels: int = 2) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnRules:
-    """The limits for applying a turn."""
-
-    preferences: PreferenceRules
-    max_conversations: int = 100
-
-
-@dataclass(frozen=True, slots=True)
 class TurnOperation:
     """The data of a turn besides its two messages.
 
@@ -225,12 +217,11 @@ class Applied(Viewed):
 def apply_turn(
     transaction: Transaction,
     operations: Sequence[Operation],
-    rules: TurnRules,
+    rules: Rules,
     *,
     session_id: str,
     now: str,
     turns: int = 1,
-    schemas: Mapping[str, FactSchema] | None = None,
     origin: str = "",
 ) -> Applied:
     """Apply operations to the current state, and count their turns.
@@ -241,11 +232,10 @@ def apply_turn(
     Args:
         transaction: The current state.
         operations: The operations of the extractor.
-        rules: The limits.
+        rules: The options of the diary.
         session_id: The conversation.
         now: The time of the turn.
         turns: The number of turns that were read together.
-        schemas: The registered types of facts.
         origin: The source of the content if it is no turn, such as `episodes/id`.
     """
     # Begun first, so that history lists its changes first.
@@ -254,7 +244,7 @@ def apply_turn(
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
     by = Provenance(now, session_id, turn_source(conversations, session_id) if turns else origin)
-    changes = partial(_Changes, transaction, rules, schemas or {}, by)
+    changes = partial(_Changes, transaction, rules, by)
     check = transaction.engine.check
     if check is None:
         return changes().apply(operations)
@@ -273,8 +263,7 @@ class _Changes:
     """The changes of one turn to a transaction."""
 
     transaction: Transaction
-    rules: TurnRules
-    schemas: Mapping[str, FactSchema]
+    rules: Rules
     by: Provenance
     ids: dict[tuple[str, str], str | None] = field(
         default_factory=dict[tuple[str, str], "str | None"]
@@ -321,7 +310,7 @@ class _Changes:
     @property
     def _preferences(self) -> Preferences:
         # Not kept, because an undone block ends the edits that began in it.
-        return Preferences(self.transaction.entries("preferences"), self.rules.preferences)
+        return Preferences(self.transaction.entries("preferences"), self.rules.preference_rules)
 
     def _apply(self, operation: Operation) -> None:
         if isinstance(operation, UpsertPreference):
@@ -335,7 +324,7 @@ class _Changes:
         elif isinstance(operation, SetFields):
             self._set(operation)
         else:
-            book = FactRules(self.transaction.entries("facts"), self.schemas)
+            book = FactRules(self.transaction.entries("facts"), self.rules.fact_schemas)
             if isinstance(operation, CommitFact):
                 self.facts[operation.created_as] = apply_fact(book, operation, self.by)
             else:

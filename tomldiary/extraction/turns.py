@@ -108,17 +108,36 @@ class Turns:
             return "model"
         return "rule" if agent == "rules" else f"model:{agent}"
 
-    def keep_extracted(
+    def apply(
         self,
         tx: Transaction,
-        change: Callable[[Transaction], Applied],
+        operations: Sequence[Operation],
+        *,
         session_id: str,
-        reason: str = "",
+        now: str,
+        turns: int = 0,
+        episode: str = "",
     ) -> Applied:
-        """Apply the changes of an extractor, or quarantine them if extractors are not trusted."""
-        origin = self.origin
-        if self._diary.is_untrusted(origin):
-            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason, is_turn=True))
+        """Apply the operations of an extractor, or quarantine them if extractors are not trusted.
+
+        Args:
+            tx: The current state.
+            operations: The operations.
+            session_id: The conversation.
+            now: The time of what was read.
+            turns: The number of turns that were read, which are counted.
+            episode: The key of the episode that was read, if it was no turn.
+        """
+
+        def change(tx: Transaction) -> Applied:
+            return apply_turn(
+                tx, operations, self._diary,
+                session_id=session_id, now=now, turns=turns, origin=episode,
+            )  # fmt: skip
+
+        if self._diary.is_untrusted(self.origin):
+            why = Why(QUARANTINE, session_id, self.origin, episode, is_turn=True)
+            return hold(tx, change, why)
         return tx.stamped(change, "extractor")
 
     async def current_epoch(self, user_id: str) -> int:
@@ -233,7 +252,7 @@ class Turns:
 
     def _draft(self, user_id: str, session_id: str, context_now: datetime | None) -> MemoryDeps:
         diary, engine = self._diary, self._diary.engine
-        rules = diary.turn_rules.preferences
+        rules = diary.preference_rules
         deps = MemoryDeps(
             engine.draft(user_id, "preferences"),
             ValueEdit(engine.kept("conversations", engine.document(user_id, "conversations"))),
@@ -357,17 +376,14 @@ class Turns:
 
     def fits(self, operations: Sequence[Operation]) -> bool:
         """Return whether recorded operations fit the schema, which may have changed since."""
-        categories, schemas = (
-            self._diary.turn_rules.preferences.categories,
-            self._diary.fact_schemas,
-        )
         for each in operations:
             if isinstance(each, UpsertPreference | ForgetPreference):
-                if each.category not in categories:
+                if each.category not in self._diary.preference_rules.categories:
                     return False
             elif isinstance(each, CommitFact):
                 try:
-                    schema_named(schemas, each.type).checked_fields(dict(each.fields))
+                    schema = schema_named(self._diary.fact_schemas, each.type)
+                    schema.checked_fields(dict(each.fields))
                 except (SchemaError, InvalidValue):
                     return False
         return True
@@ -399,17 +415,11 @@ class Turns:
         moment = timestamp(now or operation.said_at)
         last: list[Transaction] = []
 
-        origin = self.origin
-
-        def extracted(tx: Transaction) -> Applied:
-            return apply_turn(
-                tx, operations, self._diary.turn_rules, session_id=session_id, now=moment,
-                turns=operation.turns, schemas=self._diary.fact_schemas,
-            )  # fmt: skip
-
         def change(tx: Transaction) -> Applied:
             last[:] = [tx]
-            applied = self.keep_extracted(tx, extracted, session_id)
+            applied = self.apply(
+                tx, operations, session_id=session_id, now=moment, turns=operation.turns
+            )
             for turn in said:
                 if not turn.is_empty:
                     writing = tx.writing(self._diary, moment, session_id)
@@ -422,7 +432,8 @@ class Turns:
             return Applied(transaction=seq, is_repeated=True)
 
         source = Source(
-            "turn", session_id, actor="extractor", reason="" if origin == "rule" else origin,
+            "turn", session_id, actor="extractor",
+            reason="" if self.origin == "rule" else self.origin,
             operation=operation.id, content=operation.content, is_new=operation.is_new,
         )  # fmt: skip
         done = self._diary.engine.write(
