@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any, cast
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -44,7 +43,7 @@ def texts_at(value: Any, path: str) -> list[str]:
     """Return the texts of a value at a path, in the order of the value."""
     if path in {"", "$"}:
         return [_as_json(value)]
-    return list(_walk(value, _tokens(path)))
+    return list(_walk(value, _TOKEN.findall(path)))
 
 
 def texts_in(value: Any, *, texts: bool = True, names: bool = True) -> Iterator[str]:
@@ -62,12 +61,7 @@ def texts_in(value: Any, *, texts: bool = True, names: bool = True) -> Iterator[
             yield from texts_in(item, texts=texts, names=names)
 
 
-@lru_cache(maxsize=512)
-def _tokens(path: str) -> tuple[str, ...]:
-    return tuple(_TOKEN.findall(path))
-
-
-def _walk(value: Any, tokens: tuple[str, ...]) -> Iterator[str]:
+def _walk(value: Any, tokens: list[str]) -> Iterator[str]:
     if not tokens:
         yield from _leaf(value)
         return
