@@ -108,6 +108,28 @@ def test_requests_and_their_background_are_not_extracted(request_):
     assert texts(request_) == []
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "But let's say I'm vegetarian.",
+        "Aber schreibe einen Brief an meinen Chef, dass ich krank bin.",
+    ],
+)
+def test_a_request_may_begin_with_a_conjunction(request_):
+    assert texts(request_) == []
+
+
+def test_a_long_message_about_a_task_keeps_lasting_statements_only():
+    lasting = (
+        "I have a sister called Ann who lives in Rome and she works there as a nurse in the big"
+        " hospital near the river and we talk each week about many things."
+    )
+    plan = "I am moving to Berlin next month."
+    task = "I am writing an essay about Rome. Can you help me with it?"
+    assert texts(f"{task} {plan} {lasting}") == [lasting]
+    assert texts(f"Can you help me with it? {plan} {lasting}") == [plan, lasting]
+
+
 def test_a_lasting_statement_beside_a_request_survives():
     assert texts("I'm vegan. Can you suggest a dinner?") == ["I'm vegan."]
     for mark in ", ", "; ", " - ", " \u2013 ":
@@ -131,6 +153,14 @@ def test_a_question_about_the_assistant_and_thanks_are_no_answer(question, answe
     assert find_statements(answer, TASTES, question) == []
     asked = "May I ask whether you have allergies?"
     assert find_statements("Thanks, yes.", TASTES, asked) != []
+
+
+@pytest.mark.parametrize(
+    "question", ["Are you allergic to anything?", "Have you any allergies?", "Were you born here?"]
+)
+def test_an_answer_is_kept_with_a_question_in_any_of_its_forms(question):
+    (found,) = find_statements("Yes, peanuts.", TASTES, question)
+    assert found.text == f"{question} Yes, peanuts."
 
 
 def test_a_statement_after_a_question_is_no_answer_to_it():
@@ -382,3 +412,21 @@ def test_of_a_pasted_conversation_only_the_lines_of_the_user_are_kept():
 
 def test_a_list_of_facts_with_headings_is_no_conversation():
     assert texts("Job: I am a nurse\nDiet: I am vegan") == ["Job: I am a nurse", "Diet: I am vegan"]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "category"),
+    [
+        ("I love pizza.", "y"),
+        ("I am allergic to nuts.", "z"),
+        ("I love hiking in the mountains.", "x"),
+    ],
+)
+def test_the_description_of_a_category_decides_if_its_name_says_nothing(sentence, category):
+    described = {
+        "x": "outdoor sports such as hiking",
+        "y": "food and drinks",
+        "z": "health and allergies",
+    }
+    (found,) = find_statements(sentence, described)
+    assert found.category == category
