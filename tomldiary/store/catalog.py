@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import insort
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
@@ -19,10 +17,10 @@ from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.protocol import Listing, ListsFolders
 from tomldiary.store.operations import shortened
-from tomldiary.store.snapshot import Part, Snapshot
+from tomldiary.store.snapshot import Part, Snapshot, lasting_token
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Transaction
@@ -30,27 +28,18 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
 
 _TRUSTED = 0.02  # seconds; a listing may miss edits in place that are more recent
-_PAGES = 256  # the maximum number of cached prefixes, to limit memory
+_PREFIXES = 256  # the maximum number of cached prefixes, to limit memory
 _logger = get_logger(__name__)
 
 
-@dataclass(slots=True)
-class _Page:
-    """A cached listing: the sorted non-empty namespaces below a prefix, and the versions of the documents read.
+class _Names(NamedTuple):
+    """The sorted non-empty namespaces below a prefix, as they were read once."""
 
-    It has no reference to snapshots, so that an unused page keeps no old document in memory.
-    """
-
-    version: int
-    names: dict[int | None, list[Namespace]]
-    """The distinct first labels of the namespaces, by their number; all labels for None."""
-    bases: list[str]
-    tokens: dict[str, Any]
-    """The versions of the documents, by kind."""
     listing: Listing | None
-    """The listing when the documents were last checked."""
-    checked_at: float
-    """The time of this check, on the monotonic clock."""
+    read_at: float
+    """The time on the monotonic clock."""
+    by_depth: dict[int | None, list[Namespace]]
+    """The distinct first labels of the namespaces, by their number; all labels for None."""
 
 
 class Catalog:
@@ -63,8 +52,8 @@ class Catalog:
         self._parts: dict[str, Part] = {}
         """The documents as last read, by name."""
         # A namespace is identified by the name of its first document, the base.
-        self._numbers: dict[str, list[int]] = {}
-        """The numbers of the documents of each namespace, sorted."""
+        self._kinds: dict[str, list[str]] = {}
+        """The names of the documents of each namespace, in order."""
         self._namespaces: dict[str, Namespace] = {}
         """The labels of each namespace; () if they are unknown."""
         self._sorted: list[tuple[Namespace, str]] = []
@@ -74,9 +63,7 @@ class Catalog:
         """The documents and folders at the last listing; None before the first one."""
         self._has_changes = False
         """Whether documents were added or removed since."""
-        self._version = 0
-        """Increased when a namespace is added, changed or removed."""
-        self._pages: dict[Namespace, _Page] = {}
+        self._names: dict[Namespace, _Names] = {}
         """By prefix."""
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
         self._replaces = self._lists is not None and self._lists.replaces_files
@@ -95,8 +82,8 @@ class Catalog:
         """Return all non-empty namespaces that begin with a prefix, sorted."""
         self._open()
         with self._guard:
-            page = self._page(prefix)
-            return [self._snapshots[base] for base in page.bases]
+            self._list()
+            return [each for each in self._below(prefix) if not each.is_empty]
 
     def names(self, prefix: Namespace, depth: int | None = None) -> Sequence[Namespace]:
         """Return the first labels of the namespaces that `snapshots` returns, each once, sorted.
@@ -110,55 +97,41 @@ class Catalog:
         """
         self._open()
         with self._guard:
-            names = self._page(prefix, is_trusted=True).names
-            found = names.get(depth)
-            if found is None:
-                found = names[depth] = shortened(names[None], depth)
-            return found
+            self._list()
+            now, known = time.monotonic(), self._names.get(prefix)
+            if known is None or known.listing is not self._listed or now - known.read_at > _TRUSTED:
+                known = self._read_names(prefix, now)
+            names = known.by_depth
+            if depth not in names:
+                names[depth] = shortened(names[None], depth)
+            return names[depth]
 
-    def _page(self, prefix: Namespace, *, is_trusted: bool = False) -> _Page:
-        self._list()
-        page = self._pages.get(prefix)
-        started, listing = time.monotonic(), self._listed
-        if page is not None and page.version == self._version:
-            is_recent = is_trusted and started - page.checked_at < _TRUSTED
-            if is_recent and listing is page.listing and self._replaces:
-                return page
-            if (
-                self._engine.transaction_of(self.user) is None
-                and self._tokens(page.tokens) == page.tokens
-            ):
-                page.listing, page.checked_at = listing, started
-                return page
-        return self._made_page(prefix, started)
-
-    def _made_page(self, prefix: Namespace, started: float) -> _Page:
-        """Return a page of the current documents, reading only those that changed."""
-        size, joined, listing = len(prefix), self._engine.transaction_of(self.user), self._listed
-        below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
-        kinds = [part_name(base, each) for base, _ in below for each in self._numbers.get(base, ())]
-        tokens = self._tokens(kinds) if joined is None else {}
-        found = [self._snapshot(base, labels, tokens) for base, labels in below]
-        parts = [part for each in found for part in each.parts]
-        found = [each for each in found if not each.is_empty]
-        made = _Page(
-            self._version,
-            {None: [each.namespace for each in found]},
-            [each.base for each in found],
-            {part.kind: part.known.token for part in parts if part.known is not None},
-            listing,
-            started,
-        )
+    def _read_names(self, prefix: Namespace, now: float) -> _Names:
+        found = self._below(prefix)
+        names = [each.namespace for each in found if not each.is_empty]
+        made = _Names(self._listed, now, {None: names})
         # Do not cache very recent files, because another change may leave their version equal.
-        if joined is None and all(part.shows_changes for part in parts):
-            if len(self._pages) >= _PAGES:
-                self._pages.clear()
-            self._pages[prefix] = made
+        if self._replaces and all(part.token is not None for each in found for part in each.parts):
+            if len(self._names) >= _PREFIXES:
+                self._names.clear()
+            self._names[prefix] = made
         return made
 
-    def _tokens(self, kinds: Collection[str]) -> dict[str, Any]:
-        """Return the current versions of documents."""
-        return dict(zip(kinds, self._engine.tokens(self.user, kinds), strict=True))
+    def _below(self, prefix: Namespace) -> list[Snapshot]:
+        """Return the current namespaces of the last listing, reading only documents that changed."""
+        size, joined = len(prefix), self._engine.transaction_of(self.user)
+        below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
+        kinds = [kind for base, _ in below for kind in self._kinds.get(base, ())]
+        tokens = self._engine.tokens(self.user, kinds) if joined is None else [None] * len(kinds)
+        now = dict(zip(kinds, tokens, strict=True))
+        found: list[Snapshot] = []
+        for base, labels in below:
+            known = self._snapshots.get(base)
+            stored = [now.get(kind) for kind in self._kinds.get(base, ())]
+            if known is None or None in stored or stored != [part.token for part in known.parts]:
+                known = self._snapshot(base, labels, now)
+            found.append(known)
+        return found
 
     def _open(self) -> None:
         """Let the backend complete recovery after a crash, which takes the user's lock.
@@ -182,7 +155,9 @@ class Catalog:
                 if holding is not None:
                     return None  # a hand edit duplicated the key
                 holding = part
-        if holding is None or not holding.is_at(self._backend.token(self.user, holding.kind)):
+        if holding is None or holding.token is None:
+            return None
+        if holding.token != self._backend.token(self.user, holding.kind):
             return None
         entry = holding.entries.get(key)
         return None if entry is None else (before, entry)
@@ -194,43 +169,39 @@ class Catalog:
         with self._guard:
             if self._listed is None:
                 self._list()
-            numbers = list(self._numbers.get(base, ()))
+            known = list(self._kinds.get(base, ()))
         while True:
             # Another process may have added a document after the last known one.
-            number = numbers[-1] + 1 if numbers else 1
-            kinds = [part_name(base, each) for each in (*numbers, number)]
+            kinds = [*known, next_part(base, known)]
             found = tx.documents(kinds)
             if not found[-1].data:
                 return {kind: each for kind, each in zip(kinds, found, strict=True) if each.data}
             with self._guard:
-                self._add(base, number, namespace)
-            numbers.append(number)
+                self._add(base, kinds[-1], namespace)
+            known = kinds
 
     def _snapshot(
         self, base: str, namespace: Namespace, tokens: Mapping[str, Any] | None = None
     ) -> Snapshot:
         """Return the current snapshot of a namespace; without the `tokens` of a listing, look for an added document."""
-        numbers = self._numbers.get(base)
+        kinds = self._kinds.get(base, [])
         found: list[Part] = []
-        looked_for = () if tokens is not None else (numbers[-1] + 1,) if numbers else (1,)
-        for number in (*(numbers or ()), *looked_for):
-            kind = part_name(base, number)
-            part = self._part(kind, tokens.get(kind) if tokens else None)
+        for kind in kinds:
+            part = self._part(kind, None if tokens is None else tokens.get(kind))
             if part is None:
-                self._dropped(base, number)
-                continue
-            found.append(part)
-            if numbers is None or number > numbers[-1]:
-                self._add(base, number, namespace)
-                return self._snapshot(base, namespace)  # there may be further documents
+                self._has_changes = True
+            else:
+                found.append(part)
+        if tokens is None and self._part(added := next_part(base, kinds)) is not None:
+            self._add(base, added, namespace)
+            return self._snapshot(base, namespace)  # there may be further documents
         if not found:  # not cached, because any number of missing namespaces may be read
-            self._version += self._snapshots.pop(base, None) is not None
+            self._snapshots.pop(base, None)
             return Snapshot(self.user, namespace)
         before = self._snapshots.get(base)
         if before is not None and before.parts == tuple(found):
             return before
         made = self._snapshots[base] = Snapshot(self.user, namespace, tuple(found))
-        self._version += 1
         return made
 
     def _part(self, kind: str, token: Any = None) -> Part | None:
@@ -243,31 +214,24 @@ class Catalog:
                 return part
             return Part(kind, None, document, part) if document.text or document.data else None
         token = token or self._backend.token(self.user, kind)
-        if part is not None and part.is_at(token):
+        if part is not None and token is not None and part.token == token:
             return part
         known = self._engine.load(self.user, kind, token)
         if known is None:
             self._parts.pop(kind, None)
             return None
         if part is not None and part.document is known.document:
-            part.known = known
+            part.token = lasting_token(known)
             return part
         made = self._parts[kind] = Part(kind, known, known.document, part)
         return made
 
-    def _add(self, base: str, number: int, namespace: Namespace) -> None:
-        insort(self._numbers.setdefault(base, []), number)
+    def _add(self, base: str, kind: str, namespace: Namespace) -> None:
+        known = self._kinds.setdefault(base, [])
+        if kind not in known:  # another thread may have added it
+            known.append(kind)
         self._namespaces[base] = namespace
         self._has_changes = True
-        self._version += 1
-
-    def _dropped(self, base: str, number: int) -> None:
-        numbers = self._numbers.get(base, [])
-        if number in numbers:
-            self._has_changes = True
-            self._numbers[base] = [each for each in numbers if each != number]
-            if not self._numbers[base]:
-                del self._numbers[base], self._namespaces[base]
 
     # Which documents there are
 
@@ -277,20 +241,18 @@ class Catalog:
         if is_same and not self._has_changes:
             self._listed = found
             return
-        kinds = found.kinds
-        numbers: dict[str, list[int]] = {}
-        for base, number in map(part_of, kinds):
-            insort(numbers.setdefault(base, []), number)
+        kinds: dict[str, list[str]] = {}
+        for base, _, kind in sorted((*part_of(kind), kind) for kind in found.kinds):
+            kinds.setdefault(base, []).append(kind)
         namespaces = {
-            base: self._namespaces.get(base) or self._namespace(base, numbers[base][0])
-            for base in numbers
+            base: self._namespaces.get(base) or self._namespace(base, kinds[base][0])
+            for base in kinds
         }
-        self._version += numbers != self._numbers or namespaces != self._namespaces
-        self._numbers, self._namespaces = numbers, namespaces
-        self._sorted = sorted((labels, base) for base, labels in self._namespaces.items() if labels)
-        for kind in self._parts.keys() - kinds:
+        self._kinds, self._namespaces = kinds, namespaces
+        self._sorted = sorted((labels, base) for base, labels in namespaces.items() if labels)
+        for kind in self._parts.keys() - found.kinds:
             del self._parts[kind]
-        for base in self._snapshots.keys() - numbers.keys():
+        for base in self._snapshots.keys() - kinds.keys():
             del self._snapshots[base]
         # Last, because a document of an unknown namespace is read above, and that can fail.
         self._listed, self._has_changes = found, False
@@ -306,19 +268,19 @@ class Catalog:
             return found
         return found._replace(kinds=Listing.of({*found.kinds, *joined.kinds()}, ROOT).kinds)
 
-    def _namespace(self, base: str, number: int) -> Namespace:
+    def _namespace(self, base: str, kind: str) -> Namespace:
         found = namespace_of(self.user, base)
         if found is None and is_hashed(base):
-            found = self._stored_namespace(base, number)
+            found = self._stored_namespace(base, kind)
         if found is None:
             # A copied file under a name that is not a document's name.
             _logger.warning("%s is ignored, because its namespace is unknown", base)
         return found or ()
 
-    def _stored_namespace(self, base: str, number: int) -> Namespace | None:
+    def _stored_namespace(self, base: str, kind: str) -> Namespace | None:
         """Return the namespace that a document states, if it matches the document's name."""
         try:
-            part = self._part(part_name(base, number))
+            part = self._part(kind)
             labels = part.document.meta.get("namespace") if part is not None else None
             if not isinstance(labels, list):
                 return None
@@ -326,3 +288,8 @@ class Catalog:
             return found if document_of(self.user, found) == base else None
         except (IdentifierError, InvalidValue):  # a file or a label was named by hand
             return None
+
+
+def next_part(base: str, kinds: Sequence[str]) -> str:
+    """Return the name of a further document of a namespace that has some documents."""
+    return part_name(base, part_of(kinds[-1])[1] + 1) if kinds else base

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -12,22 +11,26 @@ from tomldiary.entries.kinds.parts import part_of
 from tomldiary.store.item import Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from tomldiary.engine.deadlines import Deadlines
     from tomldiary.hand_edits.detect import Known
     from tomldiary.identifiers.namespaces import Namespace
+    from tomldiary.storage.protocol import Token
     from tomldiary.toml.document import Document
 
 
 class Part:
     """One document of a namespace."""
 
-    __slots__ = ("document", "earlier", "kind", "known", "made", "tables")
+    __slots__ = ("document", "earlier", "kind", "made", "tables", "token")
 
     def __init__(
         self, kind: str, known: Known | None, document: Document, before: Part | None
     ) -> None:
         self.kind = kind
-        self.known = known
+        self.token = None if known is None else lasting_token(known)
+        """See `lasting_token`."""
         self.document = document
         self.tables: Mapping[str, Any] = document.table(("items",)) or {}
         """The values in the document by key, including invalid items."""
@@ -45,30 +48,21 @@ class Part:
                 known = old.get(key)
                 if known is not None and known.table is table:
                     found[key] = known
-                elif isinstance(table, Mapping):
-                    found[key] = Entry(key, cast("Mapping[str, Any]", table))
+                elif type(table) is dict:
+                    found[key] = Entry(key, cast("dict[str, Any]", table))
             self.made, self.earlier = found, {}
         return self.made
 
     @property
     def is_empty(self) -> bool:
         """Whether the document has no item."""
-        return not any(isinstance(table, Mapping) for table in self.tables.values())
+        return not any(type(table) is dict for table in self.tables.values())
 
-    @property
-    def shows_changes(self) -> bool:
-        """Whether every change of the content also changes the version of the file."""
-        return self.known is not None and self.is_at(self.known.token)
 
-    def is_at(self, token: object) -> bool:
-        """Return whether the document was read at this version of its file, which is unchanged since."""
-        known = self.known
-        return (
-            known is not None
-            and known.token == token
-            and not known.is_young
-            and known.problem is None  # writes to a broken document go only to history
-        )
+def lasting_token(known: Known) -> Token | None:
+    """Return the version of a document's file; None if the content may change while the version stays equal."""
+    # Writes to a broken document go only to history.
+    return None if known.is_young or known.problem is not None else known.token
 
 
 class Snapshot:

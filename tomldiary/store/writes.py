@@ -7,13 +7,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction, open_here
-from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.hand_edits.detect import Known
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import Namespace, document_of
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
-from tomldiary.store.catalog import Catalog
+from tomldiary.store.catalog import Catalog, next_part
 from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Owners, Put, is_typed
 from tomldiary.store.typed_entries import TypedEntries
@@ -226,8 +225,7 @@ class _Target:
             if self._sizes[kind] < (self._most if kind in self._edits else limit):
                 return kind
             limit = self._limit // 2
-        last = next(reversed(self._sizes), None)
-        kind = part_name(self._base, 1 if last is None else part_of(last)[1] + 1)
+        kind = next_part(self._base, list(self._sizes))
         self._sizes[kind] = 0
         return kind
 
