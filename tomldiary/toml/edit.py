@@ -243,13 +243,16 @@ class Edit(ValueEdit):
         behind: str = "",
     ) -> None:
         self._check_way(path)
-        holder = self._holder(path[:-1])
-        rest = path[len(holder.path) :]
-        inner = self._own_values(holder)
-        if rest[0] in inner and not self._has_siblings(path, rest, inner):
-            # The parent is written inline, so a header would define it twice.
-            self._rewrite(holder, inner, _with(inner, rest, dict(data)))
-            return
+        last = self._blocks[-1]
+        # After a sibling with a header, another header is always possible.
+        if len(path) == 1 or last.path[:-1] != path[:-1]:
+            holder = self._holder(path[:-1])
+            rest = path[len(holder.path) :]
+            inner = self._own_values(holder)
+            if rest[0] in inner and not self._has_siblings(path, rest, inner):
+                # The parent is written inline, so a header would define it twice.
+                self._rewrite(holder, inner, _with(inner, rest, dict(data)))
+                return
         if text is None:
             text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
