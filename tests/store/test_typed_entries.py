@@ -50,7 +50,7 @@ def diary():
 
 def apply(diary, *changes):
     def write(tx):
-        TypedEntries.within(diary, tx).apply(
+        TypedEntries(diary, tx.user, tx).apply(
             [
                 (place, key, value and checked_value(place, key, value))
                 for place, key, value in changes
@@ -62,7 +62,7 @@ def apply(diary, *changes):
 
 
 def values(diary, collection):
-    stored = TypedEntries.stored(diary, "alice")
+    stored = TypedEntries(diary, "alice")
     return {key: decode_nulls(entry_data(entry)) for key, entry in stored.entries(collection)}
 
 
@@ -92,11 +92,11 @@ def test_removals_apply_before_additions_in_any_order(diary):
 
 def test_a_reader_keeps_the_document_it_read_first(diary):
     apply(diary, (LIKES, "a", {"text": "tea"}))
-    reader = TypedEntries.stored(diary, "alice")
+    reader = TypedEntries(diary, "alice")
     assert reader.get(LIKES, "a") is not None
     apply(diary, (LIKES, "a", None))
     assert reader.get(LIKES, "a") is not None
-    assert TypedEntries.stored(diary, "alice").get(LIKES, "a") is None
+    assert TypedEntries(diary, "alice").get(LIKES, "a") is None
     assert reader.get(TALKS, "s1") is None
 
 
@@ -167,7 +167,7 @@ def test_stores_and_users_share_facts_blocks_and_episodes(
         "first": {"input": "hi", "output": "hello", "tools": ["clock"]},
         second: {"input": "and you?", "output": "fine"},
     }
-    stored = TypedEntries.stored(diary, "alice")
+    stored = TypedEntries(diary, "alice")
     assert stored.get(EPISODES, second)["output"] == "fine"
     assert [stored.get(place, "nope") for place in (DIET, BLOCKS, EPISODES)] == [None] * 3
     apply(diary, (DIET, "user", None), (BLOCKS, "persona", None), (EPISODES, second, None))
@@ -204,7 +204,7 @@ def test_a_temporal_fact_is_put_and_got_by_its_singleton_key(diary):
     apply(diary, (HOME, "user", {"who": "user", "city": "Paris"}))
     apply(diary, (HOME, "user", {"who": "user", "city": "Paris"}))
     diary.user("alice").commit(Home(who="user", city="Rome"))
-    stored = TypedEntries.stored(diary, "alice")
+    stored = TypedEntries(diary, "alice")
     assert stored.get(HOME, "user")["city"] == "Rome"
     assert [value["city"] for value in values(diary, HOME).values()] == ["Rome"]
     assert len(diary.user("alice").query("home", include_ended=True)) == 2
@@ -238,7 +238,7 @@ def test_an_episode_put_in_a_transaction_is_read_in_it(diary):
     apply(diary, (EPISODES, KEY, value))
 
     def write(tx):
-        entries = TypedEntries.within(diary, tx)
+        entries = TypedEntries(diary, tx.user, tx)
         assert entries.get(EPISODES, LATER) is None
         entries.put(EPISODES, LATER, value, NOW)
         return entries.get(EPISODES, LATER) is not None

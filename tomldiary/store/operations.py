@@ -282,16 +282,9 @@ class Owners:
         """Whether sorted namespaces are in the order of their owners, because each begins with its owner."""
         return self._label == 0
 
-    def is_open(self, prefix: Namespace) -> bool:
-        """Return whether namespaces that begin with a prefix may belong to any user."""
-        return self._label is not None and self._named(prefix) is None
-
-    def below(self, prefix: Namespace, everybody: list[str]) -> list[str]:
-        """Return the users who may own a namespace that begins with a prefix."""
-        if self._label is None:
-            return [SHARED]
-        found = self._named(prefix)
-        return everybody if found is None else [found]
+    def below(self, prefix: Namespace) -> str | None:
+        """Return the owner of all namespaces that begin with a prefix; None if any user may own some."""
+        return SHARED if self._label is None else self._named(prefix)
 
 
 def _foreign_namespace() -> IdentifierError:

@@ -406,7 +406,9 @@ class ItemStore(ItemPuts):
     def _entry_within(self, tx: Transaction, namespace: Namespace, key: str) -> Entry | None:
         """Return an entry with the changes of a transaction, or None."""
         if is_typed(namespace):
-            table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
+            table = TypedEntries(self.diary, tx.user, tx).get(
+                self._typed.collection(namespace), key
+            )
             return None if table is None else Entry(key, table)
         # Reads do not see writes to a document that a hand edit broke, because these are only in history.
         documents = self.catalog(tx.user).documents(tx, namespace).values()
@@ -470,10 +472,10 @@ class ItemStore(ItemPuts):
         """Return the users who may have items, and those who may have typed entries, below a prefix."""
         if is_typed(prefix):
             return {}, dict.fromkeys(prefix[:1])
-        known: list[str] = []
-        if not prefix or self._owners.is_open(prefix):
+        owner, known = self._owners.below(prefix), list[str]()
+        if not prefix or owner is None:
             known = self._all_owners() if signed_in is None else sorted({signed_in, SHARED})
-        owners = dict.fromkeys(self._owners.below(prefix, known))
+        owners = dict.fromkeys(known if owner is None else [owner])
         users = [
             user
             for user in prefix or known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kind import Collected, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS
@@ -19,46 +19,29 @@ Change = tuple[Collected, str, "dict[str, Any] | None"]
 
 
 class TypedEntries:
-    """The typed entries of one user, as stored or within a transaction.
+    """The typed entries of one user, as stored or within a transaction. Each document is read once.
 
     Args:
-        rules: The categories, limits and types of facts, usually a diary.
-        tables: Returns a document by name, or an edit of it; called once for each document.
-        documents: Returns the names of the user's documents.
+        diary: The diary, with its rules.
+        user: The user.
+        tx: The transaction for reading and writing; None reads the stored entries, without expired ones.
         session: The session that writes.
-        tx: The transaction for writing; None for reading only.
-        is_over: Returns whether an entry has expired by its key including the kind; None if entries do not expire.
     """
 
     def __init__(
-        self,
-        rules: Rules,
-        tables: Callable[[str], Tables],
-        documents: Callable[[], Iterable[str]],
-        session: str = "",
-        tx: Transaction | None = None,
-        is_over: Callable[[str, Mapping[str, Any]], bool] | None = None,
+        self, diary: Diary, user: str, tx: Transaction | None = None, session: str = ""
     ) -> None:
-        self._rules = rules
-        self._is_over = is_over
+        engine = diary.engine
+        self._rules: Rules = diary
         self._tx = tx
-        self._tables = cache(tables)
-        self._documents = documents
         self._session = session
-
-    @classmethod
-    def stored(cls, diary: Diary, user: str) -> Self:
-        """Return a user's entries for reading; each document is read once."""
-        engine, rules = diary.engine, diary.entry_rules
-        is_over = rules.ends(engine.now())
-        return cls(
-            diary, partial(engine.readable, user), partial(engine.kinds, user), is_over=is_over
+        # Keys begin with the kind.
+        self._is_over = None if tx is not None else diary.entry_rules.ends(engine.now())
+        tables: Callable[[str], Tables] = (
+            partial(engine.readable, user) if tx is None else tx.entries
         )
-
-    @classmethod
-    def within(cls, diary: Diary, tx: Transaction, session: str = "") -> Self:
-        """Return the entries of a transaction's user, for reading and writing."""
-        return cls(diary, tx.entries, tx.listed, session, tx)
+        self._tables = cache(tables)
+        self._documents = partial(engine.kinds, user) if tx is None else tx.listed
 
     def get(self, collection: Collected, key: str) -> Mapping[str, Any] | None:
         """Return an entry unchanged, or None; a temporal fact also by its singleton key."""
@@ -113,5 +96,5 @@ class TypedEntries:
         KINDS[collection[0]].put(self._writing(now), collection, key, value)
 
     def _writing(self, now: str = "") -> Writing:
-        assert self._tx is not None  # noqa: S101 - made by `within`
+        assert self._tx is not None  # noqa: S101 - a write without a transaction is a mistake of the caller
         return self._tx.writing(self._rules, now, self._session)

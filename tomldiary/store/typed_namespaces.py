@@ -91,7 +91,7 @@ class TypedNamespaces:
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry | None]:
         """Return the namespace and the current entry with a key, or None for the entry."""
         collection = self.collection(namespace)
-        table = TypedEntries.stored(self._diary, namespace[0]).get(collection, key)
+        table = TypedEntries(self._diary, namespace[0]).get(collection, key)
         entry = None if table is None else Entry(key, table)
         return Snapshot(namespace[0], namespace, entries={}), entry
 
@@ -102,7 +102,7 @@ class TypedNamespaces:
         if not self._has_documents(user):
             return []
         seen = self._seen.of(user, self._diary.engine.backend.epoch(user))
-        stored = TypedEntries.stored(self._diary, user)
+        stored = TypedEntries(self._diary, user)
         size = len(prefix)
         found = [
             _snapshot(seen, stored, (user, MARK, *each), each)

@@ -118,7 +118,9 @@ class ItemPuts:
         if typed:
             changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
             tx.stamped(
-                lambda tx: TypedEntries.within(self.diary, tx, session).apply(changes, timestamp()),
+                lambda tx: TypedEntries(self.diary, tx.user, tx, session).apply(
+                    changes, timestamp()
+                ),
                 "store",
             )
         if items:
