@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import open_here
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra, wrong_type
@@ -35,19 +35,6 @@ LOCAL_DIMS = 256
 _BATCH = 256  # the maximum number of texts in one call of the embedder
 _PLAIN = (str, bytes, int, float)
 _logger = get_logger(__name__)
-
-
-@runtime_checkable
-class _PydanticEmbedder(Protocol):
-    def embed_documents_sync(self, documents: Any) -> Any: ...
-    async def embed_documents(self, documents: Any) -> Any: ...
-    async def embed_query(self, query: Any) -> Any: ...
-
-
-@runtime_checkable
-class _Embeddings(Protocol):
-    def embed_documents(self, texts: list[str]) -> list[list[float]]: ...
-    def embed_query(self, text: str) -> list[float]: ...
 
 
 class Vectors:
@@ -151,9 +138,9 @@ class DiaryEmbedder:
 def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
     """Return a function that embeds a list of texts."""
     check_instance(given, "embedder")
-    if isinstance(given, _PydanticEmbedder):
+    if hasattr(given, "embed_documents_sync"):  # pydantic-ai's
         return lambda texts: run_coroutine(given.embed_documents(texts)).embeddings
-    if isinstance(given, _Embeddings):
+    if hasattr(given, "embed_documents"):  # LangChain's
         return given.embed_documents
     if not callable(given):
         raise wrong_type(given, '"local", a function, Embeddings or an Embedder', "embedder")

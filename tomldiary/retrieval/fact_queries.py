@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -63,10 +63,6 @@ def _equals(left: Any, right: Any) -> bool:
     return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
 
 
-def _sessions(entry: Mapping[str, Any]) -> Iterable[Any]:
-    return (entry.get("_created_by"), entry.get("_updated_by"))
-
-
 class FactFilter:
     """A predicate: whether an entry of a type meets the conditions of a query.
 
@@ -93,7 +89,8 @@ class FactFilter:
 
     def __call__(self, entry: Mapping[str, Any]) -> bool:
         """Return whether an entry meets the conditions."""
-        if self._session is not None and self._session not in _sessions(entry):
+        sessions = (entry.get("_created_by"), entry.get("_updated_by"))
+        if self._session is not None and self._session not in sessions:
             return False
         if self._is_compared:
             entry = self._schema.compared(entry)

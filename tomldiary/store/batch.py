@@ -7,7 +7,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout
@@ -42,10 +42,6 @@ Call = tuple[str, Callable[[], PreparedBatch]]
 """A session, and the function that prepares a batch."""
 
 
-class _Finish(Protocol):
-    def __call__(self, work: PreparedBatch, /, *, session: str) -> list[Result]: ...
-
-
 @dataclass(slots=True)
 class _Lane:
     """The waiting calls of one lane in one event loop."""
@@ -59,11 +55,11 @@ class _Lane:
 class Batches:
     """Runs batches in order in a worker thread, with at most one run at a time for a lane of an event loop.
 
-    Waiting ones of the same session run as one batch. If one of them cannot be applied, each runs separately, so that
+    `finish` gets a batch and its session, and returns the results. Waiting batches of the same session run as one batch. If one of them cannot be applied, each runs separately, so that
     only the invalid one fails.
     """
 
-    def __init__(self, finish: _Finish) -> None:
+    def __init__(self, finish: Callable[..., list[Result]]) -> None:
         self._finish = finish
         self.renew()
         renew_after_fork(self)
