@@ -155,7 +155,7 @@ class Embedder:
 
     def vectors(self, work: PreparedBatch) -> Vectors:
         """Return a vector for each text and each query of a batch."""
-        texts = [text for _, text in work.texts]
+        texts = work.all_texts
         made = self.embeddings.embed_documents(texts) if texts else []
         return made, [self.embeddings.embed_query(query) for query in work.queries]
 
@@ -167,7 +167,7 @@ class Embedder:
         """
         if is_private_loop() and not self._is_async_alone:
             return await in_daemon_thread(self.vectors, work)
-        texts = [text for _, text in work.texts]
+        texts = work.all_texts
         made = await self.embeddings.aembed_documents(texts) if texts else []
         return made, [await self.embeddings.aembed_query(query) for query in work.queries]
 

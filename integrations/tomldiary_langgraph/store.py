@@ -18,7 +18,7 @@ from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
 from tomldiary.store.store import ItemStore
-from tomldiary.store.ttl import Expiry
+from tomldiary.toml.values import checked_flag
 from tomldiary_langgraph.conversion import Embedder, check_written, item, operation, result
 from tomldiary_langgraph.identity import session_here, signed_in_here
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _TTL_KEYS = (
     "default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes", "sweep_limit",
 )  # fmt: skip
+_SWEEP_INTERVAL = 5.0  # minutes
 
 
 class DiaryStore(BaseStore):
@@ -83,7 +84,7 @@ class DiaryStore(BaseStore):
         self._items = ItemStore(
             self.diary,
             user_label=user_label,
-            expiry=_expiry(self.ttl_config),
+            omit_expired=(self.ttl_config or {}).get("omit_expired", False),
             embedding=None if embedder is None else embedder.embedding,
         )
 
@@ -261,9 +262,9 @@ class DiaryStore(BaseStore):
         May be awaited, which returns a future of the running event loop.
         """
         every = sweep_interval_minutes
-        return SweeperFuture(
-            self._items.sweeper.start(self._items.expiry.sweep_interval if every is None else every)
-        )
+        if every is None:
+            every = (self.ttl_config or {}).get("sweep_interval_minutes")
+        return SweeperFuture(self._items.sweeper.start(_SWEEP_INTERVAL if every is None else every))
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> Answer:
         """Stop removing expired items; return False if the thread still runs after `timeout` seconds.
@@ -301,22 +302,10 @@ def _checked_ttl(ttl: Any) -> TTLConfig | None:
     given = cast("Mapping[str, Any]", ttl)
     known_keys("ttl", given, _TTL_KEYS)
     for name in ("refresh_on_read", "omit_expired"):
-        if not isinstance(given.get(name, False), bool):
-            raise InvalidValue(
-                f"expected True or False, found {given[name]!r}.", where=f"ttl.{name}"
-            )
+        checked_flag(given.get(name, False), f"ttl.{name}")
     for name in ("default_ttl", "sweep_interval_minutes"):
         checked_minutes(given.get(name), f"ttl.{name}")
     return cast("TTLConfig", dict(given))
-
-
-def _expiry(ttl: TTLConfig | None) -> Expiry:
-    given: Mapping[str, Any] = ttl or {}
-    every = given.get("sweep_interval_minutes")
-    return Expiry(
-        omit_expired=given.get("omit_expired", False),
-        sweep_interval=5.0 if every is None else every,
-    )
 
 
 class Answer(int):

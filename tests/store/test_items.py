@@ -38,7 +38,7 @@ from tomldiary.history.verify import verify
 from tomldiary.identifiers.namespaces import SHARED, document_of, namespace_of
 from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
-from tomldiary.store.ttl import Expiry, Sweeper
+from tomldiary.store.ttl import Sweeper
 from tomldiary_langgraph import DiaryStore
 
 NS = ("alice", "memories")
@@ -845,7 +845,7 @@ def test_writes_inside_an_update_are_part_of_its_transaction(store, diary):
 
 
 def test_an_update_of_an_expired_item_begins_anew(diary):
-    store = ItemStore(diary, expiry=Expiry(omit_expired=True))
+    store = ItemStore(diary, omit_expired=True)
     put(store, NS, "k", {"n": 1}, ttl=0.00001)
     sleep(0.01)  # more than the time to live, of 0.6 ms
     assert store.update(NS, "k", lambda value: {"found": value}).value == {"found": None}
@@ -922,7 +922,7 @@ def test_a_torn_or_foreign_expiry_file_is_ignored(store, tmp_path):
 
 
 def test_a_sweep_keeps_items_put_or_read_during_it(diary):
-    store = ItemStore(diary, expiry=Expiry(omit_expired=True))
+    store = ItemStore(diary, omit_expired=True)
     put(store, NS, "old", {}, ttl=0.0001)
     while store.run([Get(NS, "old", refresh=False)])[0] is not None:
         pass

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -30,12 +30,17 @@ class PreparedBatch:
     """A validated batch, and the texts and queries to embed before it runs."""
 
     ops: list[Operation]
-    texts: list[tuple[str, str]] = field(default_factory=list["tuple[str, str]"])
-    """Pairs of a user and a text."""
+    texts: dict[str, list[str]] = field(default_factory=dict[str, "list[str]"])
+    """By user."""
     queries: list[str] = field(default_factory=list[str])
     epochs: dict[str, int] = field(default_factory=dict[str, int])
     signed_in: str | None = None
     """The user whose namespaces the batch may use in addition to the shared ones; None allows all."""
+
+    @property
+    def all_texts(self) -> list[str]:
+        """The texts of all users, in order."""
+        return list(chain.from_iterable(self.texts.values()))
 
 
 Call = tuple[str, Callable[[], PreparedBatch]]

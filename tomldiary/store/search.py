@@ -47,7 +47,7 @@ class Finder:
         self._diary = diary
         # Dropped after an erasure, so that erased text does not stay in memory.
         self._indexes = PerUser[Index](lambda _: UserIndex())
-        self.vectors = Vectors(diary.engine, embedding) if embedding is not None else None
+        self._vectors = Vectors(diary.engine, embedding) if embedding is not None else None
 
     def search(
         self,
@@ -97,9 +97,9 @@ class Finder:
     def _by_vectors(
         self, query: str, vector: Sequence[float], snapshots: Sequence[Snapshot]
     ) -> Iterable[Found]:
-        assert self.vectors is not None  # noqa: S101 - checked by the caller
+        assert self._vectors is not None  # noqa: S101 - checked by the caller
         several = [
-            self._index(user).fused(mine, query, QueryVector(vector, self.vectors.of(user)))
+            self._index(user).fused(mine, query, QueryVector(vector, self._vectors.of(user)))
             for user, mine in _by_user(snapshots).items()
         ]
         ranked = merge(*several, key=lambda each: -each.rank)
@@ -117,13 +117,20 @@ class Finder:
             texts: The texts of the items to put, by user.
             searched: The namespaces to search.
         """
-        assert self.vectors is not None  # noqa: S101 - checked by the caller
-        found = {user: self.vectors.of(user).missing(mine) for user, mine in texts.items()}
+        assert self._vectors is not None  # noqa: S101 - checked by the caller
+        found = {user: self._vectors.of(user).missing(mine) for user, mine in texts.items()}
         for user, mine in _by_user(searched).items():
             known = found.setdefault(user, [])
-            below = self.vectors.of(user).missing_below(mine)
+            below = self._vectors.of(user).missing_below(mine)
             known += [text for text in below if text not in known]
         return {user: mine for user, mine in found.items() if mine}
+
+    def add(
+        self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
+    ) -> None:
+        """Store vectors; see `Vectors.add`."""
+        assert self._vectors is not None  # noqa: S101 - the texts are a result of `missing`
+        self._vectors.add(user, texts, vectors, epoch)
 
     def _index(self, user: str) -> Index:
         return self._indexes.of(user, self._diary.engine.backend.epoch(user))

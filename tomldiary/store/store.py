@@ -8,7 +8,7 @@ fail separately. Safe for threads and for any number of processes.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import open_here
@@ -44,7 +44,7 @@ from tomldiary.store.operations import (
 )
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
-from tomldiary.store.ttl import Expiry, Sweeper, sweep
+from tomldiary.store.ttl import Sweeper, sweep
 from tomldiary.store.typed_entries import TypedEntries
 from tomldiary.store.writes import ItemPuts
 from tomldiary.toml.values import copied
@@ -68,7 +68,7 @@ class ItemStore(ItemPuts):
     Args:
         diary: The diary, with its storage and rules.
         user_label: The label that is the owner of a namespace; see `UserLabel`.
-        expiry: The handling of items with a time to live.
+        omit_expired: Whether reads omit expired items before they are removed.
         embedding: The embedding of texts; None searches by words.
 
     Raises:
@@ -81,11 +81,11 @@ class ItemStore(ItemPuts):
         diary: Diary,
         *,
         user_label: UserLabel = 0,
-        expiry: Expiry | None = None,
+        omit_expired: bool = False,
         embedding: Embedding | None = None,
     ) -> None:
         super().__init__(diary, Owners(user_label))
-        self.expiry = expiry or Expiry()
+        self._omit_expired = omit_expired
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
         self._batches = Batches(self.finish)
@@ -116,8 +116,9 @@ class ItemStore(ItemPuts):
         texts: Sequence[Sequence[float]] = ()
         queries: Sequence[Sequence[float]] = ()
         if embedding is not None and (work.texts or work.queries):
-            found = embedding.embed([*(text for _, text in work.texts), *work.queries])
-            texts, queries = found[: len(work.texts)], found[len(work.texts) :]
+            count = len(work.all_texts)
+            found = embedding.embed([*work.all_texts, *work.queries])
+            texts, queries = found[:count], found[count:]
         return self.finish(work, texts, queries, session=session)
 
     async def arun(
@@ -178,8 +179,7 @@ class ItemStore(ItemPuts):
         work.queries = list(dict.fromkeys(work.queries))
         users = {*put, *(each.user for each in searched)}
         work.epochs = {user: self.diary.engine.backend.epoch(user) for user in users}
-        missing = self._finder.missing(put, searched)
-        work.texts = [(user, text) for user, mine in missing.items() for text in mine]
+        work.texts = self._finder.missing(put, searched)
         return work
 
     def finish(
@@ -201,29 +201,27 @@ class ItemStore(ItemPuts):
         Raises:
             InvalidValue: The number of vectors differs from that of texts and queries.
         """
-        for made, asked in ((texts, work.texts), (queries, work.queries)):
-            if len(made) != len(asked):
+        text_count = sum(map(len, work.texts.values()))
+        for found, expected in ((len(texts), text_count), (len(queries), len(work.queries))):
+            if found != expected:
                 raise InvalidValue(
-                    f"expected {len(asked)} vectors, found {len(made)}. Check the embedder.",
+                    f"expected {expected} vectors, found {found}. Check the embedder.",
                     where="index",
                 )
-        known = self._finder.vectors
-        for user, epoch in work.epochs.items():
-            mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
-            if known is None or not mine:
-                continue
-            try:
-                known.add(user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch)
-            except Forgotten:
-                if any(isinstance(op, Put) for op in work.ops):
-                    raise
         puts = [op for op in work.ops if isinstance(op, Put)]
+        vectors = iter(texts)
+        for user, mine in work.texts.items():
+            try:
+                self._finder.add(user, mine, list(islice(vectors, len(mine))), work.epochs[user])
+            except Forgotten:
+                if puts:
+                    raise
         results: list[Result] = [None] * len(puts)
         if len(puts) < len(work.ops):
-            vectors = dict(zip(work.queries, queries, strict=True))
+            asked = dict(zip(work.queries, queries, strict=True))
             view = self._view(is_shared=len(work.ops) > 1, signed_in=work.signed_in)
             with self.diary.engine.reading():
-                results = [self._read(view, op, vectors) for op in work.ops]
+                results = [self._read(view, op, asked) for op in work.ops]
             view.refresh()
         if puts:
             self._write(puts, session)
@@ -233,7 +231,7 @@ class ItemStore(ItemPuts):
         return View(
             self.diary.engine.deadlines,
             self._clock.now,
-            omits_expired=self.expiry.omit_expired,
+            omits_expired=self._omit_expired,
             is_shared=is_shared,
             signed_in=signed_in,
             is_over=self.diary.entry_rules.ends(self.diary.engine.now()),
@@ -419,7 +417,7 @@ class ItemStore(ItemPuts):
         # The newest, because a hand edit may have duplicated the key.
         entry = max(entries, key=lambda each: each.updated)
         deadlines, base = self.diary.engine.deadlines(tx.user), document_of(tx.user, namespace)
-        if self.expiry.omit_expired and deadlines.is_over(base, entry, self._clock.now()):
+        if self._omit_expired and deadlines.is_over(base, entry, self._clock.now()):
             return None
         return entry
 

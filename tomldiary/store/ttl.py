@@ -1,9 +1,8 @@
-"""The handling of items that expire, and the sweeper that removes them; see `engine.deadlines`."""
+"""The removal of expired items, once or periodically; see `engine.deadlines`."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tomldiary.history.record import Source
@@ -22,19 +21,6 @@ if TYPE_CHECKING:
     from tomldiary.store.catalog import Catalog
 
 _logger = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Expiry:
-    """The handling of items that expire.
-
-    Args:
-        omit_expired: Whether reads omit expired items before they are removed.
-        sweep_interval: The time between two sweeps in minutes.
-    """
-
-    omit_expired: bool = False
-    sweep_interval: float = 5.0
 
 
 class Sweeper:

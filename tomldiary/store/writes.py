@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction, open_here
@@ -15,7 +16,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.store.catalog import Catalog, next_part
 from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Owners, Put, is_typed
-from tomldiary.store.typed_entries import TypedEntries
+from tomldiary.store.typed_entries import Change, TypedEntries
 from tomldiary.store.typed_namespaces import TypedNamespaces
 from tomldiary.toml.values import timestamp
 from tomldiary.user.pending.held import held_back
@@ -63,7 +64,8 @@ class ItemPuts:
 
     def _write(self, puts: Sequence[Put], session: str) -> None:
         mine: dict[str, list[Put]] = {}
-        for put in _last_of_each(puts):
+        last_of_each = {(put.namespace, put.key): put for put in puts}
+        for put in last_of_each.values():
             mine.setdefault(self._owners.owner(put.namespace, put.key), []).append(put)
         if len(mine) > 1:
             # The users have separate transactions, so validate all of them before the first commit.
@@ -78,11 +80,8 @@ class ItemPuts:
                 with lock:
                     self._apply(Transaction(engine, user), changes, session)
         for user, changes in mine.items():
-            self._write_of(user, changes, session)
-
-    def _write_of(self, user: str, puts: Sequence[Put], session: str) -> None:
-        source = Source("put", session, actor="store")
-        self.commit(user, lambda tx: self._apply(tx, puts, session), source)
+            apply = partial(self._apply, puts=changes, session=session)
+            self.commit(user, apply, Source("put", session, actor="store"))
 
     def commit(self, user: str, change: Callable[[Transaction], R], source: Source) -> R:
         """Commit a change, or hold it for review if the user's open transaction has an untrusted actor."""
@@ -107,51 +106,33 @@ class ItemPuts:
         return owners.pop() if len(owners) == 1 else None
 
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
+        """Apply validated puts, at most one for each item.
+
+        Raises:
+            InvalidValue: A hand edit prevents a put; the transaction must not be committed.
+        """
         if tx.is_open:
-            # An open transaction may continue after an error, so puts must fail before they change it.
-            self._apply(_trial(tx), puts, session)
+            # An open transaction may continue after an error, so a copy of it must accept the puts first.
+            known = {kind: Known(None, tx.document(kind), is_logged=True) for kind in tx.kinds()}
+            self._apply(Transaction(tx.engine, tx.user, known), puts, session)
         session = session or tx.session
-        items: list[Put] = []
-        typed: list[Put] = []
+        changes: list[Change] = []
+        targets: dict[Namespace, _Target] = {}
         for put in puts:
-            (typed if is_typed(put.namespace) else items).append(put)
-        if typed:
-            changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
+            namespace = put.namespace
+            if is_typed(namespace):
+                changes.append((self._typed.collection(namespace), put.key, put.value))
+                continue
+            if namespace not in targets:
+                targets[namespace] = _Target(tx, self.catalog(tx.user), namespace)
+            targets[namespace].put(put, self._clock, session)
+        if changes:
             tx.stamped(
                 lambda tx: TypedEntries(self.diary, tx.user, tx, session).apply(
                     changes, timestamp()
                 ),
                 "store",
             )
-        if items:
-            _apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
-
-
-def _trial(tx: Transaction) -> Transaction:
-    """Return a transaction on the current state of another one, to test whether changes can be applied."""
-    known = {kind: Known(None, tx.document(kind), is_logged=True) for kind in tx.kinds()}
-    return Transaction(tx.engine, tx.user, known)
-
-
-def _last_of_each(puts: Iterable[Put]) -> list[Put]:
-    return list({(put.namespace, put.key): put for put in puts}.values())
-
-
-def _apply_puts(
-    tx: Transaction, catalog: Catalog, puts: Sequence[Put], clock: IncreasingClock, session: str
-) -> None:
-    """Apply validated puts, at most one for each item.
-
-    Raises:
-        InvalidValue: A hand edit prevents a put; the transaction must not be committed.
-    """
-    by_namespace: dict[Namespace, list[Put]] = {}
-    for put in puts:
-        by_namespace.setdefault(put.namespace, []).append(put)
-    for namespace, mine in by_namespace.items():
-        target = _Target(tx, catalog, namespace)
-        for put in mine:
-            target.put(put, clock, session)
 
 
 def remove_items(
