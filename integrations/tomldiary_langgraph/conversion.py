@@ -25,9 +25,10 @@ from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
 from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search
 from tomldiary.store.operations import Item as Stored
+from tomldiary.toml.values import checked_count, checked_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from langgraph.store.base import IndexConfig, Op, Result
 
@@ -125,20 +126,15 @@ class Embedder:
             the default) or "cosine".
 
     Raises:
-        InvalidValue: `dims` is not a number above 0, `embed` has an unsupported type, `fields` is no list of paths,
+        InvalidValue: `dims` is no whole number above 0, `embed` has an unsupported type, `fields` is no list of paths,
             or `text_fields` differs from it.
     """
 
     def __init__(self, index: IndexConfig) -> None:
         given = cast("Mapping[str, Any]", index)
         known_keys("index", given, _KEYS)
-        dims, fields = given.get("dims"), _embedded(given)
-        if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
-            raise InvalidValue(f"expected a number above 0, found {dims!r}.", where="index.dims")
-        if not isinstance(fields, list | tuple) or not all(
-            isinstance(path, str) for path in cast("Sequence[Any]", fields)
-        ):
-            raise InvalidValue("expected a list of paths.", where="index.fields")
+        dims = checked_count(given.get("dims"), "index.dims", least=1)
+        fields = _embedded(given)
         one_of("index.ranking", given.get("ranking", "fused"), _RANKINGS)
         embed = _checked(given.get("embed"))
         self.embeddings: Embeddings = ensure_embeddings(embed)
@@ -148,7 +144,7 @@ class Embedder:
         self.embedding = Embedding(
             dims,
             self.embeddings.embed_documents,
-            tuple(cast("Sequence[str]", fields)),
+            fields,
             name_of(embed),
             is_cosine=given.get("ranking") == "cosine",
         )
@@ -190,16 +186,16 @@ def _checked(embed: Any) -> Any:
     return embed
 
 
-def _embedded(index: Mapping[str, Any]) -> Any:
+def _embedded(index: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the paths of the texts to embed, from either of the two keys."""
-    fields, text_fields = index.get("fields"), index.get("text_fields")
-    if isinstance(text_fields, str):
-        text_fields = [text_fields]
-    if fields is not None and text_fields is not None and fields != text_fields:
+    given = {
+        name: checked_names(index[name], f"index.{name}")
+        for name in ("fields", "text_fields")
+        if index.get(name) is not None
+    }
+    if len(set(given.values())) > 1:
         raise InvalidValue(
-            f"{text_fields!r} differs from fields={fields!r}. Give one of them.",
+            f"it differs from fields={given['fields']!r}. Give one of them.",
             where="index.text_fields",
         )
-    if fields is not None:
-        return fields
-    return ["$"] if text_fields is None else text_fields
+    return next(iter(given.values()), ("$",))

@@ -141,8 +141,16 @@ def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
         (recall_node, {"state_key": None}, "state_key: expected text"),
         (recall_node, {"token_counter": 4}, "token_counter: expected a function"),
         (DiaryStore, {"index": 384}, "index: expected a table"),
-        (DiaryStore, {"index": {"dims": 0, "embed": len}}, "index.dims: expected a number above 0"),
-        (DiaryStore, {"index": {"dims": True, "embed": len}}, "index.dims: expected a number"),
+        (
+            DiaryStore,
+            {"index": {"dims": 0, "embed": len}},
+            "index.dims: expected a whole number of at least 1",
+        ),
+        (
+            DiaryStore,
+            {"index": {"dims": True, "embed": len}},
+            "index.dims: expected a whole number",
+        ),
         (DiaryStore, {"index": {"dims": 2, "embed": len, "fields": [5]}}, "index.fields: expected"),
         (DiaryStore, {"index": {"dims": 2, "embed": None}}, "index.embed: expected Embeddings"),
         (DiaryStore, {"index": {"dims": 2, "embed": object()}}, "index.embed: expected Embeddings"),

@@ -141,9 +141,14 @@ def _json(place: str) -> list[object]:
     return load(Path(place), known="a file in JSON or JSON Lines", max_bytes=MOST_BYTES)
 
 
+def _whole(records: list[object]) -> JsonObject:
+    """Return the object that is the only record; empty if there are several."""
+    return as_object(records[0]) if len(records) == 1 else {}
+
+
 def _listed(records: list[object], *names: str) -> list[JsonObject]:
     """Return the records as objects, or those in the list under one of `names` in a single object."""
-    whole = as_object(records[0]) if len(records) == 1 else {}
+    whole = _whole(records)
     for name in names:
         if name in whole:
             return _objects(whole, name)
@@ -192,8 +197,7 @@ def _stored_json(value: Any, place: str) -> JsonObject:
 def _mem0(found: Found) -> None:
     """Read the result of `Memory.get_all` or a platform export, `{"results": [{"id", "memory", …}]}`."""
     records = _json(found.place)
-    if len(records) == 1:
-        found.leave_out("relation of a graph", len(as_list(as_object(records[0]).get("relations"))))
+    found.leave_out("relation of a graph", len(as_list(_whole(records).get("relations"))))
     for memory in _listed(records, "results", "memories"):
         text, owner = as_text(memory.get("memory")), as_text(memory.get("user_id"))
         if not escape_for_model(text):
@@ -238,7 +242,7 @@ def _letta(found: Found) -> None:
             continue
         found.records.append(Block(name, text))
         found.leave_out("description of a block", bool(block.get("description")))
-    whole = as_object(records[0]) if len(records) == 1 else {}
+    whole = _whole(records)
     for agent in (whole, *_objects(whole, "agents")):
         found.leave_out("message", len(as_list(agent.get("messages"))))
     found.leave_out("tool", len(as_list(whole.get("tools"))))

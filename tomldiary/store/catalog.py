@@ -149,17 +149,14 @@ class Catalog:
         before = self._snapshots.get(document_of(self.user, namespace))
         if before is None or self._engine.transaction_of(self.user) is not None:
             return None
-        holding = None
-        for part in before.parts:
-            if key in part.tables:
-                if holding is not None:
-                    return None  # a hand edit duplicated the key
-                holding = part
-        if holding is None or holding.token is None:
+        holding = [part for part in before.parts if key in part.tables]
+        if (
+            len(holding) != 1 or holding[0].token is None
+        ):  # several if a hand edit duplicated the key
             return None
-        if holding.token != self._backend.token(self.user, holding.kind):
+        if holding[0].token != self._backend.token(self.user, holding[0].kind):
             return None
-        entry = holding.entries.get(key)
+        entry = holding[0].entries.get(key)
         return None if entry is None else (before, entry)
 
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
