@@ -461,6 +461,15 @@ class Engine(DocumentCache):
         for notify in tuple(self.after_change):
             notify(user)
 
+    def locked(self, user: str) -> AbstractContextManager[None]:
+        """Return a context that holds the user's lock, which an open transaction of the user holds already.
+
+        Raises:
+            NestedTransaction: A transaction of another user is open here.
+        """
+        is_mine = self._joined(user) is not None
+        return nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout)
+
     # Idempotency keys
 
     def is_done(self, user: str, operation: str) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import open_here
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
@@ -74,13 +73,8 @@ class Vectors:
         Raises:
             Forgotten: Content of the user was erased since.
         """
-        engine = self._engine
-        joined = open_here()
-        if joined is not None and joined.is_joined_by(engine, user):
-            self.of(user).add(texts, vectors)
-            return
-        with engine.backend.lock(user, engine.lock_timeout):
-            if engine.backend.epoch(user) != epoch:
+        with self._engine.locked(user):
+            if self._engine.backend.epoch(user) != epoch:
                 raise Forgotten.meanwhile()
             self.of(user).add(texts, vectors)
 

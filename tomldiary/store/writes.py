@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,15 +68,9 @@ class ItemPuts:
             mine.setdefault(self._owners.owner(put.namespace, put.key), []).append(put)
         if len(mine) > 1:
             # The users have separate transactions, so validate all of them before the first commit.
-            joined = open_here()
+            engine = self.diary.engine
             for user, changes in mine.items():
-                engine = self.diary.engine
-                # Raises an error for a transaction of another user. One of this user already holds the lock.
-                is_locked = joined is not None and joined.is_joined_by(engine, user)
-                lock = (
-                    nullcontext() if is_locked else engine.backend.lock(user, engine.lock_timeout)
-                )
-                with lock:
+                with engine.locked(user):
                     self._apply(Transaction(engine, user), changes, session)
         for user, changes in mine.items():
             apply = partial(self._apply, puts=changes, session=session)
