@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Backend
 
-_HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
 _END = END.encode()
+_RECORD = re.compile(rb".*?" + re.escape(_END) + rb"|.+", re.DOTALL)
+"""Matches a record, or the text after the last complete one."""
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 
@@ -76,7 +77,7 @@ def walk(backend: Backend, user: str) -> Walked:
     for place, data, is_end in _records(backend, user):
         record = _parsed(data)
         if record is None:
-            walked.damage = _damaged(walked, texts, place, data, seen, is_end=is_end)
+            walked.damage = _damaged(walked, place, data, seen, is_end=is_end)
             return walked
         walked.damage = _follow(walked, texts, record, place)
         if walked.damage is not None:
@@ -135,7 +136,7 @@ def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
 
 
 def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
-    """Yield each record's place, its bytes, and whether it is the last; oldest first."""
+    """Yield each record's place, its bytes, and whether it may be the last; oldest first."""
     if not isinstance(backend, LocalBackend):
         texts = list(backend.records(user))[::-1]
         for number, text in enumerate(texts, 1):
@@ -144,14 +145,9 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         return
     paths = segments(backend.files, backend.folder(user) / "history")
     for path in paths:
-        data = backend.files.content(path)
-        # Text before the first header is a record with a damaged header.
-        starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         line = 1
-        for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
-            record = data[start:end]
-            if record.strip():
-                yield f"{path}:{line}", record, path == paths[-1] and end == len(data)
+        for record in _RECORD.findall(backend.files.content(path)):
+            yield f"{path}:{line}", record, path == paths[-1]
             line += record.count(b"\n")
 
 
@@ -163,30 +159,9 @@ def _parsed(data: bytes) -> Record | None:
 
 
 def _damaged(
-    walked: Walked,
-    texts: dict[str, str],
-    place: str,
-    data: bytes,
-    seen: dict[str, int],
-    *,
-    is_end: bool,
+    walked: Walked, place: str, data: bytes, seen: dict[str, int], *, is_end: bool
 ) -> Damage:
     """Return the damage in bytes that should be one record."""
-    # A complete record may come first, if the header of the next one is damaged.
-    at = data.find(_END)
-    while 0 <= at < len(data) - len(_END):
-        front = _parsed(data[: at + len(_END)])
-        if front is not None:
-            wrong = _follow(walked, texts, front, place)
-            if wrong is not None:
-                return wrong
-            path, _, line = place.rpartition(":")
-            if line.isdecimal():
-                passed = data.count(b"\n", 0, at + len(_END))
-                place = f"{path}:{int(line) + passed}"
-            data = data[at + len(_END) :]
-            break
-        at = data.find(_END, at + 1)
     seq = walked.newest.seq + 1 if walked.newest is not None else None
     if seq is None:
         line = _SEQ.search(data.decode("utf-8", "replace"))
