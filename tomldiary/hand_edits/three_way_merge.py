@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_path, own_tables, own_values
@@ -24,7 +23,7 @@ from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import changed_keys, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tomldiary.history.record import Latest, Record
 
@@ -274,28 +273,14 @@ class _Save:
     """The changes of one logged hand edit, by table."""
 
     def __init__(self, record: Record, kind: str) -> None:
-        self._kind = kind
-        self._changes = [change for change in record.changes if change.doc == kind]
-
-    @cached_property
-    def _before(self) -> list[dict[Path, Table]]:
-        return [own_tables(self._kind, Document.parse(change.old)) for change in self._changes]
-
-    @cached_property
-    def _made(self) -> list[dict[Path, Table]]:
-        return [own_tables(self._kind, part) for part in self._after]
-
-    @cached_property
-    def _after(self) -> list[Document]:
-        return [Document.parse(change.new) for change in self._changes]
+        changes = [change for change in record.changes if change.doc == kind]
+        self._after = [Document.parse(change.new) for change in changes]
+        self._old = _tables(kind, (Document.parse(change.old) for change in changes))
+        self._new = _tables(kind, self._after)
 
     def made(self, path: Path, values: Table | None) -> bool:
         """Return whether the edit set these values of a table; None means that it removed the table."""
-        if not any(
-            path[-1] in text for change in self._changes for text in (change.old, change.new)
-        ):
-            return False
-        before, after = _values_in(self._before, path), _values_in(self._made, path)
+        before, after = self._old.get(path), self._new.get(path)
         return not same_value(before, after) and same_value(after, values)
 
     def block(self, path: Path) -> Block | None:
@@ -303,5 +288,9 @@ class _Save:
         return next((part.index[path] for part in self._after if path in part.index), None)
 
 
-def _values_in(parts: list[dict[Path, Table]], path: Path) -> Table | None:
-    return next((part[path] for part in parts if path in part), None)
+def _tables(kind: str, parts: Iterable[Document]) -> dict[Path, Table]:
+    """Return the tables of several parts of a text; of equal paths, the first one."""
+    found: dict[Path, Table] = {}
+    for part in parts:
+        found = {**own_tables(kind, part), **found}
+    return found
