@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from datetime import datetime
 from numbers import Integral
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 Point = int | When
@@ -48,21 +50,26 @@ def point_of(at: object, where: str = "at") -> int | datetime:
         ) from None
 
 
-def reread(read: Callable[[], R]) -> R:
-    """Return the result of a read of history; repeat it after an error, unless the same error follows.
+def reread(read: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that reads history, and repeats the read after an error, unless the same error follows.
 
     Another process may forget or drop records during a read. Damaged history fails in the same way again.
     """
-    message = ""
-    while True:
-        try:
-            return read()
-        except HistoryPruned:
-            raise
-        except DocumentError as error:
-            if str(error) == message:
+
+    @functools.wraps(read)
+    def repeated(*args: P.args, **kwargs: P.kwargs) -> R:
+        message = ""
+        while True:
+            try:
+                return read(*args, **kwargs)
+            except HistoryPruned:
                 raise
-            message = str(error)
+            except DocumentError as error:
+                if str(error) == message:
+                    raise
+                message = str(error)
+
+    return repeated
 
 
 class PastTexts:
@@ -155,9 +162,10 @@ class PastDocuments:
             entry_kind(kind), [self.document(each) for each in parts_among(kind, self.kinds)]
         )
 
+    @reread
     def read(self, kinds: Collection[str]) -> None:
         """Read documents in advance."""
-        texts = reread(lambda: self._past.texts(self.seq, kinds))
+        texts = self._past.texts(self.seq, kinds)
         self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
 
     def refusal(self) -> DiaryError:

@@ -251,6 +251,7 @@ class HistoryQueries:
                     return True
         return False
 
+    @reread
     def diff(self, before: Point | None = None, after: Point | None = None) -> Differences:
         """Return the entries that differ between two points of history.
 
@@ -262,9 +263,6 @@ class HistoryQueries:
             InvalidValue: An argument is not a point of history, or there is no such transaction.
             DocumentError: History does not reach back that far.
         """
-        return reread(lambda: self._diff(before, after))
-
-    def _diff(self, before: Point | None, after: Point | None) -> Differences:
         with self._past.engine.reading():
             if before is None:
                 before = max(0, self._past.newest() - 1)
@@ -278,9 +276,13 @@ class HistoryQueries:
         texts = self._past.texts(before, kinds, "before")
         later = None if after is None else self._past.texts(after, kinds, "after")
         for kind, text in texts.items():
-            new = self._document(kind) if later is None else Document.parse(later[kind])
+            if later is None:
+                new = self._past.engine.document(self._past.user_id, kind)
+            else:
+                new = Document.parse(later[kind])
             yield kind, Document.parse(text), new
 
+    @reread
     def diff_text(
         self, before: Point, after: Point | None = None, *, bookkeeping: bool = True
     ) -> str:
@@ -293,7 +295,7 @@ class HistoryQueries:
         """
         checked_flag(bookkeeping, "bookkeeping")
         lines: list[str] = []
-        for kind, *documents in reread(lambda: [*self._versions(before, after)]):
+        for kind, *documents in self._versions(before, after):
             old, new = (
                 document.text if bookkeeping else _without_bookkeeping(document)
                 for document in documents
@@ -302,6 +304,7 @@ class HistoryQueries:
             lines += difflib.unified_diff(old.split("\n"), new.split("\n"), name, name, lineterm="")
         return "\n".join(lines)
 
+    @reread
     def documents_at(self, at: Point) -> PastDocuments:
         """Return the documents in their state right after a transaction, or at a time.
 
@@ -310,9 +313,6 @@ class HistoryQueries:
             HistoryPruned: `at` is older than the kept history; the error names the first kept transaction.
             DocumentError: History does not reach back that far.
         """
-        return reread(lambda: self._documents_at(at))
-
-    def _documents_at(self, at: Point) -> PastDocuments:
         seq = self._past.sequence(at)
         point = point_of(at)
         moment = point if isinstance(point, datetime) else self._past.timeline().moment_of(seq)
@@ -320,9 +320,6 @@ class HistoryQueries:
         found = PastDocuments(self._past, seq, kinds, moment)
         found.read(kinds[:2])  # raises here if history does not reach back
         return found
-
-    def _document(self, kind: str) -> Document:
-        return self._past.engine.document(self._past.user_id, kind)
 
 
 def _origin_of(entry: Mapping[str, Any], changes: Sequence[HistoryEntry]) -> str:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
@@ -42,10 +43,6 @@ class Rollback(Viewed):
     """Entries whose rule forbids the rollback, even with `force`."""
     is_done: bool = True
     """False with `dry_run`."""
-
-
-class _Discarded(Exception):
-    """Ends a nested block, whose edits are then discarded."""
 
 
 class Undo:
@@ -172,12 +169,12 @@ class Undo:
         """Return the keys of the entries whose former state a rule forbids."""
         found: list[str] = []
         states = {place: state and state[1] for place, state in before.items()}
-        with suppress(_Discarded), transaction.nested(Source("rollback")):
+        with suppress(NotStored), transaction.nested(Source("rollback")):
             # An edit begins without forbidden hand edits. It is discarded, because a dry run changes nothing.
             for document, _ in states:
                 transaction.edit(document)
             found = self._rules.entry_rules.forbidden(transaction, states)
-            raise _Discarded
+            raise NotStored
         return found
 
     def _restore(self, transaction: Transaction, oldest: int, before: _States) -> None:
