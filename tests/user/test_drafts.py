@@ -460,7 +460,7 @@ def test_a_draft_without_a_session_and_a_drafted_turn_are_refused(alice):
         for session in ("", None):
             with pytest.raises(InvalidValue, match="belongs to a session"):
                 verb(session)
-    with pytest.raises(NotSupported, match="not into a draft"):
+    with pytest.raises(NotSupported, match="whole memory, not a draft"):
         alice.draft("s1").add_turn("I like tea.", "Fine.", session_id="s1")
 
 
@@ -469,7 +469,7 @@ def test_a_confirmation_and_a_consolidation_of_a_draft_leave_memory_alone(alice)
     alice.episodes.add("I love jazz.", "Fine.", session_id="s1")
     draft = alice.draft("s1")
     draft.confirm("likes/pref001")
-    with pytest.raises(NotSupported, match="not into a draft"):
+    with pytest.raises(NotSupported, match="whole memory, not a draft"):
         draft.consolidate()
     assert (alice.why("likes/pref001").is_verified, len(alice.preferences("likes"))) == (False, 1)
     assert [each.key for each in alice.promote_session("s1")] == ["likes/pref001"]

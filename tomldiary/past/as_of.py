@@ -8,8 +8,7 @@ from datetime import datetime
 from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
-from tomldiary.entries.kinds import entry_kind
-from tomldiary.entries.kinds.parts import join, parts_among
+from tomldiary.entries.kinds import entries_of
 from tomldiary.errors import DiaryError, DocumentError, HistoryPruned, InvalidValue, printed
 from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import next_sequence
@@ -156,11 +155,7 @@ class PastDocuments:
 
     def entries(self, kind: str) -> Document:
         """Return all entries of a kind as one document."""
-        if not entry_kind(kind).is_split:
-            return self.document(kind)
-        return join(
-            entry_kind(kind), [self.document(each) for each in parts_among(kind, self.kinds)]
-        )
+        return entries_of(kind, self.kinds, self.document)
 
     @reread
     def read(self, kinds: Collection[str]) -> None:

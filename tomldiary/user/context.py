@@ -11,7 +11,8 @@ from tomldiary.entries.kinds import KINDS, entry_kind, path_of
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import InvalidValue
-from tomldiary.past.queries import Made, change_made
+from tomldiary.past.as_of import PastTexts
+from tomldiary.past.queries import HistoryQueries, Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import Viewed, pretty
 from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, moment, timestamp
@@ -74,6 +75,19 @@ class UserContext:
         if self.past is not None:
             raise self.past.refusal()
         return self.diary.engine
+
+    @property
+    def history(self) -> PastTexts:
+        """The reader of past versions of the documents.
+
+        Raises:
+            DiaryError: This context is a point of history.
+        """
+        return PastTexts(self.engine, self.user_id)
+
+    def queries(self) -> HistoryQueries:
+        """Return the queries of the history."""
+        return HistoryQueries(self.diary, self.history, self.entries, self.kinds)
 
     def document(self, kind: str) -> Document:
         """Return a document, inside a transaction including its changes."""

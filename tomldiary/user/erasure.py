@@ -16,8 +16,6 @@ from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.identifiers.namespaces import labels_up_to
-from tomldiary.past.as_of import PastTexts
-from tomldiary.past.queries import HistoryQueries
 from tomldiary.runtime.sources import HIDDEN
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
@@ -88,9 +86,8 @@ class UserErasure(UserPart):
         selection = Selection.one_of(session_id, before, source, everything, key, matching)
         if selection.key:  # in the form that history shows
             selection = replace(selection, key=entry_key(self._context.path(selection.key)))
-        past = PastTexts(self._context.engine, self._context.user_id)
-        queries = HistoryQueries(self._diary, past, self._context.entries, self._context.kinds)
-        selection = replace(selection, turn=queries.turn_of(selection.key or selection.source))
+        turn = self._context.queries().turn_of(selection.key or selection.source)
+        selection = replace(selection, turn=turn)
         is_known = True
         with suppress(DiaryError):  # a user that cannot be listed may exist
             is_known = bool(self._context.kinds())

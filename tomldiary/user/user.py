@@ -13,7 +13,6 @@ from tomldiary.entries.kinds import entry_kind, problems_of
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.record import Source
-from tomldiary.past.as_of import PastTexts, Point
 from tomldiary.past.queries import HistoryQueries
 from tomldiary.past.retention import Retention
 from tomldiary.past.rollback import Undo
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
     from tomldiary.extraction.operations import Applied
+    from tomldiary.past.as_of import Point
     from tomldiary.toml.document import Document
     from tomldiary.user.preferences import ReadPreferences, ReadPreferencesAsync
 
@@ -67,29 +67,17 @@ _FOR_PROGRAMS = {
 """Public names for adapters and tools, which completion omits."""
 
 
-_NOT_OF_DRAFT = "rollback, erasure and retention apply to the whole memory, not a draft. Call the method of diary.user(…)."
-_NO_DRAFT = "turns and episodes are extracted into the memory, not into a draft. Call the method of diary.user(…)."
-
-
 def _place(document: str) -> str:
     """Return the prefix that identifies a part of a kind in messages; "" for the kind's own document."""
     return "" if document == entry_kind(document).name else f"{document}.toml: "
 
 
-def _past(context: UserContext) -> PastTexts:
-    return PastTexts(context.engine, context.user_id)
-
-
-def _queries(context: UserContext) -> HistoryQueries:
-    return HistoryQueries(context.diary, _past(context), context.entries, context.kinds)
-
-
 def _undo(context: UserContext) -> Undo:
-    return Undo(context.diary, _past(_whole(context)))
+    return Undo(context.diary, _whole(context).history)
 
 
 def _retention(context: UserContext) -> Retention:
-    return Retention(_past(_whole(context)))
+    return Retention(_whole(context).history)
 
 
 def _erasure(context: UserContext) -> UserErasure:
@@ -103,7 +91,9 @@ def _whole(context: UserContext) -> UserContext:
         NotSupported: It is the context of a draft.
     """
     if context.is_draft:
-        raise NotSupported(_NOT_OF_DRAFT)
+        raise NotSupported(
+            "this applies to the whole memory, not a draft. Call the method of diary.user(…)."
+        )
     return context
 
 
@@ -270,7 +260,7 @@ class UserDiary(Viewed, DeprecatedNames):
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
         past = self._context.past
-        return _past(self._context).newest() if past is None else past.seq
+        return self._context.history.newest() if past is None else past.seq
 
     @property
     def is_past(self) -> bool:
@@ -291,10 +281,10 @@ class UserDiary(Viewed, DeprecatedNames):
 
     # History
 
-    history, ahistory = delegated(_queries, HistoryQueries.history)
-    why, awhy = delegated(_queries, HistoryQueries.why)
-    diff, adiff = delegated(_queries, HistoryQueries.diff)
-    diff_text, adiff_text = delegated(_queries, HistoryQueries.diff_text)
+    history, ahistory = delegated(UserContext.queries, HistoryQueries.history)
+    why, awhy = delegated(UserContext.queries, HistoryQueries.why)
+    diff, adiff = delegated(UserContext.queries, HistoryQueries.diff)
+    diff_text, adiff_text = delegated(UserContext.queries, HistoryQueries.diff_text)
     rollback, arollback = delegated(_undo, Undo.rollback)
     kept_history, akept_history = delegated(_retention, Retention.kept_history)
     prune_history, aprune_history = delegated(_retention, Retention.prune_history)
@@ -313,7 +303,7 @@ class UserDiary(Viewed, DeprecatedNames):
             HistoryPruned: `at` is older than the kept history; the message shows the kept range.
             DocumentError: History does not go back to that point.
         """
-        past = _queries(self._context).documents_at(at)
+        past = self._context.queries().documents_at(at)
         return UserDiary(
             self.diary, self.user_id, context=UserContext(self.diary, self.user_id, past)
         )
@@ -398,9 +388,7 @@ class UserDiary(Viewed, DeprecatedNames):
             Forgotten: Content was erased meanwhile, or the user since `epoch`. Nothing was changed.
             NestedTransaction: A transaction is open here, and `operation_id` is given.
         """
-        if self._context.is_draft:
-            raise NotSupported(_NO_DRAFT)
-        _ = self._context.engine  # a point of history cannot be written
+        _ = _whole(self._context).engine  # a point of history cannot be written
         return await self.diary.turns.process(
             self.user_id, session_id, user_msg, assistant_msg,
             now=now, earlier=earlier, operation_id=operation_id, steps=steps, episode=episode,
@@ -426,9 +414,7 @@ class UserDiary(Viewed, DeprecatedNames):
         Raises:
             ExtractorUnusable, MissingExtra: The extractor cannot run at all.
         """
-        if self._context.is_draft:
-            raise NotSupported(_NO_DRAFT)
-        _ = self._context.engine  # a point of history cannot be written
+        _ = _whole(self._context).engine  # a point of history cannot be written
         diary = self.diary if extractor is None else self.diary.with_agent(extractor)
         return await consolidate(diary, self.user_id, limit=limit, include_read=include_read)
 

@@ -17,7 +17,7 @@ from tomldiary.entries.fields import Problem
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
-from tomldiary.entries.kinds.parts import depth_of, duplicates, part_of
+from tomldiary.entries.kinds.parts import depth_of, duplicates, join, part_of, parts_among
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
@@ -50,6 +50,19 @@ def entry_kind(document: str) -> EntryKind:
 def home_of(document: str) -> str:
     """Return the document that represents all parts of the kind of a document, which is the first one."""
     return entry_kind(document).home(document)
+
+
+def entries_of(name: str, listed: Iterable[str], read: Callable[[str], Document]) -> Document:
+    """Return all entries of a kind or a document as one document.
+
+    Args:
+        name: The kind or the document.
+        listed: The names of the documents.
+        read: Returns a document by name.
+    """
+    kind = entry_kind(name)
+    parts = parts_among(name, listed) if kind.is_split else [name]
+    return join(kind, [read(part) for part in parts])
 
 
 def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem]:

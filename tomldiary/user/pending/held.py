@@ -25,6 +25,7 @@ from tomldiary.entries.kinds import (
     FACTS,
     KINDS,
     PREFERENCES,
+    entries_of,
     entry_key,
     entry_kind,
     entry_path,
@@ -32,7 +33,7 @@ from tomldiary.entries.kinds import (
 )
 from tomldiary.entries.kinds.collections import checked_value
 from tomldiary.entries.kinds.items import renewed
-from tomldiary.entries.kinds.parts import join, parts_among
+from tomldiary.entries.kinds.parts import parts_among
 from tomldiary.entries.kinds.pending import (
     Raw,
     held_entry,
@@ -127,9 +128,7 @@ class Overlay(Mapping[str, Known]):
 
     def entries(self, kind: str) -> Document:
         """Return all entries of a kind as one document."""
-        known = entry_kind(kind)
-        parts = parts_among(kind, self._listed) if known.is_split else [kind]
-        return join(known, [self.document(part) for part in parts])
+        return entries_of(kind, self._listed, self.document)
 
     def __getitem__(self, kind: str) -> Known:
         document = self.document(kind)
@@ -463,9 +462,7 @@ def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Enforced
     """Raise an error if the changes of a transaction break a rule for one entry or for several."""
     for kind in typed_kinds():
         names = {name for name in {*before, *tx.changed()} if entry_kind(name) is kind}
-        parts = parts_among(kind.name, names) if kind.is_split else [kind.name]
-        if not names.isdisjoint(parts):
-            old = join(kind, [before.get(part, NOTHING) for part in parts])
-            new = join(kind, [tx.document(part) for part in parts])
-            kind.check_import(old, new, rules)
+        if names:
+            old = entries_of(kind.name, names, lambda name: before.get(name, NOTHING))
+            kind.check_import(old, entries_of(kind.name, names, tx.document), rules)
     rules.entry_rules.check(tx, before)
