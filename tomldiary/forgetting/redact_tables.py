@@ -250,21 +250,20 @@ class Tables:
         self.kept: dict[Path, dict[str, str]] = {} if part is None else part.kept
         """The content that stays, with a session that stated it."""
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
-        self._seen: dict[int, tuple[Path, State]] = {}
+        self._seen: dict[State, Path] = {}
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
-        self._remembered: dict[Path, State] = {}
-        # By id of a redacted state: its replacement at its first occurrence.
-        self._instead: dict[int, str | None] = {}
+        # By redacted state: its replacement at its first occurrence.
+        self._instead: dict[State, str | None] = {}
 
     # First pass: collect the states
 
     def study(self, text: str, when: datetime) -> None:
         """Collect the states of a version, and whether the selection covers each."""
         for path, state in self._versions.cut(text).states.items():
-            if id(state) in self._seen:
+            if state in self._seen:
                 continue
-            self._seen[id(state)] = (path, state)
+            self._seen[state] = path
             if self._selection.covers(self.kind, path, state.values, when):
                 self.selected.setdefault(path, set()).add(state.content)
             else:
@@ -280,7 +279,7 @@ class Tables:
 
     def gone(self) -> list[Path]:
         """Return the entries of the document that are erased completely."""
-        mine = {path for path, _ in self._seen.values()}
+        mine = set(self._seen.values())
         return [path for path in self.selected if path in mine and not self.kept.get(path)]
 
     def is_all_gone(self) -> bool:
@@ -291,7 +290,7 @@ class Tables:
         """Return the sessions of the redacted states."""
         chosen = self._selection.session_id or self._selection.source
         found: set[str] = set()
-        for path, state in self._seen.values():
+        for state, path in self._seen.items():
             if self._is_redacted(path, state):
                 found |= sessions(entry_kind(self.kind), path, state.values)
         if not chosen:
@@ -380,19 +379,14 @@ class Tables:
             state = version.states.get(path)
             if state is None or not self._is_redacted(path, state):
                 continue
-            self._last[path] = self._instead.setdefault(id(state), self._last.get(path))
-            self._remembered.pop(path, None)
+            self._last[path] = self._instead.setdefault(state, self._last.get(path))
 
     def _remember(self, version: Version) -> None:
         for path in self.affected:
             state = version.states.get(path)
             if state is None:
                 self._last.pop(path, None)
-                self._remembered.pop(path, None)
-            elif state is self._remembered.get(path):
-                continue
             elif not self._is_redacted(path, state):
-                self._remembered[path] = state
                 if path in version.groups:
                     blocks = version.groups[path]
                     whole = joined([self._without_name(block, path, state) for block in blocks])
