@@ -57,22 +57,20 @@ class Replay:
 
     def _start(self, chain: list[int], newest: str | None) -> str | None:
         """Return the text before a chain of records; None if the chain is inconsistent."""
-        kind = self._kind
-        text: str | None = "" if self.records[chain[0]].bases[kind] == EMPTY else None
+        kind, records = self._kind, [self.records[number] for number in chain]
+        text = ""
+        if records[0].bases[kind] != EMPTY:
+            # Retention may have removed the oldest segments: then the chain is undone from the current text.
+            if newest is None:
+                return None
+            text = newest
+            for record in reversed(records):
+                text = undo(text, record, kind)
+        after = text
         try:
-            if text is None:
-                # Retention may have removed the oldest segments: then the chain is undone from the current text.
-                if newest is None:
-                    return None
-                text = newest
-                for number in reversed(chain):
-                    if digest(text) != self.records[number].results[kind]:
-                        return None
-                    text = undo(text, self.records[number], kind)
-            after = text
-            for number in chain:
-                after = redo(after, self.records[number], kind)
-                if digest(after) != self.records[number].results[kind]:
+            for record in records:
+                after = redo(after, record, kind)
+                if digest(after) != record.results[kind]:
                     return None
         except DocumentError:
             return None
