@@ -22,7 +22,6 @@ from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
 from tomldiary.toml.document import Document
-from tomldiary.toml.values import moment
 
 _logger = get_logger(__name__)
 _META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)
@@ -138,9 +137,7 @@ def _takes_back(
     """
     if last.type != "hand" or written_number(document) != written_number(ours):
         return False
-    logged = next((record.time for record in timeline.records() if record.seq == last.seq), "")
-    at = moment(logged)
-    return at is not None and time.time() - _age(token) > at.timestamp()
+    return time.time() - _age(token) > timeline.moment_of(last.seq).timestamp()
 
 
 def _parsed(

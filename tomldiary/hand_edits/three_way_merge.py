@@ -216,13 +216,7 @@ def before_saves(timeline: Timeline, kind: str) -> Document:
 
 def _later(timeline: Timeline, kind: str, seq: int) -> list[Record]:
     """Return the records after transaction `seq` that changed a document, oldest first."""
-    found: list[Record] = []
-    for record in timeline.records():
-        if record.seq <= seq:
-            break
-        if kind in record.results:
-            found.append(record)
-    return found[::-1]
+    return [record for record in timeline.records(after=seq) if kind in record.results][::-1]
 
 
 def _versions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError, HistoryPruned, InvalidTOML
@@ -40,21 +40,24 @@ class Timeline:
         self._source = source
         self._user = user
 
-    def records(self, naming: str = "") -> Iterator[Record]:
+    def records(self, naming: str = "", *, after: int = 0) -> Iterator[Record]:
         """Yield the complete records, newest first; skip a torn end that was never acknowledged.
 
         If retention dropped older records, the last record is the snapshot that replaces them.
 
         Args:
             naming: The last part of an entry's key; records that cannot have it are neither parsed nor returned.
+            after: The number of the transaction before the oldest record to return.
         """
-        texts = enumerate(self._source.records(self._user))
-        if not is_bare(naming):
-            return self._parsed(texts)
-        # A record has a bare key as it is, unless a person wrote it with an escape, which is a doubled backslash here.
-        return self._parsed(
-            item for item in texts if naming in item[1] or "\\\\" in item[1] or is_snapshot(item[1])
-        )
+        texts: Iterable[tuple[int, str]] = enumerate(self._source.records(self._user))
+        if is_bare(naming):
+            # A record has a bare key as it is, unless a person wrote it with an escape, which is a doubled backslash here.
+            texts = (
+                item
+                for item in texts
+                if naming in item[1] or "\\\\" in item[1] or is_snapshot(item[1])
+            )
+        return takewhile(lambda record: record.seq > after, self._parsed(texts))
 
     def ends(self) -> tuple[Record, Record] | None:
         """Return the oldest and the newest complete record, or None; the records between them are not parsed."""

@@ -172,9 +172,8 @@ class HistoryQueries:
         wanted = path and entry_key(path)
         sources = None if source is None else {source, self.turn_of(source) or source}
         found: list[HistoryEntry] = []
-        for record in self._past.timeline().records(path[-1] if path else ""):
-            if isinstance(start, int) and record.seq <= start:
-                break
+        naming, after = path[-1] if path else "", start if isinstance(start, int) else 0
+        for record in self._past.timeline().records(naming, after=after):
             if (
                 (session_id is not None and record.session != session_id)
                 or (actor is not None and record.actor != actor)

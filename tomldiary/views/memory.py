@@ -18,7 +18,7 @@ from tomldiary.views.sheet import Badge, Key, Moment, Sheet, Table, cut, listing
 from tomldiary.views.show import sheet_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kinds import StoredEntry
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 _MOST_USERS = 200
 """The maximum number of users whose files a view of a diary reads."""
 _SHOWN_USERS = 20
-_NEWEST = 5
+_MOST_ENTRIES = 5
+_UPDATED = "updated (UTC)"
+_SESSION = ("session", "summary", "", "last used (UTC)")
 
 
 class Summary(NamedTuple):
@@ -149,10 +151,10 @@ def view_user_diary(found: UserDiary) -> Sheet:
     notes += [f"Problem: {cut(str(problem), 200)}" for problem in broken[:3]]
     texts = [*_of(entries, "preferences"), *_of(entries, "items")]
     tables = [
-        _newest("Newest entries", ("key", "text"), texts),
-        _newest("Blocks", ("block", "text"), _of(entries, "blocks"), is_sorted=False),
-        _newest("Facts", ("fact", "values"), _of(entries, "facts")),
-        _sessions(entries),
+        _first("Newest entries", ("key", "text", _UPDATED), _newest(texts), _row),
+        _first("Blocks", ("block", "text", _UPDATED), _of(entries, "blocks"), _row),
+        _first("Facts", ("fact", "values", _UPDATED), _newest(_of(entries, "facts")), _row),
+        _first("Last sessions", _SESSION, _newest(_of(entries, "conversations")), _session_row),
     ]
     return Sheet(title, tables, notes, empty="Nothing is remembered yet.", badges=badges)
 
@@ -172,34 +174,28 @@ def _of(entries: Sequence[StoredEntry], kind: str) -> list[StoredEntry]:
     return [each for each in entries if each.kind == kind]
 
 
-def _newest(
-    heading: str, columns: Sequence[str], found: list[StoredEntry], *, is_sorted: bool = True
+def _newest(found: Iterable[StoredEntry]) -> list[StoredEntry]:
+    return sorted(found, key=lambda each: last_used(each.fields), reverse=True)
+
+
+def _first(
+    heading: str,
+    columns: Sequence[str],
+    found: Sequence[StoredEntry],
+    row: Callable[[StoredEntry], Sequence[object]],
 ) -> Table:
-    """Return a table of the newest entries, or of the first ones."""
-    if is_sorted:
-        found = sorted(found, key=lambda each: last_used(each.fields), reverse=True)
-    rows = [
-        (
-            Key(each.key.partition("/")[2] if each.kind in ("facts", "blocks") else each.key),
-            cut(entry_kind(each.kind).text(each.fields), 160),
-            Moment(last_used(each.fields)),
-        )
-        for each in found[:_NEWEST]
-    ]
-    return Table((*columns, "updated (UTC)"), rows, heading, len(found) - len(rows))
+    """Return a table of the first entries."""
+    shown = found[:_MOST_ENTRIES]
+    return Table(columns, map(row, shown), heading, len(found) - len(shown))
 
 
-def _sessions(entries: Sequence[StoredEntry]) -> Table:
-    found = _of(entries, "conversations")
-    found.sort(key=lambda each: last_used(each.fields), reverse=True)
-    rows = [
-        (
-            Key(path[-1]),
-            cut(str(entry.get("summary") or "no summary yet"), 160),
-            quiet(counted(entry_to_conversation(entry).turns, "turn")),
-            Moment(last_used(entry)),
-        )
-        for _, path, _, entry in found[:_NEWEST]
-    ]
-    columns = ("session", "summary", "", "last used (UTC)")
-    return Table(columns, rows, "Last sessions", len(found) - len(rows))
+def _row(one: StoredEntry) -> Sequence[object]:
+    key = one.key.partition("/")[2] if one.kind in ("facts", "blocks") else one.key
+    text = cut(entry_kind(one.kind).text(one.fields), 160)
+    return Key(key), text, Moment(last_used(one.fields))
+
+
+def _session_row(one: StoredEntry) -> Sequence[object]:
+    summary = cut(str(one.fields.get("summary") or "no summary yet"), 160)
+    turns = quiet(counted(entry_to_conversation(one.fields).turns, "turn"))
+    return Key(one.path[-1]), summary, turns, Moment(last_used(one.fields))

@@ -413,9 +413,7 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
     first = min((each.based_on for each in waiting), default=0)
     found: set[str] = set()
     states: dict[str, tuple[Any, Any]] = {}  # before the oldest and after the newest of them
-    for record in Timeline(tx.engine.backend, tx.user).records() if waiting else ():
-        if record.seq <= first:
-            break
+    for record in Timeline(tx.engine.backend, tx.user).records(after=first) if waiting else ():
         if record.type == SNAPSHOT:
             found |= {each.key for each in waiting if each.based_on < record.seq}
             break
