@@ -287,13 +287,14 @@ class Tables:
     def sessions(self) -> set[str]:
         """Return the sessions of the redacted states."""
         chosen = self._selection.session_id or self._selection.source
-        found: set[str] = set()
-        for state, path in self._seen.items():
-            if self._is_redacted(path, state):
-                found |= sessions(entry_kind(self.kind), path, state.values)
-        if not chosen:
-            return found
-        return {name for name in (chosen, chosen.rpartition("#")[0]) if name}
+        if chosen:
+            return {name for name in (chosen, chosen.rpartition("#")[0]) if name}
+        return {
+            name
+            for state, path in self._seen.items()
+            if self._is_redacted(path, state)
+            for name in sessions(entry_kind(self.kind), path, state.values)
+        }
 
     def is_touched(self, before: str, after: str) -> bool:
         """Return whether a redacted state was created, changed or removed between two versions."""

@@ -69,20 +69,14 @@ class UserBlocks(Accessor):
 
     def all(self) -> TextBlocks:
         """Return all blocks by name, in the order of the file."""
-        return TextBlocks(
-            (name, to_block(entry))
-            for name, entry in self._stored().entries()
-            if not self._context.is_over(f"{_KIND}/{name}", entry)
-        )
+        return TextBlocks((name, to_block(entry)) for name, entry in self._unexpired().entries())
 
     aall = async_twin(all)  # noqa: A003 - the method above
 
     def get(self, name: str) -> TextBlock | None:
         """Return one block, or None."""
-        name = self._name(name)
-        found = self._stored().find(name)
-        is_gone = found is None or self._context.is_over(f"{_KIND}/{name}", found)
-        return None if found is None or is_gone else to_block(found)
+        found = self._unexpired().find(self._name(name))
+        return None if found is None else to_block(found)
 
     aget = async_twin(get)
 
@@ -252,6 +246,9 @@ class UserBlocks(Accessor):
         name = checked_text(written, "name")
         is_shown = name.startswith(f"{_KIND}/") and self._stored().find(name) is None
         return name.removeprefix(f"{_KIND}/") if is_shown else name
+
+    def _unexpired(self) -> Blocks:
+        return Blocks(self._context.unexpired(_KIND))
 
     def _stored(self) -> Blocks:
         return Blocks(self._context.read(_KIND))

@@ -158,6 +158,10 @@ class UserContext:
         """Return a document, or all parts of a kind as one, without expired entries."""
         return self.diary.entry_rules.kept(name, document, self.moment(None))
 
+    def unexpired(self, name: str) -> Document:
+        """Return the result of `read` without expired entries."""
+        return self.kept(name, self.read(name))
+
     @property
     def until(self) -> Until | None:
         """The function that returns the expiry of an item, which reads can extend; None in the past."""

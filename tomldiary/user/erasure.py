@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,12 +175,9 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(backend, LocalFolder):
         top = backend.base_path
         own = Path(backend.place(user, "preferences")).parent.name
-        folders = [top / SYSTEM, top / own]
-        for place, _, names in (step for folder in folders for step in os.walk(folder)):
-            for name in names:
-                path = Path(place) / name
-                if path.is_file() and not path.is_symlink():
-                    yield path.relative_to(top).as_posix(), path.read_bytes()
+        for path in chain((top / SYSTEM).rglob("*"), (top / own).rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(top).as_posix(), path.read_bytes()
         return
     for kind in backend.kinds(user):
         stored = backend.read(user, kind)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.history.record import Record
     from tomldiary.toml.document import Path
-    from tomldiary.user.context import UserContext
 
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
@@ -51,10 +50,6 @@ _PAUSE = 0.02  # seconds between two reads of documents that are being written
 
 class UserExport(UserPart):
     """Exports, imports and counts the entries of one user."""
-
-    def __init__(self, context: UserContext) -> None:
-        super().__init__(context)
-        self._user = context.user_id
 
     def profile(self) -> dict[str, Any]:
         """Return the number of entries of each kind, as JSON values without remembered text.
@@ -66,7 +61,7 @@ class UserExport(UserPart):
             conversation or episode, or "".
         """
         at = self._context.moment(None)
-        found: dict[str, Any] = {"user": self._user}
+        found: dict[str, Any] = {"user": self._context.user_id}
         times: list[str] = []
         named: set[str] = set()
         with self._context.reading():
@@ -107,12 +102,12 @@ class UserExport(UserPart):
             kept = {name: self._context.kept(name, each) for name, each in documents.items()}
             more["entries"] = _entries(kept)
         if history:
-            records = [*self._diary.engine.backend.records(self._user)][::-1]
+            records = [*self._diary.engine.backend.records(self._context.user_id)][::-1]
             more["history"] = [text for text in records if next_sequence(text) - 1 <= seq]
         return {
             "format": _FORMAT,
             "version": EXPORT_VERSION,
-            "user": self._user,
+            "user": self._context.user_id,
             "time": timestamp(),
             "seq": seq,
             "documents": {
@@ -166,14 +161,14 @@ class UserExport(UserPart):
     ) -> tuple[list[str], Differences]:
         """Return the documents and the entries that change; if `why` is None, roll the change back."""
         checked_flag(replace, "replace")
-        documents = _renamed(_checked(data), data.get("user"), self._user)
+        documents = _renamed(_checked(data), data.get("user"), self._context.user_id)
         if self._diary.redactor is not None:
             redact = self._diary.redacted_entry
             documents = {kind: _redacted(kind, each, redact) for kind, each in documents.items()}
         found = Differences()
 
         def change(tx: Transaction) -> list[str]:
-            names = {*documents, *tx.engine.kinds(self._user)}
+            names = {*documents, *tx.engine.kinds(self._context.user_id)}
             before = {kind: tx.document(kind) for kind in names}
             with tx.nested(source):
                 _put(tx, before, documents, replace=replace)
@@ -188,9 +183,9 @@ class UserExport(UserPart):
 
         engine = self._context.engine
         has_pending = any(entry_kind(kind).is_private for kind in documents)
-        if has_pending and why is not None and engine.transaction_of(self._user) is None:
+        if has_pending and why is not None and engine.transaction_of(self._context.user_id) is None:
             # Before the import, because `renumbered` expects its number.
-            engine.log_hand_edits(self._user)
+            engine.log_hand_edits(self._context.user_id)
         asked = ({kind: each.text for kind, each in documents.items()}, replace)
         source = dataclasses.replace(why or Source("import"), asked=asked)
         with suppress(NotStored):
@@ -205,7 +200,7 @@ class UserExport(UserPart):
         """
         if self._context.past is not None:
             return self._context.past.seq, self._documents()
-        timeline = Timeline(self._context.engine.backend, self._user)
+        timeline = Timeline(self._context.engine.backend, self._context.user_id)
         for _ in range(_ATTEMPTS):
             record = next(timeline.records(), None)
             documents = self._documents()
@@ -213,7 +208,7 @@ class UserExport(UserPart):
                 return record.seq if record is not None else 0, documents
             time.sleep(_PAUSE)
         # Other writers keep committing, or a crash left a document unpublished: take the lock.
-        with self._context.engine.transaction(self._user, Source("export")):
+        with self._context.engine.transaction(self._context.user_id, Source("export")):
             record = next(timeline.records(), None)
             return record.seq if record is not None else 0, self._documents()
 
@@ -230,10 +225,10 @@ class UserExport(UserPart):
 
 def _entries(documents: Mapping[str, Document]) -> dict[str, Any]:
     """Return the fields of all entries by key, as JSON values; times are ISO 8601."""
-    found: dict[str, Any] = {}
-    for each in entries_in(documents):
-        found[each.key] = json.loads(json.dumps(decode_nulls(each.fields), default=str))
-    return found
+    return {
+        each.key: json.loads(json.dumps(decode_nulls(each.fields), default=str))
+        for each in entries_in(documents)
+    }
 
 
 def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:

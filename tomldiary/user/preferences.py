@@ -79,7 +79,7 @@ class UserPreferences(UserPart):
             UnknownCategory: The preference table has no such category.
             DocumentError: The file does not parse; has path, line and column.
         """
-        book = self.stored()
+        book = self._unexpired()
         if category is not None:
             book.check_category(category)
             return self._items(book, category)
@@ -88,8 +88,6 @@ class UserPreferences(UserPart):
     def _items(self, book: Preferences, category: str) -> PreferenceItems:
         found = PreferenceItems()
         for key, entry in book.items(category):
-            if self._context.is_over(f"{_KIND}/{category}/{key}", entry):
-                continue
             try:
                 found[key] = self._item(category, entry)
             except ValidationError as error:
@@ -262,7 +260,7 @@ class UserPreferences(UserPart):
         return copied(dict(found))
 
     def _unexpired(self) -> Preferences:
-        return self._book(self._context.kept(_KIND, self._context.read(_KIND)))
+        return self._book(self._context.unexpired(_KIND))
 
     def stored(self) -> Preferences:
         """Return the entries of the document."""
@@ -284,8 +282,7 @@ class UserConversations(UserPart):
     def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""
         checked_limit(limit)
-        read = self._context.read("conversations")
-        book = Conversations(self._context.kept("conversations", read))
+        book = Conversations(self._context.unexpired("conversations"))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
         found.sort(key=lambda item: item[1].updated, reverse=True)
         return ConversationItems(found if limit is None else found[:limit])
