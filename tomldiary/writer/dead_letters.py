@@ -166,22 +166,25 @@ class DeadLetters:
         with ExitStack() as stack:
             journal: Journal | None = None
             for user, wanted in _by_user(letters).items():
-                # An erasure on this machine takes the same lock, so it finds each turn here or in the queue.
-                with backend.lock(user, _TIMEOUT):
-                    epoch = backend.epoch(user)
+                if isinstance(backend, SharedBackend):
+                    epoch = backend.epoch(user)  # read first, so that a later erasure is detected
                     mine = [each for each in self._of(user) if each in wanted]
-                    if isinstance(backend, SharedBackend):
-                        _queue(backend, user, mine, epoch)
-                    else:
-                        if journal is None:
-                            root, files = backend.journal_root, backend.files
-                            journal = Journal.create(root, sync=True, files=files)
-                            stack.callback(journal.close)
-                        for each in mine:
-                            journal.append_turns([_job(each)], lambda _, token=each.epoch: token)
-                        journal.sync()
-                    self._remove(user, mine, is_locked=True)
+                    _queue(backend, user, mine, epoch)
+                    self._remove(user, mine)
                     again += mine
+                    continue
+                # An erasure takes the same lock, so it finds each turn here or in the journal.
+                with backend.lock(user, _TIMEOUT):
+                    mine = [each for each in self._of(user) if each in wanted]
+                    if journal is None:
+                        root, files = backend.journal_root, backend.files
+                        journal = Journal.create(root, sync=True, files=files)
+                        stack.callback(journal.close)
+                    for each in mine:
+                        journal.append_turns([_job(each)], lambda _, token=each.epoch: token)
+                    journal.sync()
+                    self._remove(user, mine, is_locked=True)
+                again += mine
         return again
 
 

@@ -32,6 +32,7 @@ from tomldiary.writer.receipts import Job
 from tomldiary.writer.shared import turns
 from tomldiary.writer.shared.claims import Claims, Heartbeats
 from tomldiary.writer.shared.queue import SharedQueue
+from tomldiary.writer.shared.turns import Turns
 from waiting import until
 
 LONG = 60  # seconds; nothing waits that long unless it is broken
@@ -570,6 +571,29 @@ def test_a_dead_letter_forgotten_meanwhile_is_not_requeued(opened):
         letters.requeue(found)
     assert backend.hidden("alice", QUEUE) == ""
     assert letters.list() == []
+
+
+@pytest.mark.parametrize("moment", ["hidden_parts", "change_parts"])
+def test_a_turn_that_is_parked_during_a_retry_stays_a_dead_letter(opened, moment):
+    backend = opened()
+    letters, step = DeadLetters(backend), getattr(backend, moment)
+
+    def park(to, name):
+        job = Job(Turn("alice", "s", name, "ok"), name, is_new=True)
+        job.epoch, job.time = 0, "2026-11-20T00:00:00+00:00"
+        to.add(job, "no")
+
+    def overlapping(*arguments, **options):
+        setattr(backend, moment, step)
+        park(DeadLetters(opened()), "second")
+        return step(*arguments, **options)
+
+    park(DeadLetters(opened()), "first")
+    found = DeadLetters(opened()).list()
+    setattr(backend, moment, overlapping)
+    assert letters.requeue(found) == found
+    assert Turns.parse(backend.hidden_parts("alice", QUEUE), 8192).has("first")
+    assert [letter.id for letter in letters.list()] == ["second"]
 
 
 def test_the_work_for_a_backlog_of_one_user_grows_with_its_length(opened, monkeypatch):
