@@ -257,6 +257,24 @@ def test_a_turn_that_is_done_leaves_the_journal_of_a_running_writer(tmp_path, se
         assert texts(diary) == ["coffee"]
 
 
+@pytest.mark.parametrize("selector", [{"key": "likes/pref001"}, {"source": "s#2"}])
+def test_turns_that_were_read_together_leave_the_journal_together(tmp_path, selector):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, workers=1, coalesce=2) as writer:
+        submit(writer, "the first", user="bob")
+        assert gate.began.acquire(timeout=LONG)
+        receipts = submit(writer, "secret one", "secret two")
+        # Their operations are in a later file than they are.
+        others = [submit(writer, f"{n}" * 9000, user=f"user {n}")[0] for n in range(8)]
+        gate.open.set()
+        for receipt in (*receipts, *others):
+            receipt.wait(LONG)
+        assert texts(diary) == ["secret one\n\nsecret two"]
+        diary.user("alice").forget(**selector)
+        assert hits(tmp_path, "secret") == []
+
+
 @pytest.mark.parametrize(
     ("selector", "left"),
     [({"session_id": "s"}, []), ({"session_id": "t"}, ["bad secret"]), ({"everything": True}, [])],

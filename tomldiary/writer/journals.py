@@ -9,8 +9,9 @@ import logging
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.episodes import ToolStep
@@ -105,14 +106,16 @@ def read_journal(files: FileSystem, folder: Path) -> JournalContent:
 
 def waiting_users(root: Path) -> set[str]:
     """Return the ids of the users with unfinished turns in the journals below a folder; this changes nothing."""
-    found: set[str] = set()
-    for folder in root.glob("*"):
-        records: list[LogRecord] = []
-        for path in segment_files(folder):
-            with suppress(FileNotFoundError):  # all its turns are done
-                records += scan_log(path.read_bytes())
-        found.update(job.turn.user_id for job in jobs_of(records))
-    return found
+    return {job.turn.user_id for folder in root.glob("*") for job in jobs_of(_records_now(folder))}
+
+
+def _records_now(folder: Path) -> list[LogRecord]:
+    """Return the records of a journal, whose writer may add others meanwhile."""
+    records: list[LogRecord] = []
+    for path in segment_files(folder):
+        with suppress(FileNotFoundError):  # all its turns are done
+            records += scan_log(path.read_bytes())
+    return records
 
 
 def _records(files: FileSystem, path: Path) -> list[LogRecord]:
@@ -250,15 +253,29 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
         OSError: A file could not be written. Call this again.
     """
     chosen = Selection.from_table(selection)
-    foreign: dict[Path, set[int]] = {}
-    # Files of a journal come oldest first: operations are in the file of their turn or in a later one.
-    for path in (*sorted(root.glob("*/*.toml")), *sorted(root.glob("*/*.damaged"))):
-        numbers = foreign.setdefault(path.parent, set())
-        with suppress(FileNotFoundError):  # all its turns are done
-            rewrite_log(
-                files, path,
-                lambda records, numbers=numbers: kept_records(records, user, chosen, epoch, numbers),
-            )  # fmt: skip
+    for folder in sorted(root.glob("*")):
+        wanted = _with_groups(chosen, _records_now(folder)) if chosen.operations else chosen
+        foreign: set[int] = set()
+        # Oldest first: operations are in the file of their turn or in a later one.
+        for path in (*sorted(folder.glob("*.toml")), *sorted(folder.glob("*.damaged"))):
+            keep = partial(kept_records, user=user, selection=wanted, epoch=epoch, foreign=foreign)
+            with suppress(FileNotFoundError):  # all its turns are done
+                rewrite_log(files, path, keep)
+
+
+def _with_groups(selection: Selection, records: list[LogRecord]) -> Selection:
+    """Return a selection with all turns that were read together with a selected one: history has only one id."""
+    found = [(each.kind, each.data) for each in records if each.data is not None]
+    numbers = {
+        number
+        for kind, data in found
+        if kind == "operations" and data["operation"] in selection.operations
+        for number in data["numbers"]
+    }
+    ids = [
+        data["operation"] for kind, data in found if kind == "turn" and data["number"] in numbers
+    ]
+    return replace(selection, operations=[*selection.operations, *ids])
 
 
 def kept_records(
