@@ -303,7 +303,7 @@ def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opene
             before = asyncio.create_task(writer.submit_turn(turn("walnuts")))
             waiting = writer._admission.waiting
             await asyncio.to_thread(
-                until, lambda: waiting and {waiting[0][0].epoch, waiting[0][0].turn.epoch} != {None}
+                until, lambda: waiting and {waiting[0].epoch, waiting[0].turn.epoch} != {None}
             )
             await diary_on(opened()).user("alice").aforget(everything=True)
             after = asyncio.create_task(writer.submit_turn(turn("jazz")))

@@ -347,7 +347,7 @@ def _close_journals(journals: list[Journal]) -> None:
 
 
 def wake(jobs: list[Job], error: BaseException | None) -> None:
-    """Wake the submits that wait for their turns to be stored, with one call for each event loop."""
+    """Wake the submits that wait for these turns, with one call for each event loop."""
     waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for job in jobs:
         if job.waiter is not None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import secrets
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp
 from tomldiary.writer.attempts import cause_name
 from tomldiary.writer.journal import render_turn
+from tomldiary.writer.journal_queue import wake
 from tomldiary.writer.receipts import Job, Receipt, Turn
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Admission:
     ) -> None:
         self.journal_queue: JournalQueue | SharedQueue | None = None
         self.is_closed = False
-        self.waiting: deque[tuple[Job, Future[None]]] = deque()
-        """Submits that wait for space in the queue, in their order."""
+        self.waiting: deque[Job] = deque()
+        """The turns whose submits wait for space in the queue, in their order."""
         self._qsize = qsize
         self._backend = backend
         self._state = state
@@ -93,30 +93,27 @@ class Admission:
                 job.epoch = await loop.run_in_executor(
                     self._epoch_reader, backend.epoch, turn.user_id
                 )
-        space: Future[None] | None = None
+        must_wait = False
         with self._state:
             same = self._same(job)
             if same is None:
                 self._check_open()
-                if self.journal_queue is not None:
+                must_wait = self._is_full
+                if must_wait or self.journal_queue is not None:
                     job.waiter = (loop, loop.create_future())
-                if self._is_full:
-                    space = Future()
-                    self.waiting.append((job, space))
+                if must_wait:
+                    self.waiting.append(job)
                 else:
                     self._admit(job)
         try:
-            if space is not None:
+            if must_wait:
                 await self._note_epoch(job)
-                # `admit_waiting` queues the turn before it wakes this call. If this call queued the turn, another
-                # submit could overtake it.
-                await asyncio.wrap_future(space)
             if same is not None:
                 await same.receipt.astored()
             elif job.waiter is not None:
                 await job.waiter[1]
         except BaseException:
-            self._cancel(same or job, space)
+            self._cancel(same or job)
             raise
         return (same or job).receipt
 
@@ -221,17 +218,17 @@ class Admission:
     def admit_waiting(self) -> None:
         """Admit waiting submits while the queue has space; called with the lock held."""
         while self.waiting and self.queued < self._qsize:
-            if self.journal_queue is not None and self.waiting[0][0].turn.epoch is None:
+            if self.journal_queue is not None and self.waiting[0].turn.epoch is None:
                 return  # `_note_epoch` calls this again when the token is known
-            job, space = self.waiting.popleft()
-            if space.set_running_or_notify_cancel():
-                self._admit(job)
-                space.set_result(None)
+            job = self.waiting.popleft()
+            self._admit(job)
+            if self.journal_queue is None:
+                wake([job], None)
 
-    def _cancel(self, job: Job, space: Future[None] | None) -> None:
+    def _cancel(self, job: Job) -> None:
         with self._state:
-            if space is not None and (job, space) in self.waiting:
-                self.waiting.remove((job, space))
+            if job in self.waiting:
+                self.waiting.remove(job)
                 self.admit_waiting()
                 return
             job.wanted -= 1
@@ -262,10 +259,8 @@ class Admission:
         """Refuse further turns, and fail the submits that wait for space."""
         with self._state:
             self.is_closed = True
-            while self.waiting:
-                _, space = self.waiting.popleft()
-                if space.set_running_or_notify_cancel():
-                    space.set_exception(RuntimeError(_CLOSED))
+            wake([*self.waiting], RuntimeError(_CLOSED))
+            self.waiting.clear()
 
 
 class UserQueues:
