@@ -186,7 +186,7 @@ class Journal:
     @property
     def pending(self) -> int:
         """The number of unfinished turns."""
-        return sum(map(len, self._open.values()))
+        return sum(map(len, [*self._open.values()]))  # a copy: other threads finish turns
 
     def append_turns(
         self,

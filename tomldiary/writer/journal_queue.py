@@ -242,8 +242,6 @@ class JournalQueue(StoringQueue):
         self._backend = backend
         self._sync = backend.durability == "full"
         self._journal: Journal | None = None
-        self._ended: list[Journal] = []
-        """Journals to be closed."""
         self._left: set[Path] = set()
         """Journals of other writers that could not be read."""
 
@@ -253,7 +251,10 @@ class JournalQueue(StoringQueue):
             self._adopt()
         if self._batch:
             self._store(self._batch)
-        _close_journals(self._ended)
+        for journal in [each for each in self.journals if not each.pending]:
+            if journal is not self._journal:  # an adopted one, or one that could not be written
+                self.journals.remove(journal)
+                journal.close()
 
     def _store(self, jobs: list[Job]) -> None:
         try:
@@ -271,7 +272,6 @@ class JournalQueue(StoringQueue):
                 journal, is_removed = self._journal, False
                 if journal is not None and journal.problem is not None:
                     self._journal = None  # the next turn creates another one
-                    self.close_if_done(journal)
                     is_removed = isinstance(error.__cause__, FileNotFoundError)
             if is_removed:  # nothing of the batch was written
                 self._store(jobs)
@@ -320,15 +320,6 @@ class JournalQueue(StoringQueue):
                 self._deliver(jobs)
 
     # Ending
-
-    def close_if_done(self, journal: Journal) -> None:
-        """Schedule closing an adopted journal if all its turns are done; the caller holds the lock."""
-        if journal is self._journal or journal not in self.journals or journal.pending:
-            return
-        with suppress(RuntimeError):  # the writer is closing, and closes all journals
-            self._work_soon()
-            self.journals.remove(journal)
-            self._ended.append(journal)
 
     def close(self) -> None:
         """Close all journals."""

@@ -34,8 +34,6 @@ from tomldiary.writer.attempts import (
     is_transient,
     lost_database,
 )
-from tomldiary.writer.journal import Journal
-from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.queue import UserQueues
 from tomldiary.writer.receipts import apply_turn, works_for
 from tomldiary.writer.shared.queue import SharedQueue
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from tomldiary.extraction.operations import Applied
     from tomldiary.writer.attempts import Metrics, Telemetry
     from tomldiary.writer.dead_letters import DeadLetters
+    from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.receipts import Job
 
 _LEFT = "the writer was closed before this turn was finished"
@@ -386,8 +385,6 @@ class Workers:
                 self._metrics.skipped += len(result.skipped)
         self._settle(done, result, error)
         self.queues.release(job.turn.user_id)
-        if isinstance(self.journal_queue, JournalQueue) and isinstance(job.journal, Journal):
-            self.journal_queue.close_if_done(job.journal)
         if not self.working and not len(self.queues):
             self._state.notify_all()  # only now, because waiters wait for the end of all work
 
