@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from pathlib import Path
-    from threading import Condition
 
+    from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job, Turn
 
 _logger = get_logger(__name__)
@@ -40,9 +40,7 @@ class StoringQueue:
     Args:
         name: The name of the thread.
         root: The place where the turns are stored, for messages.
-        state: The writer's lock.
-        deliver: Called with stored turns and the lock held.
-        refuse: Called with turns that could not be stored, the reason, and the lock held.
+        admission: Gets the turns that were stored, and those that could not be stored.
         poll: The time in seconds between two searches for turns of dead writers.
         last: Called in the thread when this object is garbage-collected; it must not refer to this object.
     """
@@ -51,17 +49,14 @@ class StoringQueue:
         self,
         name: str,
         root: object,
-        state: Condition,
-        deliver: Callable[[list[Job]], None],
-        refuse: Callable[[list[Job], BaseException], None],
+        admission: Admission,
         *,
         poll: float,
         last: Callable[[], None] | None = None,
     ) -> None:
         self.root = root
-        self._state = state
-        self._deliver = deliver
-        self._refuse = refuse
+        self._admission = admission
+        self._state = admission.state
         self._poll = poll
         self._pending: list[Job] = []
         self._batch: list[Job] = []
@@ -169,7 +164,7 @@ class StoringQueue:
         _logger.error("%s could not be stored: %s", counted(len(jobs), "turn"), error)
         with self._state:
             self._leave_batch(jobs)
-            self._refuse(jobs, error)
+            self._admission.refuse(jobs, error)
         wake(jobs, error)
 
     def _leave_batch(self, jobs: list[Job]) -> None:
@@ -214,28 +209,19 @@ class JournalQueue(StoringQueue):
     Args:
         root: The folder of the journals.
         backend: Provides fencing tokens and the durability.
-        state: The writer's lock.
-        deliver: Called with stored turns and the lock held.
-        refuse: Called with turns that could not be stored, the reason, and the lock held.
+        admission: Gets the turns that were stored, and those that could not be stored.
         interval: The maximum time in seconds until a journal of a dead writer is found.
     """
 
     def __init__(
-        self,
-        root: Path,
-        backend: Backend,
-        state: Condition,
-        deliver: Callable[[list[Job]], None],
-        refuse: Callable[[list[Job], BaseException], None],
-        *,
-        interval: float,
+        self, root: Path, backend: Backend, admission: Admission, *, interval: float
     ) -> None:
         # Half the interval, because storing a turn just before a search is due restarts the poll.
         poll = min(interval / 2, threading.TIMEOUT_MAX)
         self.journals: list[Journal] = []
         """The journals that this writer owns; new turns are appended only to `_journal`."""
         last = partial(_close_journals, self.journals)
-        super().__init__("tomldiary-journal", root, state, deliver, refuse, poll=poll, last=last)
+        super().__init__("tomldiary-journal", root, admission, poll=poll, last=last)
         self.files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.durability = backend.durability
         self._folder = root
@@ -283,7 +269,7 @@ class JournalQueue(StoringQueue):
         erased = [job for job in jobs if job.epoch is None]
         with self._state:
             self._batch, self._stored = [], stored
-            self._deliver(stored)
+            self._admission.deliver(stored)
             if erased:
                 self._fail(erased, Forgotten.since_run())
 
@@ -317,7 +303,7 @@ class JournalQueue(StoringQueue):
             _logger.info("%s: %s taken over", folder, counted(count, "turn"))
             with self._state:
                 self.journals.append(journal)
-                self._deliver(jobs)
+                self._admission.deliver(jobs)
 
     # Ending
 

@@ -57,11 +57,11 @@ class Admission:
     ) -> None:
         self.journal_queue: JournalQueue | SharedQueue | None = None
         self.is_closed = False
+        self.state = state
         self.waiting: deque[Job] = deque()
         """The turns whose submits wait for space in the queue, in their order."""
         self._qsize = qsize
         self._backend = backend
-        self._state = state
         self._metrics = metrics
         self._workers = workers
         self._start = start
@@ -94,7 +94,7 @@ class Admission:
                     self._epoch_reader, backend.epoch, turn.user_id
                 )
         must_wait = False
-        with self._state:
+        with self.state:
             same = self._same(job)
             if same is None:
                 self._check_open()
@@ -123,7 +123,7 @@ class Admission:
         if self.journal_queue is None and self._backend is not None:
             # Not in another thread, because an erasure after this call must refuse the turn.
             job.epoch = self._backend.epoch(turn.user_id)
-        with self._state:
+        with self.state:
             same = self._same(job)
             if same is not None:
                 return same.receipt
@@ -153,7 +153,7 @@ class Admission:
         if self.journal_queue is None or self._backend is None or job.turn.epoch is not None:
             return
         epoch = await in_thread(self._backend.epoch, job.turn.user_id)
-        with self._state:
+        with self.state:
             job.turn = replace(job.turn, epoch=epoch)
             self.admit_waiting()
 
@@ -213,7 +213,7 @@ class Admission:
             job.receipt.settle(None, error)
             self.forget_operation(job)
         self.admit_waiting()
-        self._state.notify_all()
+        self.state.notify_all()
 
     def admit_waiting(self) -> None:
         """Admit waiting submits while the queue has space; called with the lock held."""
@@ -226,7 +226,7 @@ class Admission:
                 wake([job], None)
 
     def _cancel(self, job: Job) -> None:
-        with self._state:
+        with self.state:
             if job in self.waiting:
                 self.waiting.remove(job)
                 self.admit_waiting()
@@ -238,7 +238,7 @@ class Admission:
             if is_unstored or self._workers.queues.remove(job):
                 self._withdraw(job)
                 self.admit_waiting()
-                self._state.notify_all()
+                self.state.notify_all()
 
     def _withdraw(self, job: Job) -> None:
         """Undo the admission of a turn; called with the lock held."""
@@ -257,7 +257,7 @@ class Admission:
 
     def close(self) -> None:
         """Refuse further turns, and fail the submits that wait for space."""
-        with self._state:
+        with self.state:
             self.is_closed = True
             wake([*self.waiting], RuntimeError(_CLOSED))
             self.waiting.clear()

@@ -39,14 +39,15 @@ from tomldiary.writer.receipts import apply_turn, works_for
 from tomldiary.writer.shared.queue import SharedQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from contextvars import Context
     from threading import Condition
 
     from tomldiary.extraction.operations import Applied
     from tomldiary.writer.attempts import Metrics, Telemetry
     from tomldiary.writer.dead_letters import DeadLetters
-    from tomldiary.writer.journal_queue import JournalQueue
+    from tomldiary.writer.jobs import CompactionJobs
+    from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job
 
 _LEFT = "the writer was closed before this turn was finished"
@@ -83,14 +84,10 @@ class Workers:
         self.kept = 0
         """The number of turns that stayed in a journal when the writer was closed."""
         self.breaker = breaker
-        self.journal_queue: JournalQueue | SharedQueue | None = None
+        self.admission: Admission
+        self.compactions: CompactionJobs
         self.letters: DeadLetters | None = None
-        self.on_dequeued: Callable[[], None]
-        """A callback for a turn that left the queue; called with the lock held."""
-        self.on_applied: Callable[[Job], None]
-        """A callback for a turn that was applied, if the diary compacts memories."""
-        self.on_settled: Callable[[Job], None]
-        """A callback for a turn that was applied, parked or abandoned; called with the lock held."""
+        """None if turns are queued in memory."""
         self._diary = diary
         self._options = options
         self._state = state
@@ -147,7 +144,7 @@ class Workers:
                 self.working[job] = asyncio.get_running_loop().create_task(
                     self._process(job), context=self._context.copy()
                 )
-                self.on_dequeued()
+                self.admission.admit_waiting()
 
     async def _process(self, job: Job) -> None:
         works_for.set(self._state)
@@ -178,7 +175,7 @@ class Workers:
         self.breaker.succeed()
         if getattr(self._diary, "compaction_config", None) is not None:
             # Before the turn ends, so that `flush` also waits for its compaction.
-            self.on_applied(job)
+            self.compactions.after_turn(job)
         with self._state:
             self._end(job, [job, *job.group], result)
 
@@ -189,8 +186,9 @@ class Workers:
                 return  # see `_end`
             user = job.turn.user_id
             jobs = [one for each in (job, *self.queues.drop(user)) for one in (each, *each.group)]
-            if isinstance(self.journal_queue, SharedQueue):
-                self.journal_queue.lost(jobs)
+            queue = self.admission.journal_queue
+            if isinstance(queue, SharedQueue):
+                queue.lost(jobs)
             self.queues.release(user)
             self._state.notify_all()
         _logger.warning("another writer took over %s of a user", counted(len(jobs), "turn"))
@@ -216,13 +214,14 @@ class Workers:
                 " history was dropped. See `tomldiary writer list`."
             )
         with self._state:
-            if isinstance(self.journal_queue, SharedQueue):
+            queue = self.admission.journal_queue
+            if isinstance(queue, SharedQueue):
                 # Only now, because `flush` waits for the turns that the queue watches.
-                self.journal_queue.resolved(job)
+                queue.resolved(job)
             self._metrics.completed += result is not None
             self._metrics.failed += result is None
             self._settle([job], result, error)
-            self.on_dequeued()
+            self.admission.admit_waiting()
             self._state.notify_all()
 
     async def _fail(self, job: Job, error: BaseException) -> None:
@@ -393,7 +392,7 @@ class Workers:
     ) -> None:
         for each in jobs:
             each.receipt.settle(result, error)
-            self.on_settled(each)
+            self.admission.forget_operation(each)
 
     # Ending
 
@@ -410,8 +409,9 @@ class Workers:
                 ended.result(2 * grace)
         with self._state:
             left = [*queued, *self.queues.drain(), *self.working]
-            if isinstance(self.journal_queue, SharedQueue):
-                left += self.journal_queue.drain()
+            queue = self.admission.journal_queue
+            if isinstance(queue, SharedQueue):
+                left += queue.drain()
             self.working.clear()
             count = 0
             for job in left:

@@ -176,32 +176,28 @@ class MemoryWriter(Viewed):
             self._sessions,
         )
         self._admission.is_closed = self._closed
-        self._workers.on_dequeued = self._admission.admit_waiting
-        self._workers.on_settled = self._admission.forget_operation
         self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
-        self._workers.on_applied = self._compactions.after_turn
+        self._workers.admission, self._workers.compactions = self._admission, self._compactions
         self._consolidations = ConsolidationJobs(self.diary, self._options, self._state)
         self._journal_queue = self._new_journal_queue()
 
     def _new_journal_queue(self) -> JournalQueue | SharedQueue | None:
-        backend, admission, workers = self._backend, self._admission, self._workers
+        backend, admission = self._backend, self._admission
         if isinstance(backend, SharedBackend):
             queue = SharedQueue(
-                backend, self._state, admission.deliver, admission.refuse, workers.settle_elsewhere,
+                backend, admission, self._workers.settle_elsewhere,
                 lease=self._options.lease, works=self._options.workers > 0,
             )  # fmt: skip
         elif isinstance(backend, KeepsJournal) and isinstance(backend, KeepsHidden):
             root = backend.journal_folder
             if root is None:
                 return None
-            queue = JournalQueue(
-                root, backend, self._state, admission.deliver, admission.refuse,
-                interval=self._options.takeover_interval,
-            )  # fmt: skip
+            interval = self._options.takeover_interval
+            queue = JournalQueue(root, backend, admission, interval=interval)
         else:
             return None
-        admission.journal_queue = workers.journal_queue = queue
-        workers.letters = DeadLetters(backend)
+        admission.journal_queue = queue
+        self._workers.letters = DeadLetters(backend)
         return queue
 
     def after_fork(self) -> None:

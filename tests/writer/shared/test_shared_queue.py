@@ -9,6 +9,7 @@ import threading
 import time
 import tomllib
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -326,9 +327,8 @@ def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
 
 def queue_of(backend, delivered, *, works=True):
     """Return a queue that adds the turns for its workers to a list."""
-    return SharedQueue(
-        backend, threading.Condition(), delivered.extend, None, None, lease=15.0, works=works
-    )
+    admission = SimpleNamespace(state=threading.Condition(), deliver=delivered.extend)
+    return SharedQueue(backend, admission, None, lease=15.0, works=works)
 
 
 def two_jobs(user="alice"):

@@ -19,10 +19,10 @@ from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from threading import Condition
 
     from tomldiary.storage.protocol import Durability
     from tomldiary.storage.shared.backend import SharedBackend
+    from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.shared.turns import Turns
 
@@ -35,9 +35,7 @@ class SharedQueue(StoringQueue):
 
     Args:
         backend: The database.
-        state: The writer's lock.
-        deliver: Called with stored turns of claimed users and the lock held.
-        refuse: Called with turns that could not be stored, the reason, and the lock held.
+        admission: Gets the stored turns of claimed users, and the turns that could not be stored.
         resolve: Called with turns that another writer has finished, without the lock.
         lease: The time in seconds without a heartbeat after which another writer is considered dead.
         works: Whether this writer claims users; if not, it only stores turns for other writers.
@@ -46,17 +44,13 @@ class SharedQueue(StoringQueue):
     def __init__(
         self,
         backend: SharedBackend,
-        state: Condition,
-        deliver: Callable[[list[Job]], None],
-        refuse: Callable[[list[Job], BaseException], None],
+        admission: Admission,
         resolve: Callable[[Job], None],
         *,
         lease: float,
         works: bool,
     ) -> None:
-        super().__init__(
-            "tomldiary-queue", str(backend.database), state, deliver, refuse, poll=_POLL
-        )
+        super().__init__("tomldiary-queue", str(backend.database), admission, poll=_POLL)
         claims = self.claims = Claims(backend, lease, works=works)
         self.check, self.holds = claims.check, claims.holds
         self.append_operations = claims.append_operations
@@ -181,7 +175,7 @@ class SharedQueue(StoringQueue):
             jobs.append(job)
         if not mine:
             self._remote.pop(user, None)
-        self._deliver(jobs)
+        self._admission.deliver(jobs)
 
     def claim_users(self) -> None:
         """Claim users without a living owner, and resolve the receipts of turns that other writers finished."""
