@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,7 +93,8 @@ def test_an_unexpected_error_refuses_the_turns_being_stored():
         is_refused.set()
 
     state = threading.Condition()
-    queue = Broken("broken", "memory", state, print, refuse, poll=LONG)
+    admission = SimpleNamespace(state=state, refuse=refuse)
+    queue = Broken("broken", "memory", admission, poll=LONG)
     with state:
         queue.put(Job(Turn("alice", "s", "hi", "ok"), "one", is_new=True))
     assert is_refused.wait(LONG)

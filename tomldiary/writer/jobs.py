@@ -62,13 +62,12 @@ class CompactionJobs:
 
     def after_turn(self, job: Job) -> None:
         """Start a compaction of the user's memory unless one is running; called in the event loop."""
-        diary = self._diary
+        diary, user = self._diary, job.turn.user_id
         config = diary.compaction_config if isinstance(diary, Diary) else None
-        user = job.turn.user_id
         if config is None or not config.enabled or user in self.running:
             return
         now = job.turn.context_now or datetime.now(UTC)
-        work = self._compact(self._diary, user, job.turn.session_id, now)
+        work = self._compact(diary, user, job.turn.session_id, now)
         with self._state:
             self.running[user] = asyncio.get_running_loop().create_task(work)
 

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten, InvalidValue
@@ -50,11 +51,11 @@ from tomldiary.storage.log import LogFile, render_record, scan_log
 from tomldiary.toml.values import render_text, render_value
 from tomldiary.writer.journals import (
     EARLIER,
-    JournalContent,
     claim_dead,
     claim_new,
     close_owner,
-    read_journal,
+    jobs_of,
+    read_segments,
     remove_folder,
     segment_files,
 )
@@ -154,24 +155,34 @@ class Journal:
             return None
         journal = cls(folder, owner, sync=sync, files=files)
         try:
-            found = read_journal(files, folder)
-            journal._continue(found)
-            if not found.jobs:
+            jobs = journal._continue()
+            if not jobs:
                 journal.close()
         except BaseException:
             journal.drop()
             raise
-        return journal, found.jobs
+        return journal, jobs
 
-    def _continue(self, found: JournalContent) -> None:
-        self._next = found.last + 1
-        self._open = found.open
-        for job in found.jobs:
+    def _continue(self) -> list[Job]:
+        """Return the unfinished turns in their order, and append further records to the last file."""
+        records = read_segments(self._files, self.folder)
+        segments = {
+            each.data["number"]: segment
+            for segment, found in records.items()
+            for each in found
+            if each.kind == "turn" and each.data is not None
+        }
+        self._next = max(segments, default=0) + 1
+        self._open = {segment: set() for segment in records}
+        jobs = jobs_of(chain.from_iterable(records.values()))
+        for job in jobs:
             for each in (job, *job.group):
-                each.journal = self
-        if self._open:
-            self._segment = max(self._open)
+                each.journal, each.segment = self, segments[each.number]
+                self._open[each.segment].add(each.number)
+        if records:
+            self._segment = max(records)
             self._file.open(str(self._path(self._segment)))
+        return jobs
 
     def _path(self, segment: int) -> Path:
         return self.folder / f"{segment:06d}.toml"
@@ -191,31 +202,28 @@ class Journal:
     def append_turns(
         self,
         jobs: Sequence[Job],
-        epoch_of: Callable[[str], int],
-        is_refused: Callable[[Turn, int], bool] = lambda _turn, _epoch: False,
+        epoch_of: Callable[[Turn], int | None],
     ) -> list[Job]:
         """Append turns in this order and return them; they are durable once `sync` returned.
 
         Args:
             jobs: The turns, already rendered.
-            epoch_of: Returns a user's fencing token. It is called while the file is locked. Therefore either a
-                concurrent erasure finds the turn, or the turn has the newer token.
-            is_refused: Returns whether to leave out a turn, given this token.
+            epoch_of: Returns the fencing token of a turn's user, or None to leave the turn out. It is called while
+                the file is locked. Therefore either a concurrent erasure finds the turn, or the turn has the newer
+                token.
 
         Raises:
             BackendError: Nothing was appended.
         """
 
         def rendered() -> str:
-            epochs = {user: epoch_of(user) for user in {job.turn.user_id for job in jobs}}
             texts: list[str] = []
             for job in jobs:
-                epoch = epochs[job.turn.user_id]
-                if is_refused(job.turn, epoch):
-                    continue
-                job.journal, job.segment, job.epoch = self, self._segment, epoch
-                job.number, self._next = self._next, self._next + 1
-                texts.append(render_turn_record(job.number, epoch, job.rendered))
+                job.epoch = epoch_of(job.turn)
+                if job.epoch is not None:
+                    job.journal, job.segment = self, self._segment
+                    job.number, self._next = self._next, self._next + 1
+                    texts.append(render_turn_record(job.number, job.epoch, job.rendered))
             return "".join(texts)
 
         with self._mutex:
@@ -279,7 +287,7 @@ class Journal:
     def _clean(self) -> None:
         """Record the finished turns and remove files as `finish` does; the caller holds the mutex."""
         if self._unwritten:
-            self._append(str)
+            self._append(lambda: "")
         # The oldest file goes first, because a file may say that turns of older ones are done.
         while (oldest := min(self._open)) != self._segment and not self._open[oldest]:
             remove_locked(self._files, self._path(oldest))

@@ -247,7 +247,7 @@ class JournalQueue(StoringQueue):
             if self._journal is None:
                 self._journal = Journal.create(self._folder, sync=self._sync, files=self.files)
                 self.journals.append(self._journal)
-            stored = self._journal.append_turns(jobs, self._backend.epoch, self._is_erased)
+            stored = self._journal.append_turns(jobs, self._epoch_of)
             try:
                 self._journal.sync()
             except BaseException:
@@ -273,8 +273,10 @@ class JournalQueue(StoringQueue):
             if erased:
                 self._fail(erased, Forgotten.since_run())
 
-    def _is_erased(self, turn: Turn, epoch: int) -> bool:
-        return is_erased(self._backend, turn.user_id, turn.epoch, epoch)
+    def _epoch_of(self, turn: Turn) -> int | None:
+        """Return the user's fencing token; None if all data of the user was erased since the turn's run began."""
+        epoch = self._backend.epoch(turn.user_id)
+        return None if is_erased(self._backend, turn.user_id, turn.epoch, epoch) else epoch
 
     def _adopt(self) -> None:
         try:

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -66,42 +66,17 @@ def turn_of(data: dict[str, Any]) -> Turn:
     )
 
 
-@dataclass(slots=True)
-class JournalContent:
-    """The content of a dead writer's journal."""
-
-    jobs: list[Job] = field(default_factory=list[Job])
-    """The unfinished turns in their order; turns that were read together are one job with a group."""
-    open: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """The numbers of the unfinished turns, by segment."""
-    last: int = 0
-    """The highest number of a turn."""
-
-
 def segment_files(folder: Path) -> list[Path]:
     """Return a journal's files, oldest first."""
     return sorted(path for path in folder.glob("*.toml") if path.stem.isdecimal())
 
 
-def read_journal(files: FileSystem, folder: Path) -> JournalContent:
-    """Read the journal of a dead writer; cut off each torn log tail, and copy damaged records to another file."""
-    found = JournalContent()
-    records: list[LogRecord] = []
-    places: dict[int, int] = {}
-    for path in segment_files(folder):
-        segment = int(path.stem)
-        found.open[segment] = set()
-        for record in _records(files, path):
-            records.append(record)
-            if record.kind == "turn" and record.data is not None:
-                places[record.data["number"]] = segment
-    found.last = max(places, default=0)
-    found.jobs = jobs_of(records)
-    for job in found.jobs:
-        for each in (job, *job.group):
-            each.segment = places[each.number]
-            found.open[each.segment].add(each.number)
-    return found
+def read_segments(files: FileSystem, folder: Path) -> dict[int, list[LogRecord]]:
+    """Return the records of a dead writer's journal by the numbers of its files.
+
+    Each torn log tail is cut off, and damaged records are copied to another file.
+    """
+    return {int(path.stem): _records(files, path) for path in segment_files(folder)}
 
 
 def waiting_users(root: Path) -> set[str]:
