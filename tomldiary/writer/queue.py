@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
-from tomldiary.extraction.context import Sessions, checked_exchanges
+from tomldiary.extraction.context import checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Condition
 
-    from tomldiary.storage.protocol import Backend
+    from tomldiary.diary import Diary
     from tomldiary.writer.attempts import Metrics
     from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.shared.queue import SharedQueue
@@ -36,24 +36,22 @@ class Admission:
     """Admits turns and passes them to the journal, or to the workers if there is no journal.
 
     Args:
+        diary: Provides fencing tokens, and the time of a session's previous turn; None for another object.
         qsize: The maximum number of waiting turns.
-        backend: Provides fencing tokens; None if the diary is not a `Diary`.
         state: The writer's lock.
         metrics: Counts turns.
         workers: Apply turns.
         start: Starts the writer's thread; called with the lock held before a turn is counted.
-        sessions: Provides the time of a session's previous turn; None if the diary is not a `Diary`.
     """
 
     def __init__(
         self,
+        diary: Diary | None,
         qsize: int,
-        backend: Backend | None,
         state: Condition,
         metrics: Metrics,
         workers: Workers,
         start: Callable[[], None],
-        sessions: Sessions | None,
     ) -> None:
         self.journal_queue: JournalQueue | SharedQueue | None = None
         self.is_closed = False
@@ -61,11 +59,11 @@ class Admission:
         self.waiting: deque[Job] = deque()
         """The turns whose submits wait for space in the queue, in their order."""
         self._qsize = qsize
-        self._backend = backend
+        self._backend = None if diary is None else diary.engine.backend
+        self._sessions = None if diary is None else diary.sessions
         self._metrics = metrics
         self._workers = workers
         self._start = start
-        self._sessions = sessions
         self._epoch_reader = ThreadPoolExecutor(1, "tomldiary-epoch")
         self._by_operation: dict[tuple[str, str], Job] = {}
         self._prefix, self._numbers = secrets.token_hex(16), itertools.count(1)

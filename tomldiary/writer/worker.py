@@ -76,14 +76,13 @@ class Workers:
         state: Condition,
         metrics: Metrics,
         context: Context,
-        breaker: Breaker,
         telemetry: Telemetry,
     ) -> None:
         self.queues = UserQueues()
         self.working: dict[Job, asyncio.Task[None]] = {}
         self.kept = 0
         """The number of turns that stayed in a journal when the writer was closed."""
-        self.breaker = breaker
+        self.breaker = Breaker(options.breaker, options.breaker_pause)
         self.admission: Admission
         self.compactions: CompactionJobs
         self.letters: DeadLetters | None = None

@@ -29,7 +29,7 @@ from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import check_instance, check_timeout, checked_flag
-from tomldiary.writer.attempts import Breaker, Metrics, Options, RetryPolicy, Telemetry
+from tomldiary.writer.attempts import Metrics, Options, RetryPolicy, Telemetry
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs
 from tomldiary.writer.journal_queue import JournalQueue
@@ -118,7 +118,6 @@ class MemoryWriter(Viewed):
         own = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
         self._own = own
         self._backend: Backend | None = own.engine.backend if own is not None else None
-        self._sessions = own.sessions if own is not None else None
         if workers == 0 and not isinstance(self._backend, SharedBackend):
             raise InvalidValue(
                 "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
@@ -163,17 +162,10 @@ class MemoryWriter(Viewed):
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
         self._workers = Workers(
             self.diary, self._options, self._state, self._metrics, self._context,
-            Breaker(self._options.breaker, self._options.breaker_pause),
             Telemetry(store, weakref.WeakMethod(self.stats)),
         )  # fmt: skip
         self._admission = Admission(
-            self._options.qsize,
-            self._backend,
-            self._state,
-            self._metrics,
-            self._workers,
-            self._start,
-            self._sessions,
+            self._own, self._options.qsize, self._state, self._metrics, self._workers, self._start
         )
         self._admission.is_closed = self._closed
         self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
