@@ -173,6 +173,24 @@ def test_turns_of_two_journals_form_no_group(tmp_path, files, gate):
     assert seen == ["first", "tea", "juice\n\nmilk"]
 
 
+def test_no_turn_is_refused_because_an_earlier_record_could_not_be_removed(tmp_path, files, gate):
+    gate.open.set()
+    error, left = OSError(errno.EIO, "Input/output error"), ["ftruncate", "write"]
+
+    def hook(name, _path, data=b"", *_):
+        if left[-1:] == [name] and (name == "ftruncate" or bytes(data).startswith(b"[[done]]")):
+            left.pop()
+            raise error
+
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)
+    with MemoryWriter(diary) as writer:
+        files.hook = hook
+        store(writer, "tea").wait(LONG)
+        assert left == []
+        store(writer, "juice").wait(LONG)
+    assert texts(diary) == ["tea", "juice"]
+
+
 @pytest.mark.parametrize("removed", ["", ".tomldiary"])
 def test_turns_after_the_folder_was_removed_are_kept(tmp_path, gate, removed):
     gate.open.set()

@@ -244,6 +244,8 @@ class JournalQueue(StoringQueue):
 
     def _store(self, jobs: list[Job]) -> None:
         try:
+            if self._journal is not None and self._journal.problem is not None:
+                self._journal = None
             if self._journal is None:
                 self._journal = Journal.create(self._folder, sync=self._sync, files=self.files)
                 self.journals.append(self._journal)
@@ -254,13 +256,8 @@ class JournalQueue(StoringQueue):
                 self._journal.finish(stored)
                 raise
         except Exception as error:  # noqa: BLE001 - each receipt gets it
-            with self._state:
-                journal, is_removed = self._journal, False
-                if journal is not None and journal.problem is not None:
-                    self._journal = None  # the next turn creates another one
-                    is_removed = isinstance(error.__cause__, FileNotFoundError)
-            if is_removed:  # nothing of the batch was written
-                self._store(jobs)
+            if self._journal is not None and isinstance(error.__cause__, FileNotFoundError):
+                self._store(jobs)  # to another journal, because the folder of this one was removed
             else:
                 self._fail(jobs, error)
             return
