@@ -95,7 +95,7 @@ class Admission:
         with self.state:
             same = self._same(job)
             if same is None:
-                self._check_open()
+                self.check_open()
                 must_wait = self._is_full
                 if must_wait or self.journal_queue is not None:
                     job.waiter = (loop, loop.create_future())
@@ -125,7 +125,7 @@ class Admission:
             same = self._same(job)
             if same is not None:
                 return same.receipt
-            self._check_open()
+            self.check_open()
             if self._is_full:
                 raise WriterBusy(
                     f"the queue is full: {counted(self.queued, 'turn')} waiting. Try again later, or use submit, which waits."
@@ -168,7 +168,8 @@ class Admission:
             before.wanted += 1
         return before
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise RuntimeError if the writer is closed."""
         if self.is_closed:
             raise RuntimeError(_CLOSED)
 

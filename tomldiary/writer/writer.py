@@ -127,7 +127,6 @@ class MemoryWriter(Viewed):
                 "consolidate_every and consolidate_after need a Diary and at least one worker."
             )
         self._context = contextvars.copy_context()
-        self._closed = False
         problem = self._setup_problem()
         if problem:
             tell(_logger, f"no turn can be extracted: {problem}", logging.ERROR)
@@ -136,7 +135,7 @@ class MemoryWriter(Viewed):
             # the end of this import.
             with suppress(Exception):  # the first turn fails with the error
                 _ = self._own.turns.extractor
-        self._reset()
+        self._reset(is_closed=False)
         close_at_exit(self)
         with self._state:
             if self._journal_queue is not None:
@@ -151,12 +150,12 @@ class MemoryWriter(Viewed):
         # A diary that overrides `update_memory` may have no extractor at all.
         return "" if is_overridden(self.diary) else setup_problem(self.diary.agent)
 
-    def _reset(self) -> None:
+    def _reset(self, *, is_closed: bool) -> None:
         self._reported = 0  # failed turns that `flush` and `close` have reported
         self._state = threading.Condition()
         # Reentrant, because a signal handler may close the writer while `close_sync` runs.
         self._ending = threading.RLock()
-        self.has_ended = self._closed
+        self.has_ended = is_closed
         """Whether a call of `close` has ended the writer; a forked child has nothing to end."""
         self._metrics = Metrics()
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
@@ -167,7 +166,7 @@ class MemoryWriter(Viewed):
         self._admission = Admission(
             self._own, self._options.qsize, self._state, self._metrics, self._workers, self._start
         )
-        self._admission.is_closed = self._closed
+        self._admission.is_closed = is_closed
         self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
         self._workers.admission, self._workers.compactions = self._admission, self._compactions
         self._consolidations = ConsolidationJobs(self.diary, self._options, self._state)
@@ -197,7 +196,7 @@ class MemoryWriter(Viewed):
         if self._journal_queue is not None:
             self._journal_queue.drop()
         self._consolidations.unwatch()
-        self._reset()
+        self._reset(is_closed=not self.is_running)
 
     def __repr__(self) -> str:
         return f"<MemoryWriter {self._admission.queued} queued, {self._workers.active} in work>"
@@ -297,7 +296,7 @@ class MemoryWriter(Viewed):
     def look_for_dead_writers(self) -> None:
         """Schedule a search for journals of dead writers, in addition to the periodic search."""
         with self._state:
-            if self._journal_queue is not None and not self._closed:
+            if self._journal_queue is not None and self.is_running:
                 self._journal_queue.adopt_soon()
 
     # Observing, waiting, closing
@@ -305,7 +304,7 @@ class MemoryWriter(Viewed):
     @property
     def is_running(self) -> bool:
         """Whether turns are accepted."""
-        return not self._closed
+        return not self._admission.is_closed
 
     def stats(self) -> WriterStats:
         """Return a consistent snapshot of the counters: submitted = completed + failed + pending.
@@ -358,8 +357,7 @@ class MemoryWriter(Viewed):
         """
         user_id = checked_user(user_id)
         with self._state:
-            if self._closed:
-                raise RuntimeError("the writer is closed. Create another one.")
+            self._admission.check_open()
             self._start()
             thread = self._workers.thread
             assert thread is not None  # noqa: S101 - it was just started
@@ -426,7 +424,6 @@ class MemoryWriter(Viewed):
         check_timeout(timeout)
         checked_flag(drain, "drain")
         refuse_own_work(self._state)
-        self._closed = True
         self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
         try:
