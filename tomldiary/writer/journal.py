@@ -105,9 +105,6 @@ class Journal:
         self._unwritten: list[int] = []
         """The numbers of finished turns that no "done" record has yet."""
 
-    def __repr__(self) -> str:
-        return f"Journal({str(self.folder)!r})"
-
     # Beginning
 
     @classmethod

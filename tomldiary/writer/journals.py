@@ -229,7 +229,7 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
     """
     chosen = Selection.from_table(selection)
     for folder in sorted(root.glob("*")):
-        wanted = _with_groups(chosen, _records_now(folder)) if chosen.operations else chosen
+        wanted = with_groups(chosen, _records_now(folder)) if chosen.operations else chosen
         foreign: set[int] = set()
         # Oldest first: operations are in the file of their turn or in a later one.
         for path in (*sorted(folder.glob("*.toml")), *sorted(folder.glob("*.damaged"))):
@@ -238,7 +238,7 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
                 rewrite_log(files, path, keep)
 
 
-def _with_groups(selection: Selection, records: list[LogRecord]) -> Selection:
+def with_groups(selection: Selection, records: list[LogRecord]) -> Selection:
     """Return a selection with all turns that were read together with a selected one: history has only one id."""
     found = [(each.kind, each.data) for each in records if each.data is not None]
     numbers = {

@@ -573,6 +573,18 @@ def test_a_dead_letter_forgotten_meanwhile_is_not_requeued(opened):
     assert letters.list() == []
 
 
+def test_forgetting_one_of_the_turns_that_were_read_together_removes_all():
+    waiting, jobs = Turns.parse({}, 8192), two_jobs()
+    for job in jobs:
+        job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+    waiting.add(jobs, 0)
+    waiting.add_operations([job.operation for job in jobs], [])
+    [text] = waiting.render().values()
+    selection = {"key": "likes/pref001", "operations": ["op-0"]}  # history has one id for both
+    assert turns.redacted(text, "alice", selection, 1) == ""
+    assert "I love 1." in turns.redacted(text, "alice", {"key": "likes/pref001"}, 1)
+
+
 @pytest.mark.parametrize("moment", ["hidden_parts", "change_parts"])
 def test_a_turn_that_is_parked_during_a_retry_stays_a_dead_letter(opened, moment):
     backend = opened()

@@ -28,7 +28,7 @@ from tomldiary.runtime.sources import QUEUE
 from tomldiary.storage.log import render_record, scan_log
 from tomldiary.toml.values import render_text
 from tomldiary.writer.journal import render_operations, render_turn_record
-from tomldiary.writer.journals import jobs_of, kept_records
+from tomldiary.writer.journals import jobs_of, kept_records, with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -168,6 +168,7 @@ _parsed = cleared_on_forget(RecentBySize[str, _Part](_CACHED, lambda part: len(p
 def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
     """Return a document of waiting turns or of dead letters without the selected turns."""
     records = scan_log(text.encode())
-    kept = kept_records(records, user, Selection.from_table(selection), epoch, set())
+    chosen = with_groups(Selection.from_table(selection), records)
+    kept = kept_records(records, user, chosen, epoch, set())
     has_turns = any(text.startswith(("[[turn]]", "[[dead]]")) for text in kept)
     return "".join(kept) if has_turns else ""
