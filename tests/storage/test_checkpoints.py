@@ -250,7 +250,7 @@ def test_a_torn_staged_file_is_never_published(tmp_path, restarted):
 def may_lack_writes(alice, folder, boot=None, record=None):
     clock = Clock() if boot is None else SetClock(boot)
     last = parse_record(alice.diary.engine.backend.last_record("alice"))
-    return boots.may_lack_writes(Environment(clock=clock), folder, record or last)
+    return boots.Recovery(Environment(clock=clock), folder, record or last).may_be_torn
 
 
 def test_a_record_of_this_boot_and_folder_needs_no_repair(tmp_path):

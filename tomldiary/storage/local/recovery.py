@@ -30,6 +30,7 @@ import re
 import stat
 from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError, HandEditConflict, InvalidTOML
@@ -45,11 +46,7 @@ from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import PRIVATE, file_error
 from tomldiary.storage.local.displaced_edit import history_of
-from tomldiary.storage.local.log import (
-    opens_window,
-    read_records,
-    segments,
-)
+from tomldiary.storage.local.log import opens_window, read_records, segments
 from tomldiary.storage.local.publish import (
     is_as_staged,
     is_being_saved,
@@ -195,77 +192,150 @@ def _begins_with_snapshot(files: FileSystem, path: Path) -> bool:
 # Recovery
 
 
-def may_lack_writes(env: Environment, folder: Path, record: Record) -> bool:
-    """Return whether documents may lack changes up to a record, because another boot wrote the record.
+class Recovery:
+    """The last records of a user's history, with which documents and staged files are compared.
 
-    On a running system every process sees all data written to a file, synced or not. Data can be missing only if
-    another boot wrote it, or if the disk was moved, restored or copied.
+    The documents of these records may lack changes. On a running system every process sees all data written to a file,
+    synced or not. So data can be missing only if another boot wrote it, or if the disk was moved, restored or copied.
+    All documents of the last window are then compared, and otherwise those of the last record.
 
     Args:
-        env: The file system, and the clock that identifies this boot.
+        env: The file system, the clock, and the interval of checkpoints.
         folder: The user's folder.
-        record: The last record of history.
+        last: The last record of history; None if there is no history.
     """
-    return not record.boot or record.boot != env.boot_of(folder)
 
+    def __init__(self, env: Environment, folder: Path, last: Record | None) -> None:
+        self._env = env
+        self._files = env.files
+        self._folder = folder
+        self._last = last
+        self._newest = last.seq if last is not None else 0
+        self.may_be_torn = last is not None and (not last.boot or last.boot != env.boot_of(folder))
+        """Whether a power cut is possible. Otherwise the beginning of a version is a hand edit."""
 
-def window_records(env: Environment, folder: Path) -> list[Record]:
-    """Return the records of the last window, newest first; the first one that does not parse ends the list."""
-    found: list[Record] = []
-    for text in window(env, folder):
+    @cached_property
+    def _records(self) -> list[Record]:
+        """The records, newest first; in a window, the first one that does not parse ends the list."""
+        if not self.may_be_torn:
+            return [self._last] if self._last is not None else []
+        found: list[Record] = []
+        for text in window(self._env, self._folder):
+            try:
+                found.append(parse_record(text))
+            except InvalidTOML:
+                break  # changes before the damaged record do not lead to versions after it
+        return found
+
+    @cached_property
+    def _copied(self) -> float:
+        """When history was copied here by a program that does not keep file times; 0.0 if it was not."""
+        paths = segments(self._files, self._folder / "history")
+        token = self._files.token(paths[-1]) if paths else None
+        if token is None or not _is_written_later(token, self._records[0], 0.0):
+            return 0.0
+        return token[0] / 1e9
+
+    def roll_forward(self, staged: Collection[str]) -> None:
+        """Bring documents to the version that history ends at, if a crash prevented it.
+
+        Args:
+            staged: The names of the staged files found.
+
+        Raises:
+            OSError, BackendError: Some documents are not up to date.
+        """
+        files, folder = self._files, self._folder
+        awaited = {target_of(name) for name in staged if staged_for(name) <= self._newest}
+        for kind in dict.fromkeys(kind for record in self._records for kind in record.results):
+            target = folder / f"{kind}.toml"
+            found = files.read_file(target)
+            if found is not None:
+                text = self.brought_forward(kind, *found)
+            else:
+                text = self._created(kind, is_awaited=f"{kind}.toml" in awaited)
+            if text is None:
+                continue
+            make_parent(files, str(folder), kind, sync=True)
+            temp = _stage(files, folder, kind, text.encode("utf-8"), self._records[0].seq)
+            put_in_place(files, temp, str(target), found[1] if found is not None else None)
+            # A later commit exchanges the file, and does not sync an existing name.
+            files.sync_folder(target.parent)
+
+    def brought_forward(self, kind: str, data: bytes, token: FileToken) -> str | None:
+        """Return the text that a document must have, or None if its file is left unchanged.
+
+        Args:
+            kind: The document.
+            data: The content of its file.
+            token: The token of that version of the file.
+        """
+        steps = self._steps(kind)
+        text = data.decode("utf-8", "replace")
+        now = digest(text)
+        for number, record in enumerate(steps):
+            if record.results[kind] == now:
+                return _redone(text, kind, steps[:number]) if number else None
+        if not steps:
+            return None
+        if steps[-1].bases[kind] == now:
+            return _redone(text, kind, steps)
+        if not self.may_be_torn or _is_written_later(token, steps[0], self._copied):
+            return None
+        versions = self._versions(kind)
+        return versions[-1] if is_torn(data, versions) else None
+
+    def _created(self, kind: str, *, is_awaited: bool) -> str | None:
+        """Return the text of a missing document that the last transaction created; None if it was removed since."""
+        newest = self._records[0]
+        if newest.bases.get(kind) != EMPTY:
+            return None  # its name was on disk: another program has removed the file since
+        if not self.may_be_torn and not is_awaited:
+            return None  # a new document is staged until it is published
+        return redo("", newest, kind)
+
+    def is_left_over(self, name: str) -> bool:
+        """Return whether a staged file can be removed because it is not a displaced edit.
+
+        Raises:
+            BackendError: The file cannot be read.
+        """
+        files, path = self._files, self._folder / name
+        if is_being_saved(self._env, str(path)) or not stat.S_ISREG(files.mode(path)):
+            return False
+        found = files.read_file(path)
+        if found is None or is_as_staged(name, found[0], self._newest):
+            return True
+        # An exchange follows the commit point: this content was displaced by one, or is torn.
+        if digest(found[0].decode("utf-8", "replace")) in _logged(files, self._folder):
+            return True
+        kind = target_of(name).removesuffix(".toml")
+        return self.may_be_torn and is_torn(found[0], self._versions(kind))
+
+    def _steps(self, kind: str) -> list[Record]:
+        """Return the records that changed a document, newest first."""
+        return [record for record in self._records if kind in record.results]
+
+    def _versions(self, kind: str) -> list[str]:
+        """Return the versions of a document before and after each of its records, oldest first.
+
+        The result is empty if history cannot be read.
+        """
+        steps = self._steps(kind)[::-1]
+        if not steps:
+            return []
         try:
-            found.append(parse_record(text))
-        except InvalidTOML:
-            break  # changes before the damaged record do not lead to versions after it
-    return found
-
-
-def roll_forward(
-    env: Environment,
-    folder: Path,
-    records: list[Record],
-    staged: Collection[str],
-    *,
-    may_be_torn: bool,
-) -> None:
-    """Bring documents to the version that history ends at, if a crash prevented it.
-
-    Args:
-        env: The file system.
-        folder: The user's folder.
-        records: The last records of history, newest first; only their documents are checked.
-        staged: The names of the staged files found.
-        may_be_torn: Whether a power cut is possible. Otherwise the beginning of a version is a hand edit.
-
-    Raises:
-        OSError, BackendError: Some documents are not up to date.
-    """
-    files = env.files
-    last = records[0].seq if records else 0
-    copied = _copied_at(files, folder, records)
-    awaited = {target_of(name) for name in staged if staged_for(name) <= last}
-    for kind in dict.fromkeys(kind for record in records for kind in record.results):
-        steps = [record for record in records if kind in record.results]
-        target = folder / f"{kind}.toml"
-        found = files.read_file(target)
-        if found is not None:
-            is_ours = may_be_torn and not _is_written_later(found[1], steps[0], copied)
-            text = _brought_forward(files, folder, kind, steps, found[0], may_be_torn=is_ours)
-        else:
-            newest = records[0]
-            steps = [record for record in steps if record.seq == newest.seq]
-            if not steps or steps[-1].bases[kind] != EMPTY:
-                continue  # its name was on disk: another program has removed the file since
-            if not may_be_torn and f"{kind}.toml" not in awaited:
-                continue  # a new document is staged until it is published: see `awaited`
-            text = _redone("", kind, steps)
-        if text is None:
-            continue
-        make_parent(files, str(folder), kind, sync=True)
-        temp = _stage(files, folder, kind, text.encode("utf-8"), records[0].seq)
-        put_in_place(files, temp, str(target), found[1] if found is not None else None)
-        # A later commit exchanges the file, and does not sync an existing name.
-        files.sync_folder(target.parent)
+            text = ""
+            if steps[0].bases[kind] != EMPTY:
+                text = history_of(self._files, self._folder).text(kind, steps[0].seq - 1)
+            found = [text]
+            for record in steps:
+                text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
+                found.append(text)
+        except DocumentError as error:
+            _logger.warning("history of %s cannot be read: %s", kind, type(error).__name__)
+            return []
+        return found
 
 
 def repaired(env: Environment, folder: Path, kind: str, data: bytes, token: FileToken) -> bytes:
@@ -279,26 +349,12 @@ def repaired(env: Environment, folder: Path, kind: str, data: bytes, token: File
         token: The token of that version of the file.
     """
     try:
-        records = window_records(env, folder)
-        if not records or not may_lack_writes(env, folder, records[0]):
-            return data
-        steps = [record for record in records if kind in record.results]
-        if not steps:
-            return data
-        is_ours = not _is_written_later(token, steps[0], _copied_at(env.files, folder, records))
-        text = _brought_forward(env.files, folder, kind, steps, data, may_be_torn=is_ours)
+        last = next(window(env, folder), None)
+        recovery = Recovery(env, folder, parse_record(last) if last is not None else None)
+        text = recovery.brought_forward(kind, data, token) if recovery.may_be_torn else None
     except (OSError, DocumentError):
         return data  # history is damaged, or is being replaced
     return data if text is None else text.encode("utf-8")
-
-
-def _copied_at(files: FileSystem, folder: Path, records: list[Record]) -> float:
-    """Return when history was copied here by a program that does not keep file times; 0.0 if it was not."""
-    paths = segments(files, folder / "history")
-    token = files.token(paths[-1]) if paths else None
-    if token is None or not records or not _is_written_later(token, records[0], 0.0):
-        return 0.0
-    return token[0] / 1e9
 
 
 def _is_written_later(token: FileToken, record: Record, copied: float) -> bool:
@@ -307,62 +363,10 @@ def _is_written_later(token: FileToken, record: Record, copied: float) -> bool:
     return token[0] / 1e9 > written + _LONG_AFTER
 
 
-def _brought_forward(
-    files: FileSystem,
-    folder: Path,
-    kind: str,
-    steps: list[Record],
-    data: bytes,
-    *,
-    may_be_torn: bool,
-) -> str | None:
-    """Return the text that a document must have, or None if its file is left unchanged.
-
-    Args:
-        files: Makes the file operations.
-        folder: The user's folder.
-        kind: The document.
-        steps: The last records that changed it, newest first.
-        data: The content of its file.
-        may_be_torn: As in `roll_forward`.
-    """
-    text = data.decode("utf-8", "replace")
-    now = digest(text)
-    for number, record in enumerate(steps):
-        if record.results[kind] == now:
-            return _redone(text, kind, steps[:number]) if number else None
-    if steps[-1].bases[kind] == now:
-        return _redone(text, kind, steps)
-    if not may_be_torn:
-        return None
-    versions = _versions(files, folder, kind, steps)
-    return versions[-1] if is_torn(data, versions) else None
-
-
 def _redone(text: str, kind: str, steps: list[Record]) -> str:
     for record in reversed(steps):
         text = redo(text, record, kind)
     return text
-
-
-def _versions(files: FileSystem, folder: Path, kind: str, steps: list[Record]) -> list[str]:
-    """Return the versions of a document before and after each of these records, oldest first.
-
-    The records are given newest first. The result is empty if history cannot be read.
-    """
-    try:
-        first = steps[-1]
-        text = ""
-        if first.bases[kind] != EMPTY:
-            text = history_of(files, folder).text(kind, first.seq - 1)
-        found = [text]
-        for record in reversed(steps):
-            text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
-            found.append(text)
-    except DocumentError as error:
-        _logger.warning("history of %s cannot be read: %s", kind, type(error).__name__)
-        return []
-    return found
 
 
 def is_torn(data: bytes, versions: list[str]) -> bool:
@@ -374,37 +378,6 @@ def is_torn(data: bytes, versions: list[str]) -> bool:
     )
 
 
-def is_left_over(
-    env: Environment, folder: Path, name: str, newest: int, *, may_be_torn: bool
-) -> bool:
-    """Return whether a staged file can be removed because it is not a displaced edit.
-
-    Args:
-        env: The file system, the clock, and the interval of checkpoints.
-        folder: The user's folder.
-        name: The name of the staged file.
-        newest: The number of the last transaction in history, before recovery.
-        may_be_torn: As in `roll_forward`.
-
-    Raises:
-        BackendError: The file cannot be read.
-    """
-    files, path = env.files, folder / name
-    if is_being_saved(env, str(path)) or not stat.S_ISREG(files.mode(path)):
-        return False
-    found = files.read_file(path)
-    if found is None:
-        return True
-    if is_as_staged(name, found[0], newest):
-        return True
-    # An exchange follows the commit point: this content was displaced by one, or is torn.
-    kind = target_of(name).removesuffix(".toml")
-    now = digest(found[0].decode("utf-8", "replace"))
-    return now in _logged(files, folder) or (
-        may_be_torn and _is_torn_of_ours(env, folder, kind, found[0])
-    )
-
-
 def _stage(files: FileSystem, folder: Path, kind: str, data: bytes, seq: int) -> str:
     """Stage a document of a transaction that is already in history."""
     # Until the file is complete, its name must not be that of a displaced edit.
@@ -413,11 +386,6 @@ def _stage(files: FileSystem, folder: Path, kind: str, data: bytes, seq: int) ->
     temp = staged_path(folder, kind, data, seq)
     files.replace(unfinished, temp)
     return temp
-
-
-def _is_torn_of_ours(env: Environment, folder: Path, kind: str, data: bytes) -> bool:
-    steps = [record for record in window_records(env, folder) if kind in record.results]
-    return bool(steps) and is_torn(data, _versions(env.files, folder, kind, steps))
 
 
 def _logged(files: FileSystem, folder: Path) -> set[str]:

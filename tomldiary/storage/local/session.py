@@ -27,13 +27,7 @@ from tomldiary.storage.local.forget_job import finish
 from tomldiary.storage.local.layout import HISTORY, JOB_PREFIX, SYSTEM, name_owner, user_of
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.publish import STAGED, staged_files
-from tomldiary.storage.local.recovery import (
-    drop_superseded,
-    is_left_over,
-    may_lack_writes,
-    roll_forward,
-    window_records,
-)
+from tomldiary.storage.local.recovery import Recovery, drop_superseded
 from tomldiary.storage.locks import UserLocks
 
 if TYPE_CHECKING:
@@ -235,24 +229,15 @@ class OpenedUsers:
             return
         staged = staged_files(self.files, folder, names)
         tail = self._tails.of(user, f"{folder}/history")
-        newest = 0
-        was_cut = False
-        if tail is not None:
-            record = parse_record(tail.record)
-            newest = record.seq
-            was_cut = may_lack_writes(self.environment, folder, record)
-            if staged or was_cut:
-                records = window_records(self.environment, folder) if was_cut else [record]
-                roll_forward(self.environment, folder, records, staged, may_be_torn=was_cut)
-                names = self.files.listdir(folder)
-                staged = staged_files(self.files, folder, names)
+        last = parse_record(tail.record) if tail is not None else None
+        recovery = Recovery(self.environment, folder, last)
+        if staged or recovery.may_be_torn:
+            recovery.roll_forward(staged)
+            staged = staged_files(self.files, folder, self.files.listdir(folder))
         drop_superseded(self.files, folder / "history")
         self.epoch(user)  # read before the check, so that a later erasure invalidates its result
         self._tails.check(user, str(folder / "history"))
-        displaced = [
-            name for name in staged
-            if not is_left_over(self.environment, folder, name, newest, may_be_torn=was_cut)
-        ]  # fmt: skip
+        displaced = [name for name in staged if not recovery.is_left_over(name)]
         for name in staged:
             if name not in displaced:
                 self.files.discard(folder / name)
