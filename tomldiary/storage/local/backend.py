@@ -36,10 +36,10 @@ from tomldiary.storage.files import READING, FileSystem, FileToken, file_error
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
-from tomldiary.storage.local.log import End, append_records, opens_window
+from tomldiary.storage.local.log import append_records, opens_window
 from tomldiary.storage.local.publish import Staging, check_parent, checked_kind, is_being_saved
 from tomldiary.storage.local.recovery import prune, repaired, settle
-from tomldiary.storage.local.session import OpenedUsers, Synced, is_settled
+from tomldiary.storage.local.session import OpenedUsers, is_settled
 from tomldiary.storage.locks import LOCK_TIMEOUT
 from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
@@ -259,14 +259,14 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
         """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
-        folder = str(self.folder(user))
-        records = commit.records
+        folder, records = str(self.folder(user)), commit.records
+        history = f"{folder}/history"
         seq = next_sequence(records[-1] if records else None) - 1
 
         staging = Staging(self.files, folder, commit, seq)
         try:
             synced = self._names(user, folder)
-            tail = self._tails.of(user, f"{folder}/history")
+            tail = self._tails.of(user, history)
             if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
                 self.settle(user)
             _check_expected(self.files, folder, commit)
@@ -278,8 +278,24 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise
         if records:
             records = [stamped(text, synced.boot) for text in records]
-            end = self._appended(user, folder, tail and tail.end, records, staging, synced)
-            self._tails.keep(user, f"{folder}/history", end, records[-1])
+            end, known = tail and tail.end, synced.segment
+            try:
+                end = append_records(
+                    self.environment, history, end, records, sync=self._sync, known=known
+                )
+            except OSError as error:
+                staging.drop()
+                if not isinstance(error, FileExistsError):
+                    raise _write_error(error, folder) from error
+                self._tails.drop(user)
+                raise HandEditConflict.changed(str(error.filename)) from error
+            except BackendError:
+                # The next open determines whether history has the records, and needs the staged files.
+                self.reopen(user)
+                raise
+            if self._sync:
+                synced.segment = end.segment
+            self._tails.keep(user, history, end, records[-1])
         new = {
             kind
             for kind in commit.contents
@@ -292,40 +308,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             _show_new_version(self.files, f"{folder}/{kind}.toml")
         is_whole = len(tokens) == len(commit.contents)
         return tokens, [] if is_whole else staging.displaced()
-
-    def _appended(
-        self,
-        user: str,
-        folder: str,
-        end: End | None,
-        records: list[str],
-        staging: Staging,
-        synced: Synced,
-    ) -> End:
-        """Append records to history at `end`, and return its new end."""
-        try:
-            end = append_records(
-                self.environment,
-                f"{folder}/history",
-                end,
-                records,
-                sync=self._sync,
-                known=synced.segment,
-            )
-        except FileExistsError as error:
-            staging.drop()
-            self._tails.drop(user)
-            raise HandEditConflict.changed(str(error.filename or folder)) from error
-        except OSError as error:
-            staging.drop()
-            raise _write_error(error, folder) from error
-        except BackendError:
-            # The next open determines whether history has the records, and needs the staged files.
-            self.reopen(user)
-            raise
-        if self._sync:
-            synced.segment = end.segment
-        return end
 
     def _publish(
         self, user: str, folder: str, staging: Staging, new: set[str]
