@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from math import inf
 from os.path import samestat
 from typing import TYPE_CHECKING, TypeVar
@@ -260,22 +259,12 @@ def repeated(work: Callable[[], R], timeout: float) -> R:
 # Locks on open files, which the system releases when the process dies
 
 
-@lru_cache(maxsize=1)
-def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
-    """Return the functions that lock and unlock a file."""
-    from filelock import (  # noqa: PLC0415 - Temporal's sandbox cannot import it, and it is slow to import
-        lock_descriptor,
-        unlock_descriptor,
-    )
-
-    return lock_descriptor, unlock_descriptor
-
-
 def try_lock(descriptor: int, wait: float = 0.0) -> bool:
     """Lock an open file; return False if another owner held the lock for all of `wait` seconds."""
-    lock = _system_lock()[0]
+    from filelock import lock_descriptor  # noqa: PLC0415 - Temporal's sandbox cannot import it
+
     deadline, pause = time.monotonic() + wait, _FIRST_WAIT
-    while not lock(descriptor, blocking=False):
+    while not lock_descriptor(descriptor, blocking=False):
         if time.monotonic() >= deadline:
             return False
         # Jitter spreads the attempts of processes that started together.
@@ -286,7 +275,9 @@ def try_lock(descriptor: int, wait: float = 0.0) -> bool:
 
 def unlock(descriptor: int) -> None:
     """Unlock an open file."""
-    _system_lock()[1](descriptor)
+    from filelock import unlock_descriptor  # noqa: PLC0415 - see `try_lock`
+
+    unlock_descriptor(descriptor)
 
 
 @contextmanager
