@@ -192,11 +192,19 @@ class Engine(DocumentCache):
             with joined.nested(source):
                 yield joined
             return
-        with self.backend.lock(user, self.lock_timeout):
-            transaction = self._begin(user, source, expected)
-            with transaction.opened():
-                yield transaction
-            self._finish(transaction, source)
+        lock = self.backend.lock(user, self.lock_timeout)
+        with lock, self._committed(user, source, expected) as transaction:
+            yield transaction
+
+    @contextmanager
+    def _committed(
+        self, user: str, source: Source, expected: int | None = None
+    ) -> Generator[Transaction]:
+        """Open a transaction that is committed at the end of the block; the caller holds the user's lock."""
+        transaction = self._begin(user, source, expected)
+        with transaction.opened():
+            yield transaction
+        self._finish(transaction, source)
 
     def transact(self, user: str, source: Source, work: Callable[[Transaction], R]) -> R:
         """Run `work` in a transaction like `transaction`; run both again if another process was faster.
@@ -212,11 +220,8 @@ class Engine(DocumentCache):
 
         def attempt() -> R:
             _refuse_cancelled()
-            transaction = self._begin(user, source, None)
-            with transaction.opened():
-                result = work(transaction)
-            self._finish(transaction, source)
-            return result
+            with self._committed(user, source) as transaction:
+                return work(transaction)
 
         # The lock is kept, because other processes wait only for a holder who was refused for long.
         with self.backend.lock(user, self.lock_timeout):
