@@ -159,34 +159,28 @@ class Deadlines:
     def _append(self, path: Path, lines: bytes) -> None:
         """Append lines to the file; if this fails, they stay in memory and reads continue."""
         try:
-            self._create(path)
+            if self._token is None and not self._files.exists(path):
+                self._files.make_folder(path.parent, sync=False)
+                self._write(path)
+                return
             found = self._files.append(path, lines)
             if found.st_size != self._read_to + len(lines):
                 return  # another process appended since; the next read finds it
             self._read_to, self._token = found.st_size, token_of(found)
             if found.st_size > _LARGEST:
-                self._compact(path)
+                self._drop_expired(time.time_ns() // 1000)
+                self._write(path)
         except OSError as error:
             _logger.warning("%s: a refresh was not stored (%s)", path, error.strerror)
-
-    def _create(self, path: Path) -> None:
-        if self._token is not None or self._files.exists(path):
-            return
-        self._files.make_folder(path.parent, sync=False)
-        self._write(path)
 
     def _drop_expired(self, now: int) -> None:
         self._known = {name: noted for name, noted in self._known.items() if noted[1] > now}
 
-    def _compact(self, path: Path) -> None:
-        self._drop_expired(time.time_ns() // 1000)
-        self._write(path)
-        self._token = None
-
     def _write(self, path: Path) -> None:
+        """Write the file anew with all known refreshes; the next read reads it."""
         lines = [f"{name} {at} {until}\n" for name, (at, until) in self._known.items()]
         data = _HEAD + self._salt.hex().encode() + b"\n" + "".join(lines).encode()
         temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
         self._files.write_new(temp, data, sync=False)
         self._files.replace(temp, path)
-        self._read_to = len(data)
+        self._token = None
