@@ -192,8 +192,7 @@ class SixVerbsBackend:
             self.erase(user)
             return {}
         read = {kind: self.read(user, kind) for kind in self.kinds(user)}
-        stored = {kind: found for kind, found in read.items() if found is not None}
-        texts = {kind: found.text for kind, found in stored.items()}
+        texts = {kind: found.text for kind, found in read.items() if found is not None}
         if rewrite.history is not None:
             fresh = {kind: document.text for kind, document in rewrite.documents.items()}
             texts.update(fresh)

@@ -105,23 +105,22 @@ def settle(env: Environment, folder: Path, synced: Synced) -> None:
     """
     files = env.files
     present: set[str] = set()
-    kinds = list(dict.fromkeys(kind for text in window(env, folder) for kind in results_of(text)))
-    paths = {kind: folder / f"{kind}.toml" for kind in kinds}
-    for kind, path in paths.items():
+    for kind in dict.fromkeys(kind for text in window(env, folder) for kind in results_of(text)):
+        path = folder / f"{kind}.toml"
         if not stat.S_ISREG(files.mode(path)):
             continue  # removed, or no file of this package: a sync of a pipe would wait forever
-        with suppress(FileNotFoundError, NotADirectoryError):  # another program has removed it
-            try:
-                if kind not in synced.doubtful:
-                    files.sync_path(path, PRIVATE)
-                else:
-                    _write_again(files, folder, kind)
-            except OSError as error:
-                if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                    # The system reports a failed write once, and then treats the data as written.
-                    synced.doubtful.add(kind)
-                raise
-            present.add(kind)
+        try:
+            if kind not in synced.doubtful:
+                files.sync_path(path, PRIVATE)
+            else:
+                _write_again(files, folder, kind)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # another program has removed it
+        except OSError:
+            # The system reports a failed write once, and then treats the data as written.
+            synced.doubtful.add(kind)
+            raise
+        present.add(kind)
     synced.sync(present)
     synced.doubtful.clear()
 
