@@ -22,13 +22,7 @@ from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.three_way_merge import NOTHING, merge
-from tomldiary.history.record import (
-    Change,
-    Record,
-    Source,
-    next_sequence,
-    render_record,
-)
+from tomldiary.history.record import Change, Record, Source, next_sequence, render_record
 from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
 from tomldiary.storage.protocol import Commit, Token
 from tomldiary.toml.edit import Edit
@@ -198,12 +192,8 @@ class Transaction:
         if joined is not None:
             joined.include(kind, edit)
 
-    def entries(self, kind: str, *others: str) -> JoinedEdit:
+    def entries(self, kind: str) -> JoinedEdit:
         """Return an edit of all entries of a kind, which starts from the stored version.
-
-        Args:
-            kind: The kind.
-            others: Further documents to read with them; edits of them that follow do not read them again.
 
         Raises:
             NotSupported: The backend cannot keep this kind.
@@ -214,7 +204,7 @@ class Transaction:
             begun = [name for name in (*self._before, *self._edits) if name.startswith(f"{kind}/")]
             if begun:
                 parts = parts_among(kind, {*parts[1:], *begun})
-            stored = dict(zip(parts, self.documents([*parts, *others]), strict=False))
+            stored = dict(zip(parts, self.documents(parts), strict=True))
             known_kind = KINDS.get(kind) or entry_kind(kind)
             is_split = known_kind.is_split and self.engine.lists_documents
             limit = self.engine.part_size if is_split else None
@@ -444,17 +434,13 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
         i, j = i + same, j + same
         at += sum([len(block.text) for block in old[i - same : i]])
         first, start = i, j
-        if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
-            # One block was rewritten in place, so it is not necessary to search for removed blocks.
-            i, j = i + 1, j + 1
-        else:
-            if i < len(old) and not places:
-                places = {id(block): number for number, block in enumerate(new[j:], j)}
-            # Moves are not detected: a block that does not follow on the other side was removed or added here.
-            while i < len(old) and places.get(id(old[i]), -1) < j:
-                i += 1
-            while j < len(new) and (i == len(old) or new[j] is not old[i]):
-                j += 1
+        if i < len(old) and not places:
+            places = {id(block): number for number, block in enumerate(new[j:], j)}
+        # Moves are not detected: a block that does not follow on the other side was removed or added here.
+        while i < len(old) and places.get(id(old[i]), -1) < j:
+            i += 1
+        while j < len(new) and (i == len(old) or new[j] is not old[i]):
+            j += 1
         change = _change(doc, at, old[first:i], new[start:j])
         if change.old != change.new:
             found.append(change)
