@@ -30,13 +30,7 @@ class Enforcement:
         """Set the rule of a collection; see `EntryRules.set`."""
         rules = self._diary.entry_rules
         rules.set(collection, constraint, self._diary.allowed)
-        self._engine.check = rules.apply
-        if rules.has_times:
-            self._engine.sweep = rules.sweep
-            self._engine.kept = lambda name, document: rules.kept(
-                name, document, self._engine.now()
-            )
-        self._engine.guards[collection.partition("/")[0]] = rules.undo_edits
+        self._engine.rules = rules
 
     def _report_edit(self, user: str, kind: str, before: Document, after: Document) -> None:
         """Warn of entries that a hand edit has made invalid, because typed reads ignore them."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AbstractContextManager
 
+    from tomldiary.engine.rules import EntryRules
     from tomldiary.engine.transaction import Transaction
     from tomldiary.history.record import Indexed
     from tomldiary.toml.document import Document
@@ -74,17 +75,16 @@ class DocumentCache:
         """The index of each user's history."""
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
-        self.guards: dict[str, Callable[..., bool]] = {}
-        """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Enforcement`."""
-        self.kept: Callable[[str, Document], Document] = lambda _, document: document
-        """Returns a document, or all parts of a kind as one, without expired entries."""
+        self.rules: EntryRules | None = None
+        """The rules of the entries; None if there are none."""
         self.on_edit: Callable[[str, str, Document, Document], None] | None = None
         """Called with each new hand edit that was read: user, name, the document before it, and the edited one."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
             _CACHED_CHARACTERS, lambda known: known.document.size + _DOCUMENT_SIZE
         )
         self._folders = backend if isinstance(backend, ListsFolders) else None
-        self._fixed = backend if isinstance(backend, FixedDocuments) else None
+        self._fixed = backend.documents if isinstance(backend, FixedDocuments) else None
+        """The only documents that the backend stores; None if any name is allowed."""
         self._joins: RecentBySize[tuple[str, str], tuple[list[Document], Document]] = RecentBySize(
             _CACHED_CHARACTERS, lambda join: sum(part.size for part in join[0])
         )
@@ -140,7 +140,7 @@ class DocumentCache:
         Raises:
             DocumentError: As `document`.
         """
-        if kind.partition("/")[0] not in self.guards:
+        if not self.is_guarded(kind):
             return self.entries(user, kind)
         with self.reading():
             parts = [self._readable_part(user, part) for part in self.parts(user, kind)]
@@ -169,7 +169,7 @@ class DocumentCache:
     @property
     def lists_documents(self) -> bool:
         """Whether the backend can list documents whose names are not fixed, such as episodes."""
-        return self._fixed is None or self._fixed.documents is None
+        return self._fixed is None
 
     def parts(self, user: str, kind: str) -> list[str]:
         """Return the documents that hold the entries of a kind, with those that an open transaction adds.
@@ -206,27 +206,36 @@ class DocumentCache:
         Raises:
             NotSupported: The backend keeps a fixed set of documents, and this document is not in it.
         """
-        kept = self._fixed.documents if self._fixed is not None else None
-        if kept is not None and kind not in kept:
+        if self._fixed is not None and kind not in self._fixed:
             name = kind.partition("/")[0]
             known = {"items": "items of custom namespaces", "quarantine": "pending changes"}
             what = known.get(name, name)
             raise NotSupported(
                 f"{kind}: a backend with six methods cannot list its documents, so {what} would be stored but"
-                f" never found. Use a folder; this backend keeps only {', '.join(kept)}."
+                f" never found. Use a folder; this backend keeps only {', '.join(self._fixed)}."
             )
+
+    def kept(self, name: str, document: Document) -> Document:
+        """Return a document, or all parts of a kind as one, without expired entries."""
+        if self.rules is None or not self.rules.has_times:
+            return document
+        return self.rules.kept(name, document, self.now())
+
+    def is_guarded(self, kind: str) -> bool:
+        """Return whether there are rules for the entries of a document, so that its hand edits are checked."""
+        return self.rules is not None and kind.partition("/")[0] in self.rules.kinds
 
     def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
         """Undo the hand edits since the last write that the rules forbid."""
-        name = kind.partition("/")[0]
-        guard = self.guards.get(name)
-        before = self.before_saves(user, kind, base) if guard is not None and base else None
-        if guard is not None and base is not None and before is not None:
+        if self.rules is None or base is None or not self.is_guarded(kind):
+            return
+        before = self.before_saves(user, kind, base)
+        if before is not None:
+            name = kind.partition("/")[0]
             parts = self.parts(user, name) if entry_kind(name).is_split else []
-            others = [each for each in parts if each != kind]
-            versions = [self.with_base(user, each) for each in others]
+            others = [self.with_base(user, each) for each in parts if each != kind]
             place = "" if base.is_reported else self.backend.place(user, kind)
-            base.is_reported |= guard(kind, edit, before, versions, self.now(), place)
+            base.is_reported |= self.rules.undo_edits(kind, edit, before, others, self.now(), place)
 
     def with_base(self, user: str, kind: str) -> tuple[Document, Document]:
         """Return a document, and the same document before the latest hand edits."""
@@ -434,12 +443,7 @@ class DocumentCache:
 
 
 def _is_current(
-    cached: Known,
-    token: Token | None,
-    kind: str,
-    changes: Indexed | None,
-    *,
-    is_written: bool,
+    cached: Known, token: Token | None, kind: str, changes: Indexed | None, *, is_written: bool
 ) -> bool:
     """Return whether a cached document has this version of its file; see `DocumentCache.load_all`."""
     if cached.token != token or cached.is_young:

@@ -81,10 +81,6 @@ class Engine(DocumentCache):
 
         Any thread may add and remove functions at any time, so use `append` and `remove`, which are atomic.
         """
-        self.sweep: Callable[[Transaction], None] | None = None
-        """Called with each transaction before its change; removes the expired entries."""
-        self.check: Callable[[Transaction], None] | None = None
-        """Called with each transaction that has changes, before it is stored; raises if a rule forbids them."""
 
     # Writing
 
@@ -273,8 +269,8 @@ class Engine(DocumentCache):
 
     def _swept(self, user: str) -> Transaction:
         transaction = Transaction(self, user)
-        if self.sweep is not None:
-            self.sweep(transaction)
+        if self.rules is not None and self.rules.has_times:
+            self.rules.sweep(transaction)
         return transaction
 
     def _finish(self, transaction: Transaction, source: Source) -> None:
@@ -335,8 +331,8 @@ class Engine(DocumentCache):
 
     def _checked(self, transaction: Transaction) -> Changed:
         """Return the changes of a transaction; raise if a rule forbids them."""
-        if self.check is not None and transaction.changed():
-            self.check(transaction)
+        if self.rules is not None and transaction.changed():
+            self.rules.apply(transaction)
         return transaction.changed()
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
@@ -361,10 +357,7 @@ class Engine(DocumentCache):
         return prepared.record.seq
 
     def _unchanged(
-        self,
-        user: str,
-        kinds: Iterable[str],
-        unread: tuple[type[DiaryError], ...] = (),
+        self, user: str, kinds: Iterable[str], unread: tuple[type[DiaryError], ...] = ()
     ) -> Changed:
         """Return some documents with edits that change nothing; one that cannot be parsed, or raises `unread`, is left out."""
         found: Changed = {}
@@ -535,7 +528,7 @@ class Engine(DocumentCache):
     def restore_immutable(self, user: str) -> None:
         """Commit the undoing of forbidden hand edits; the caller holds the user's lock. See `undo_edits`."""
         transaction = Transaction(self, user)
-        for kind in [each for each in self.kinds(user) if each.partition("/")[0] in self.guards]:
+        for kind in filter(self.is_guarded, self.kinds(user)):
             known = self.settled(user, kind)
             if known is not None and self.before_saves(user, kind, known) is not None:
                 transaction.edit(kind)

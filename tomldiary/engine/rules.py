@@ -61,8 +61,12 @@ class EntryRules:
     def __init__(self, options: Rules) -> None:
         self._options = options
         self._rules: dict[str, Constraint] = {}
+        self.kinds = set[str]()
+        """The kinds with a rule."""
         self._late = set[str]()
         """The kinds that are checked at each commit."""
+        self._timed = set[str]()
+        """The kinds with a `ttl`."""
         self.has_times = False
         """Whether a rule has a `ttl`."""
 
@@ -89,10 +93,13 @@ class EntryRules:
         if kind != "facts" and (rule.temporal or rule.multi_valued or rule.normalised):
             raise SchemaError("temporal, multi_valued and normalise are options for facts only.")
         self._rules = {**self._rules, collection: rule}
+        self.kinds.add(kind)
         # A commit of a fact checks the other options itself.
         if kind != FACTS.name or rule.append_only or rule.required:
             self._late.add(kind)
-        self.has_times = any(each.ttl is not None for each in self._rules.values())
+        timed = [place for place, each in self._rules.items() if each.ttl is not None]
+        self._timed = {place.partition("/")[0] for place in timed}
+        self.has_times = bool(timed)
 
     def of(self, key: str) -> tuple[str, Constraint] | None:
         """Return the collection and the rule of an entry by its key including the kind, or None."""
@@ -133,11 +140,7 @@ class EntryRules:
 
     def _ends(self, name: str) -> bool:
         """Return whether a rule for a document's kind has a `ttl`."""
-        kind = entry_kind(name).name
-        return self.has_times and any(
-            rule.ttl is not None and place.partition("/")[0] == kind
-            for place, rule in self._rules.items()
-        )
+        return entry_kind(name).name in self._timed
 
     def sweep(self, tx: Transaction) -> None:
         """Remove the expired entries before a transaction makes changes."""

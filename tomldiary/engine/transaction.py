@@ -210,7 +210,7 @@ class Transaction:
             limit = self.engine.part_size if is_split else None
             known = {part: self._edits.get(part) or stored[part] for part in parts}
             found = self._joined[kind] = JoinedEdit(known_kind, known, self.edit, limit)
-            is_guarded = kind in self.engine.guards
+            is_guarded = self.engine.is_guarded(kind)
             for part in parts:
                 seen = self._seen.get(part)
                 if len(parts) == 1 or (is_guarded and seen is not None and seen.is_edited):

@@ -245,9 +245,9 @@ def apply_turn(
         conversations.count_turn(session_id, now=now)
     by = Provenance(now, session_id, turn_source(conversations, session_id) if turns else origin)
     changes = partial(_Changes, transaction, rules, by)
-    check = transaction.engine.check
-    if check is None:
+    if transaction.engine.rules is None:
         return changes().apply(operations)
+    check = transaction.engine.rules.apply
     with suppress(*_RULES), transaction.nested(Source("turn")):
         done = changes().apply(operations)
         check(transaction)
