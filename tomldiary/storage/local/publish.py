@@ -23,7 +23,7 @@ import os
 import re
 import secrets
 import stat
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -198,23 +198,21 @@ def put_in_place(
         files.replace(temp, target)
         return _token_of(files, target, ours)
     try:
-        held = Held(files, target)
+        lease = Lease(files, target)
     except OSError as error:
         if error.errno not in _UNAVAILABLE:
             raise
-        held = None
-    try:
-        if held is None or held.has_writer or not is_same(held.token, expected):
+        files.unlink(temp)
+        return None
+    with closing(lease):
+        if lease.has_writer or not is_same(lease.token, expected):
             files.unlink(temp)
             return None
-        return _exchanged(files, temp, target, ours, held)
-    finally:
-        if held is not None:
-            held.release()
+        return _exchanged(files, temp, target, ours, lease)
 
 
 def _exchanged(
-    files: FileSystem, temp: str, target: str, ours: FileToken | None, held: Held
+    files: FileSystem, temp: str, target: str, ours: FileToken | None, lease: Lease
 ) -> FileToken | None:
     """Exchange the two files, unless another program is saving; the lease delays new writers meanwhile."""
     try:
@@ -225,9 +223,9 @@ def _exchanged(
     if not is_exchanged:
         files.replace(temp, target)
         return _token_of(files, target, ours)
-    if not is_same(files.token(temp), held.token):
+    if not is_same(files.token(temp), lease.token):
         return None  # there was a concurrent hand edit
-    if not held.is_wanted():
+    if not lease.is_wanted():
         files.unlink(temp)
         return _token_of(files, target, ours)
     # A program that begins a save waits for the old file: restore its name, or the save would be lost.
@@ -243,14 +241,12 @@ def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None)
     """
     try:
         files.exchange(temp, target)
-        held = Held(files, temp)  # other programs do not know this name
+        lease = Lease(files, temp)  # other programs do not know this name
     except FileNotFoundError:
         return  # the target was just removed: see `_exchanged`
-    try:
-        if is_same(held.token, ours) and not held.has_writer and not held.is_wanted():
+    with closing(lease):
+        if is_same(lease.token, ours) and not lease.has_writer and not lease.is_wanted():
             files.unlink(temp)
-    finally:
-        held.release()
 
 
 def _token_of(files: FileSystem, target: str, ours: FileToken | None) -> FileToken | None:
@@ -336,18 +332,18 @@ def is_being_saved(env: Environment, path: str) -> bool:
     A missing file counts as being saved if its folder changed less than a second ago.
     """
     try:
-        held = Held(env.files, path)
+        lease = Lease(env.files, path)
     except FileNotFoundError:
         folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
         return 0 <= env.clock.time() - env.files.folder_time(folder) / 1e9 < _REPLACING
     except OSError:
         return False
-    held.release()
-    return held.has_writer and 0 <= env.clock.time() - held.token[0] / 1e9 < _LONGEST
+    lease.close()
+    return lease.has_writer and 0 <= env.clock.time() - lease.token[0] / 1e9 < _LONGEST
 
 
-class Held:
-    """A file under a read lease: programs that open it for writing wait until `release`.
+class Lease:
+    """A file under a read lease: programs that open it for writing wait until `close`.
 
     Raises:
         OSError: The file cannot be opened.
@@ -379,7 +375,7 @@ class Held:
         """Return whether another process is breaking our lease."""
         return self.is_leased and not self._files.keeps_lease(self._descriptor)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Release the lease and close the file."""
         if self.is_leased:
             self._files.drop_lease(self._descriptor)
