@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -97,8 +98,7 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
     """Readers drop a remembered end without the lock."""
     alice = opened(tmp_path)
     write(alice)
-    known = tails.HistoryTails(FileSystem())
-    place = str(tmp_path / "alice/history")
+    known = tails.HistoryTails(FileSystem(), lambda user: tmp_path / user)
     known.drop("alice")
     real = tails.end_after
 
@@ -107,7 +107,7 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
             """Drop the end at once."""
 
     monkeypatch.setattr(known, "_tails", Dropping())
-    assert known.of("alice", place).end == real(
+    assert known.of("alice").end == real(
         segment(tmp_path), segment(tmp_path).stat().st_size, newest_text(tmp_path)
     )
 
@@ -179,9 +179,9 @@ def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice):
 
 def test_a_process_remembers_the_log_tails_of_some_users_only(files):
     """The last records of very many users would fill the memory of a server."""
-    known, end = tails.HistoryTails(files), segments.End("none", 0, b"")
+    known, end = tails.HistoryTails(files, Path), segments.End("none", 0, b"")
     for number in range(10_000):
-        known.keep(f"user {number}", "none", end, "a record")
+        known.keep(f"user {number}", end, "a record")
     tuples = [each for each in gc.get_objects() if isinstance(each, tuple)]
     assert 0 < sum(getattr(each, "end", None) is end for each in tuples) < 5000
 

@@ -260,13 +260,12 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
         """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
         folder, records = str(self.folder(user)), commit.records
-        history = f"{folder}/history"
         seq = next_sequence(records[-1] if records else None) - 1
 
         staging = Staging(self.files, folder, commit, seq)
         try:
             synced = self._names(user, folder)
-            tail = self._tails.of(user, history)
+            tail = self._tails.of(user)
             if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
                 self.settle(user)
             _check_expected(self.files, folder, commit)
@@ -278,10 +277,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise
         if records:
             records = [stamped(text, synced.boot) for text in records]
-            end, known = tail and tail.end, synced.segment
+            history, end = f"{folder}/history", tail and tail.end
             try:
                 end = append_records(
-                    self.environment, history, end, records, sync=self._sync, known=known
+                    self.environment, history, end, records, sync=self._sync, known=synced.segment
                 )
             except OSError as error:
                 staging.drop()
@@ -295,7 +294,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 raise
             if self._sync:
                 synced.segment = end.segment
-            self._tails.keep(user, history, end, records[-1])
+            self._tails.keep(user, end, records[-1])
         new = {
             kind
             for kind in commit.contents
@@ -369,7 +368,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the user's lock."""
-        self._tails.of(user, f"{self.folder(user)}/history")  # truncates a torn tail
+        self._tails.of(user)  # truncates a torn tail
         # Without a checkpoint, recovery could need the dropped records to restore documents.
         self.settle(user)
         try:

@@ -30,7 +30,7 @@ from tomldiary.storage.local.layout import SEGMENT, kinds_in
 from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tomldiary.storage.environment import Environment
 
@@ -312,20 +312,29 @@ class Tail(NamedTuple):
 
 
 class HistoryTails:
-    """The ends of all users' histories; the caller holds the user's lock, unless it only reads the last record."""
+    """The ends of all users' histories; the caller holds the user's lock, unless it only reads the last record.
 
-    def __init__(self, files: FileSystem) -> None:
+    Args:
+        files: Makes the file operations.
+        folder_of: Returns the folder of a user.
+    """
+
+    def __init__(self, files: FileSystem, folder_of: Callable[[str], Path]) -> None:
         self._files = files
+        self._folder_of = folder_of
         self._tails: dict[str, Tail] = {}
 
-    def keep(self, user: str, place: str, end: End, record: str) -> None:
-        """Cache the end of a history after an append; `place` is its folder."""
+    def _place(self, user: str) -> str:
+        return f"{self._folder_of(user)}/history"
+
+    def keep(self, user: str, end: End, record: str) -> None:
+        """Cache the end of a history after an append."""
         known = self._tails.get(user)
         # An append to an existing segment does not change the folder time; the old time reveals other changes.
-        is_known = known is not None and known.end.segment == end.segment
-        changed = (
-            known.folder_time if known is not None and is_known else self._files.folder_time(place)
-        )
+        if known is not None and known.end.segment == end.segment:
+            changed = known.folder_time
+        else:
+            changed = self._files.folder_time(self._place(user))
         self._remember(user, Tail(end, changed, record))
 
     def _remember(self, user: str, tail: Tail) -> Tail:
@@ -338,25 +347,26 @@ class HistoryTails:
         """Drop the cached end of a user's history."""
         self._tails.pop(user, None)
 
-    def check(self, user: str, place: str) -> None:
+    def check(self, user: str) -> None:
         """Detect records that another program has removed from the end; see `Tail.lost`."""
-        tail = self.of(user, place)
+        tail = self.of(user)
         if tail is not None:
-            self._remember(user, tail._replace(lost=_lost(self._files, place, tail.record)))
+            lost = _lost(self._files, self._place(user), tail.record)
+            self._remember(user, tail._replace(lost=lost))
 
-    def last(self, user: str, place: str) -> str | None:
+    def last(self, user: str) -> str | None:
         """Return the last complete record, or `Tail.lost` if later ones were removed; needs no lock."""
-        tail = self._found(user, place, cuts=False)
+        tail = self._found(user, cuts=False)
         return tail and (tail.lost or tail.record)
 
-    def of(self, user: str, place: str) -> Tail | None:
+    def of(self, user: str) -> Tail | None:
         """Return the end of a user's history, or None without history; a torn tail is cut off."""
-        return self._found(user, place, cuts=True)
+        return self._found(user, cuts=True)
 
-    def _found(self, user: str, place: str, *, cuts: bool) -> Tail | None:
+    def _found(self, user: str, *, cuts: bool) -> Tail | None:
         # Without the lock a torn tail must stay: another process may be appending it.
         # Read the cache once: another thread may drop the entry at any time.
-        cached = self._tails.get(user)
+        cached, place = self._tails.get(user), self._place(user)
         changed = self._files.folder_time(place)
         if (
             cached is not None
@@ -381,6 +391,6 @@ class HistoryTails:
             # The only record of a new segment was torn: the last record is in the previous segment.
             if cuts:
                 self._files.unlink(newest)
-                return self._found(user, place, cuts=True)
+                return self._found(user, cuts=True)
         self.drop(user)
         return None

@@ -81,7 +81,7 @@ class OpenedUsers:
         self._locks = UserLocks(base_path / SYSTEM / "locks", environment.files)
         self.epochs = Epochs(environment.files, base_path / SYSTEM)
         self._seen_epochs: dict[str, int] = {}
-        self._tails = HistoryTails(environment.files)
+        self._tails = HistoryTails(environment.files, self.folder)
         self._recovered: dict[str, str] = {}
         """The folder of each recovered user, with a slash at the end."""
         self._listings: dict[str, dict[str, tuple[Listing, tuple[int, ...] | None]]] = {}
@@ -168,7 +168,7 @@ class OpenedUsers:
     def last_record(self, user: str) -> str | None:
         """Return the newest history record; needs no lock."""
         try:
-            return self._tails.last(user, f"{self.folder(user)}/history")
+            return self._tails.last(user)
         except OSError as error:
             raise _read_error(error, self.folder(user)) from error
 
@@ -228,7 +228,7 @@ class OpenedUsers:
             self.files.rmdir(folder)  # left by a process that was killed while it forgot the user
             return
         staged = staged_files(self.files, folder, names)
-        tail = self._tails.of(user, f"{folder}/history")
+        tail = self._tails.of(user)
         last = parse_record(tail.record) if tail is not None else None
         recovery = Recovery(self.environment, folder, last)
         if staged or recovery.may_be_torn:
@@ -236,7 +236,7 @@ class OpenedUsers:
             staged = staged_files(self.files, folder, self.files.listdir(folder))
         drop_superseded(self.files, folder / "history")
         self.epoch(user)  # read before the check, so that a later erasure invalidates its result
-        self._tails.check(user, str(folder / "history"))
+        self._tails.check(user)
         displaced = [name for name in staged if not recovery.is_left_over(name)]
         for name in staged:
             if name not in displaced:
