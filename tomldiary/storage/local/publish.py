@@ -104,7 +104,7 @@ def staged_files(files: FileSystem, folder: Path, names: Iterable[str]) -> list[
     return sorted(found, key=_order)
 
 
-def staged_for(name: str) -> int:
+def transaction_of(name: str) -> int:
     """Return the transaction number of a staged file."""
     return _order(name)[0]
 

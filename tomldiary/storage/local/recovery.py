@@ -52,9 +52,9 @@ from tomldiary.storage.local.publish import (
     is_being_saved,
     make_parent,
     put_in_place,
-    staged_for,
     staged_path,
     target_of,
+    transaction_of,
 )
 from tomldiary.storage.log import scan_log
 from tomldiary.toml.document import digest
@@ -245,7 +245,7 @@ class Recovery:
             OSError, BackendError: Some documents are not up to date.
         """
         files, folder = self._files, self._folder
-        awaited = {target_of(name) for name in staged if staged_for(name) <= self._newest}
+        awaited = {target_of(name) for name in staged if transaction_of(name) <= self._newest}
         for kind in dict.fromkeys(kind for record in self._records for kind in record.results):
             target = folder / f"{kind}.toml"
             found = files.read_file(target)
