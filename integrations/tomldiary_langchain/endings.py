@@ -61,10 +61,14 @@ class Endings(RunTree, BaseCallbackHandler):
             self._watched.setdefault(graph, {})[owner] = run, failed
 
     def watched(self, config: RunnableConfig, owner: object) -> Any:
-        """Return the run that `watch` got for the graph whose node this is called in, or None."""
-        graph = self._graph(config)
-        kept = self._watched.get(graph, {}) if graph is not None else {}
-        return kept[owner][0] if owner in kept else None
+        """Return the run that `watch` got for the graph that calls this, or None."""
+        run = self.run_of(config)
+        while run is not None and run not in self._tools:  # a graph in a tool is another one
+            kept = self._watched.get(run, {})
+            if owner in kept:
+                return kept[owner][0]
+            run = self._parents.get(run)
+        return None
 
     def _graph(self, config: RunnableConfig) -> UUID | None:
         node = self.run_of(config)

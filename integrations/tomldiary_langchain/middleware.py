@@ -55,12 +55,13 @@ from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 from tomldiary_langchain.turns import (
     Chats,
     DiaryState,
-    Held,
+    Noted,
+    Notes,
     Run,
     behind_in,
     ended_in,
     identified,
-    kept,
+    notes_in,
     said_in,
     turn_of,
     with_memory,
@@ -206,43 +207,43 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             IdentifierError: The run names no user, or a name is invalid.
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
-        return self._holding(state, self._read(self._settle(state, runtime, begins=True)))
+        return self._begun(state, self._read(self._settle(state, runtime, begins=True)))
 
     async def abefore_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
     ) -> dict[str, Any]:
         """Do what `before_agent` does without holding the event loop."""
         run = self._settle(state, runtime, begins=True)
-        return self._holding(state, await in_thread(self._read, run))
+        return self._begun(state, await in_thread(self._read, run))
 
-    def _holding(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
-        held = cast("dict[str, Any]", state).get("diary_run")
-        others = held.data if isinstance(held, Held) else {}
-        asked = run.turn.unanswered
-        owners = {one.id: self._owner(state, run.user, one) for one in asked}
-        behind = behind_in(run.messages) | kept(state, "diary_behind").get(self.name, {})
-        update: dict[str, Any] = {
-            "diary_run": Held("settled", {**others, self: run}),
-            "diary_asked_by": {self.name: owners},
-            "diary_asked": {self.name: {one.id: one.text for one in asked}},
-            "diary_behind": {self.name: {one.id: behind.get(one.id, "") for one in asked}},
-        }
+    def _begun(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
+        update = self._update(self._noted(state, run), notes_in(state, self.name)["ended"])
         if not all(one.id for one in state["messages"]):  # the next run must recognise them
             update["messages"] = Overwrite(run.messages)
         return update
 
+    def _update(self, unanswered: dict[str, Noted], ended: dict[str, str]) -> dict[str, Any]:
+        return {"diary_notes": {self.name: Notes(unanswered=unanswered, ended=ended)}}
+
+    def _noted(self, state: AgentState[Any], run: Run) -> dict[str, Noted]:
+        """Return notes of the unanswered messages, by id; a tool may have added messages of the run's user."""
+        known, behind = notes_in(state, self.name)["unanswered"], behind_in(run.messages)
+        said = [one for one in said_in(run.turn, run.messages) if one.by == "user" and one.id]
+        return {
+            one.id: Noted(
+                text=one.text,
+                by=self._owner(state, run.user, one),
+                behind=known[one.id]["behind"] if one.id in known else behind.get(one.id, ""),
+            )
+            for one in (*run.turn.unanswered, *said)
+        }
+
     def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
         """Return a digest of the user who wrote an unanswered message."""
-        known = kept(state, "diary_asked_by").get(self.name, {})
+        known = notes_in(state, self.name)["unanswered"].get(message.id)
+        noted = None if known is None else known["by"]
         settings = agent_config().get("configurable")
-        return self._submitted.owner(settings, self._where, known, message, digest(user))
-
-    def _owners(self, state: AgentState[Any], run: Run) -> dict[str, str]:
-        """Note and return `_owner` of each unanswered message by id; a tool may have added messages of the run's user."""
-        known = kept(state, "diary_asked_by").get(self.name, {})
-        said = said_in(run.turn, run.messages)
-        added = [one for one in said if one.by == "user" and one.id and one.id not in known]
-        return known | {one.id: self._owner(state, run.user, one) for one in added}
+        return self._submitted.owner(settings, self._where, noted, message, digest(user))
 
     def _settle(
         self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
@@ -256,9 +257,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             messages,
             lambda one: self._submitted.has(user, session, one),
             lambda one: self._owner(state, user, one) != own,
-            kept(state, "diary_asked").get(self.name, {}),
-            kept(state, "diary_behind").get(self.name, {}),
-            kept(state, "diary_ended").get(self.name, {}),
+            notes_in(state, self.name),
             goes_on=not begins,
         )
         config = agent_config()
@@ -301,20 +300,17 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             )
         return run
 
-    def _settled(self, state: AgentState[Any]) -> Run | None:
+    def _settled(self) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""
-        held = cast("dict[str, Any]", state).get("diary_run")
-        run = held.data.get(self) if isinstance(held, Held) else None
-        return run or self._endings.watched(agent_config(), self)
+        return self._endings.watched(agent_config(), self)
 
     def _run_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
         called: Any = request  # a tool's runtime is no `Runtime`, but has the same attributes
-        run = self._settled(called.state)
-        return run or self._read(self._settle(called.state, called.runtime))
+        return self._settled() or self._read(self._settle(called.state, called.runtime))
 
     async def _arun_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
         called: Any = request
-        run = self._settled(called.state)
+        run = self._settled()
         return run or await in_thread(self._read, self._settle(called.state, called.runtime))
 
     # Around the model
@@ -339,7 +335,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _shown(self, request: ModelRequest[ContextT], run: Run) -> ModelRequest[ContextT]:
         run.see(request.state["messages"])
-        self._owners(request.state, run)  # noted before the model is called, which may fail
+        self._noted(request.state, run)  # before the model is called, which may fail
         if not run.memory:
             return request
         if self._inject == "instructions":
@@ -350,16 +346,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self, run: Run, request: ModelRequest[ContextT], response: ModelResponse[Any]
     ) -> ModelCallResult[Any]:
         run.messages = [*request.state["messages"], *response.result]
-        asked = {one.id: one.text for one in run.turn.unanswered}
-        fields = {"diary_asked": asked, "diary_asked_by": self._owners(request.state, run)}
-        changed = {
-            field: {self.name: now}
-            for field, now in fields.items()
-            if now != kept(request.state, field).get(self.name, {})
-        }
-        if not changed:
+        noted, known = self._noted(request.state, run), notes_in(request.state, self.name)
+        if noted == known["unanswered"]:
             return response
-        return ExtendedModelResponse(response, Command(update=changed))
+        update = self._update(noted, known["ended"])
+        return ExtendedModelResponse(response, Command(update=update))
 
     # After the turn
 
@@ -386,15 +377,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return self._ended(state, run)
 
     def _end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
-        run = self._settled(state) or self._settle(state, runtime)
+        run = self._settled() or self._settle(state, runtime)
         run.is_over = True
         return run
 
     def _ended(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         self._submitted.answered(agent_config().get("configurable"), self._where, run.turn.asked)
-        ended = ended_in(state["messages"])
-        fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_behind": {}, "diary_ended": ended}
-        return {field: {self.name: value} for field, value in fields.items()}
+        return self._update({}, ended_in(state["messages"]))
 
     def _submit_broken(self, run: Run, error: BaseException) -> None:
         """Queue the turn of a run that ended in an error."""

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
-from langgraph.channels.untracked_value import UntrackedValue
 from pydantic_core import to_json
 
 from tomldiary.agents.turn_messages import (
     SOURCE,
     Spoken,
-    StateText,
     digest,
     earlier_exchanges,
     exchange_of,
@@ -73,9 +71,7 @@ def turn_of(
     messages: Sequence[BaseMessage],
     is_submitted: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
-    begun_with: Mapping[str, str],
-    behind: Mapping[str, str],
-    ended: Mapping[str, str],
+    notes: Notes,
     *,
     goes_on: bool,
 ) -> Turn:
@@ -85,25 +81,24 @@ def turn_of(
         messages: A thread.
         is_submitted: Whether a message was submitted with an earlier turn, though the thread has no answer to it.
         is_others: Whether another user wrote a message.
-        begun_with: The texts of the messages that the last run began with, by id, if this run did not succeed. All
-            messages after them are part of the turn, also tool results and answers.
-        behind: The result of `behind_in` when each of them was first seen.
-        ended: The result of `ended_in` at the end of the last turn.
+        notes: What the state notes of earlier runs. If the last run did not succeed, all messages after its unanswered
+            ones are part of the turn, also tool results and answers.
         goes_on: Whether that run continues. Messages that a summary replaced are part of the turn in any case.
 
     Raises:
         IdentifierError: Another user wrote the last unanswered message.
     """
+    begun_with, ended = notes["unanswered"], notes["ended"]
     thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
     has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)
     present = {one.id for one in messages}
     replaced: dict[str, str] = {}
-    for id_, text in begun_with.items():
-        before = behind.get(id_, "")
+    for id_, noted in begun_with.items():
+        before = noted["behind"]
         # A summary also replaces what is before a message. Otherwise a host removed the message.
         is_before_gone = before not in present and (before in replaced or before not in begun_with)
         if goes_on or (has_summary and is_before_gone):
-            replaced[id_] = text
+            replaced[id_] = noted["text"]
     thread = _with_begun(thread, replaced)
     start = turn_start(thread)
     if start is None:
@@ -135,7 +130,7 @@ def behind_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
 
 
 def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
-    """Return the id of a turn's last message, which may be no answer, with a digest of the last user message."""
+    """Return `Notes.ended` at the end of a turn."""
     return {str(one.id): last_words(_spoken(messages)) for one in messages[-1:]}
 
 
@@ -270,35 +265,40 @@ class Run:
         self.see([changed.get((one.id, one.type), one) for one in self.messages])
 
 
-class Held(StateText[dict[object, Run]]):
-    """The runs of the middlewares in an agent's state, by middleware."""
+class Noted(TypedDict):
+    """What the state keeps of an unanswered message, which a summary may remove before the run is resumed."""
+
+    text: str
+    by: str
+    """A digest of the user who wrote it."""
+    behind: str
+    """The id of the message before it; "" if it was the first one."""
 
 
-_ByMessage = dict[str, dict[str, str]]
+class Notes(TypedDict):
+    """What the state keeps for one middleware."""
+
+    unanswered: dict[str, Noted]
+    """By message id."""
+    ended: dict[str, str]
+    """The id of the last turn's last message, which may be no answer, with a digest of the last user message."""
 
 
-def _merged(old: _ByMessage, new: _ByMessage) -> _ByMessage:
+def _merged(old: dict[str, Notes], new: dict[str, Notes]) -> dict[str, Notes]:
     return old | new
 
 
 class DiaryState(AgentState[Any]):
-    """An agent's state with private fields, which are in no input or output; no checkpoint contains the memory."""
+    """An agent's state with a private field, which is in no input or output and holds no memory."""
 
-    # Untracked, because `forget` does not remove a copy of the memory in a checkpoint.
-    diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
-    diary_asked_by: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """A digest of the user who wrote an unanswered message, by middleware and message id."""
-    diary_asked: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """The texts of these messages, which a summary may remove from the thread before the run is resumed."""
-    diary_behind: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """The result of `behind_in` when these messages were first seen."""
-    diary_ended: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """The result of `ended_in` for the last turn that ended, by middleware."""
+    diary_notes: NotRequired[Annotated[dict[str, Notes], PrivateStateAttr, _merged]]
+    """By the name of the middleware."""
 
 
-def kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:
-    """Return a field of the state that has values by middleware and message id."""
-    return cast("dict[str, Any]", state).get(field) or {}
+def notes_in(state: AgentState[Any], middleware: str) -> Notes:
+    """Return what the state keeps for a middleware."""
+    notes: dict[str, Notes] = cast("dict[str, Any]", state).get("diary_notes") or {}
+    return notes.get(middleware) or Notes(unanswered={}, ended={})
 
 
 _CHATS = 4_096

@@ -420,9 +420,8 @@ def _owner(
 ) -> str:
     """Return a digest of the user who wrote an unanswered message."""
     noted = asked_by_in(state_channels(config)).get(_note(speaker, message))
-    known = {} if noted is None else {message.id: noted}
     settings = config.get("configurable")
-    return submitted.owner(settings, speaker.function, known, message, speaker.user)
+    return submitted.owner(settings, speaker.function, noted, message, speaker.user)
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:

@@ -33,7 +33,7 @@ from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
@@ -268,7 +268,7 @@ class SubmittedMessages:
         return turn
 
     def owner(
-        self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str
+        self, settings: Any, where: str, noted: str | None, message: Spoken, user: str
     ) -> str:
         """Return the user who wrote an unanswered message of a persisted thread.
 
@@ -277,20 +277,20 @@ class SubmittedMessages:
         Args:
             settings: LangGraph's settings of the run.
             where: The memory that reads the thread.
-            known: The users that the checkpoint names, by message id.
+            noted: The user that the checkpoint names; None if it names none.
             message: The message.
             user: The user of the run.
         """
         key = _place(settings, where, message)
         if not key:
-            return known.get(message.id, user)
+            return user if noted is None else noted
         with self._guard:
-            if key not in self._owners and message.id not in known:
+            if key not in self._owners and noted is None:
                 user = self._sayer(settings, where, message, user)
             first, answered_at = self._owners.get(key, (user, ""))
             if answered_at and begins_again(settings, answered_at):
                 first = user
-            return self._owners.keep(key, (known.get(message.id, first), ""))[0]
+            return self._owners.keep(key, (first if noted is None else noted, ""))[0]
 
     def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
         """Return the user who wrote a message with an unknown id; a replay assigns new ids, so its text is compared."""

@@ -137,7 +137,6 @@ def test_the_model_sees_the_memory_once_per_call_and_no_state_has_it(diary, writ
         kept = f"{seen} {saver.storage} {saver.writes} {saver.blobs}"
         assert "What is it?" in kept
         assert "dark roast" not in kept
-        assert "diary_run" not in agent.get_state(THREAD).values
 
 
 @pytest.mark.parametrize("mode", ["stream", "astream"])
