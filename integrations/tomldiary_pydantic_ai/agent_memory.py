@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 
-from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count, checked_descriptions, checked_text
 from tomldiary.agents.submission import errors_logged
-from tomldiary.agents.turn_messages import of_memory
-from tomldiary.agents.utterances import RunOwner, Utterances
-from tomldiary.diary import Diary, diary_of
+from tomldiary.agents.utterances import RunOwner
 from tomldiary.errors import IdentifierError
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.conversation import appending
-from tomldiary_pydantic_ai.diary_tools import call_id
 from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
@@ -31,20 +27,14 @@ from tomldiary_pydantic_ai.memory_document import (
     format_memory_prompt,
     get_memory_path,
 )
-from tomldiary_pydantic_ai.toolset import (
-    RETRIES,
-    RunToolset,
-    Who,
-    no_template,
-    session_of,
-    user_of,
-)
+from tomldiary_pydantic_ai.run_toolset import RunToolset, Who, call_id, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic_ai.messages import InstructionPart
 
+    from tomldiary.diary import Diary
 
 _logger = get_logger(__name__)
 
@@ -96,13 +86,10 @@ class AgentMemoryToolset(RunToolset[Any]):
         # The framework takes no colon in an id.
         named = checked_text(agent_name, "agent_name").replace(":", "-")
         name = _ID if named == "main" else f"{_ID}-{named}"
-        super().__init__(id=checked_text(id or name, "id"), max_retries=RETRIES)
+        super().__init__(memory_dir, user_id, None, id=id or name)
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
-        self.diary = diary_of(memory_dir)
-        self.turns = of_memory(self.diary, Utterances)
         self._agent_name = agent_name
-        self._user_id = checked_id("user_id", no_template("user_id", user_id), "ctx")
         checked_count(max_lines, "max_lines")
         if max_tokens is not None:
             checked_count(max_tokens, "max_tokens")
@@ -176,15 +163,12 @@ class AgentMemoryToolset(RunToolset[Any]):
         Raises:
             IdentifierError: `user_id` is a function and returns no user.
         """
-        user = SHARED
-        if self._user_id is not None:
-            user = user_of(ctx, self._user_id)
-            if user == SHARED:
-                raise IdentifierError(
-                    "this user id stands for what belongs to no user. Give another."
-                )
-        self.diary.user(user)  # refuses an id that cannot be used
-        return RunOwner(user, session_of(ctx, None))
+        if self._user_id is None:
+            return RunOwner(SHARED, session_of(ctx, None))
+        owner = super().found_owner(ctx)
+        if owner.user == SHARED:
+            raise IdentifierError("this user id stands for what belongs to no user. Give another.")
+        return owner
 
     def _notes(self, ctx: RunContext[Any], operation_id: str = "") -> AgentMemory:
         user, session = self.owner(ctx)

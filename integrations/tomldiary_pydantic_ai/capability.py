@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
-from pydantic_ai import RunContext, TemplateStr
+from pydantic_ai import RunContext, TemplateStr, capabilities
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.tools import AgentDepsT
@@ -21,7 +21,6 @@ from tomldiary.agents.submission import AgentWriter, submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.agents.utterances import RunIds, UserTurn
 from tomldiary.diary import Diary
-from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
@@ -37,21 +36,9 @@ from tomldiary_pydantic_ai.conversation import (
     returns_tools,
     shown_memory,
 )
-from tomldiary_pydantic_ai.diary_tools import durable_operation, span
-from tomldiary_pydantic_ai.run import (
-    RunState,
-    runs_around,
-    within_tool,
-)
-from tomldiary_pydantic_ai.toolset import (
-    DEFAULT_ID,
-    CapabilityToolset,
-    OwnedToolset,
-    ToolName,
-    Who,
-    filled,
-    no_template,
-)
+from tomldiary_pydantic_ai.run import Ending, RunState, runs_around, within_tool
+from tomldiary_pydantic_ai.run_toolset import OwnedToolset, Who, filled, no_template, span
+from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset, ToolName
 
 if TYPE_CHECKING:
     import os
@@ -64,6 +51,8 @@ if TYPE_CHECKING:
     from pydantic_ai.run import AgentRunResult
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 _logger = get_logger(__name__)
 _OF_TOOLSET = (
@@ -82,6 +71,17 @@ class _Writer:
 
     def __set__(self, capability: object, given: MemoryWriter | AgentWriter | Self | None) -> None:
         vars(capability)["writer"] = None if given is self else given  # it is its own default
+
+
+def durable_operation(name: str) -> Callable[[F], F]:
+    """Return a decorator that lets a durable execution engine record and replay a method's result.
+
+    Results are plain values: in Temporal's sandbox, pydantic cannot look up the types of this package.
+    """
+    mark: Callable[[str], Callable[[F], F]] | None = getattr(
+        capabilities, "durable_operation", None
+    )
+    return (lambda method: method) if mark is None else mark(name)
 
 
 @dataclass
@@ -306,11 +306,22 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run.collect(ctx.messages, ctx)
         tools = request_context.model_request_parameters.output_tools
         run.output_tools = [tool.name for tool in tools]
-        if self.inject != "user":
-            return request_context
+        if self.inject == "user":
+            await self._inject(ctx, request_context, run, is_first=is_first)
+        return request_context
+
+    async def _inject(
+        self,
+        ctx: RunContext[AgentDepsT],
+        request_context: ModelRequestContext,
+        run: RunState,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Add the memory, or its changes, to the messages of a request and of the run."""
         tail = request_context.messages[-1] if request_context.messages else None
         if isinstance(tail, ModelResponse):  # it is suspended and must stay the last message
-            return request_context
+            return
         before, about = shown_memory(request_context.messages, run.scope, self.id, run.owner.user)
         # Beside tool results, the model could take the memory for words of the user. It is added there only if the
         # conversation has none: at first, or after a compaction.
@@ -329,7 +340,39 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 ctx.messages.append(message)
                 run.collect(ctx.messages, ctx)  # before a history processor rewrites it
         run.has_memory = run.has_memory or bool(before)
-        return request_context
+
+    async def _new_memory(
+        self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
+    ) -> str:
+        """Return the text to add; "" if the model sees the current memory, or it cannot be read."""
+        toolset = self._toolset
+        words = "\n".join(run.outermost.turn.said) if self.query != "none" else None
+        with toolset.errors(always_raised=IdentifierError), span(ctx, "inject") as noted:
+            user, shown, also_true, error_type = await self._load(ctx, *run.owner, words)
+            _check_owner(run, user)
+            if error_type:
+                noted["error_type"] = error_type
+                return ""
+            lines = MemoryLines(shown, also_true)
+            news = next_injection(before, lines, about=about, **toolset.form(ctx))
+            noted["facts"] = len(lines.shown)
+            noted["characters"] = len(news.text) if news is not None else 0
+            noted["is_snapshot"] = news is not None and news.is_snapshot
+            return news.text if news is not None else ""
+        return ""
+
+    @durable_operation("load")
+    async def _load(
+        self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
+    ) -> tuple[str, list[str], list[str], str]:
+        """Return the user, the two parts of `MemoryLines`, and the type of the error if they cannot be read."""
+        try:
+            shown, also_true = await self._toolset.lines(user, session, words)
+        except Exception as error:  # an engine may repeat an operation that raises, without end
+            with self._toolset.errors():
+                raise
+            return user, [], [], type(error).__name__
+        return user, list(shown), list(also_true), ""
 
     async def wrap_tool_execute(
         self,
@@ -364,43 +407,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         with within_tool(self._run):
             return await handler(output)
 
-    async def _new_memory(
-        self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
-    ) -> str | None:
-        toolset = self._toolset
-        words = "\n".join(run.outermost.turn.said) if self.query != "none" else None
-        with span(ctx, "inject") as noted:
-            try:
-                loaded = await self._load(ctx, *run.owner, words)
-                if isinstance(loaded, str):
-                    noted["error_type"] = loaded
-                    return None
-                whose, *texts = loaded
-                _check_owner(run, whose)
-                lines = MemoryLines(*texts)
-                news = next_injection(before, lines, about=about, **toolset.form(ctx))
-            except IdentifierError:  # the model's answer may be that of the other run, too
-                raise
-            except Exception as error:  # noqa: BLE001 - `on_error` decides
-                noted["error_type"] = type(error).__name__
-                toolset.go_on_without(error)
-                return None
-            noted["facts"] = len(lines.shown)
-            noted["characters"] = len(news.text) if news is not None else 0
-            noted["is_snapshot"] = news is not None and news.is_snapshot
-        return news.text if news is not None else None
-
-    @durable_operation("load")
-    async def _load(
-        self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
-    ) -> tuple[str, list[str], list[str]] | str:
-        try:
-            memory = await self._toolset.lines(user, session, words)
-        except Exception as error:  # noqa: BLE001 - an engine may repeat an operation that raises, without end
-            self._toolset.go_on_without(error)
-            return type(error).__name__
-        return user, list(memory.shown), list(memory.also_true)
-
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler
     ) -> AgentRunResult[Any]:
@@ -431,25 +437,19 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def _begin(self, ctx: RunContext[AgentDepsT], run: RunState) -> None:
         run.epoch = run.outermost.epoch
         run.is_turn = run.records and not any(outer.records for outer in run.around)
-        try:
+        with self._toolset.errors(always_raised=IdentifierError):
             begun = await self._epoch(ctx, run.owner.user, run.epoch, is_turn=run.is_turn)
             _check_owner(run, begun[0])
             _, run.epoch, run.is_turn = begun
-        except IdentifierError:
-            raise
-        except Exception as error:  # noqa: BLE001 - see `_new_memory`
-            self._toolset.go_on_without(error)
 
     @durable_operation("epoch")
     async def _epoch(
         self, _ctx: RunContext[AgentDepsT], user: str, epoch: int | None, *, is_turn: bool
     ) -> tuple[str, int | None, bool]:
         """Return what is known when a run begins; an engine that recovers only a part of the work knows no run around."""
-        try:
-            if epoch is None:
+        if epoch is None:
+            with self._toolset.errors():
                 epoch = await self._toolset.diary.turns.current_epoch(user)
-        except Exception as error:  # noqa: BLE001 - as for `load`
-            self._toolset.go_on_without(error)
         return user, epoch, is_turn
 
     async def _record(
@@ -459,36 +459,25 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         status: TurnStatus,
         result: AgentRunResult[Any] | None,
     ) -> None:
-        answer, steps, is_paused = run.ending(ctx, result)
+        ending = run.ending(ctx, result)
         turns, first = self._toolset.turns, run.outermost
         # A replayed workflow must call the operation again, whatever this process knows of the words.
-        if not (first.heard or first.turn.said or answer):
+        if not (first.heard or first.turn.said or ending.answer):
             return
         # A forked or reset workflow replays the run with other ids, and with another session unless it has a name.
-        of_run = digest(run.owner.user, run.turn.place, *run.heard, answer)
+        of_run = digest(run.owner.user, run.turn.place, *run.heard, ending.answer)
         submission = digest(ctx.run_id or "", run.owner.session, status, of_run)
         taken = turns.take_words(first.turn, submission)
         with span(ctx, "submit") as noted:
             noted["status"] = status
             is_submitted = False
-            turn = (
-                run.owner.user,
-                run.owner.session,
-                "\n\n".join(taken.texts),
-                answer,
-                status,
-                ctx.run_id or "",
-                run.earlier or None,
-                [list(step) for step in steps],
-                run.epoch,
-                of_run,
-            )
             try:
-                is_own = await self._submit(ctx, *turn) == of_run
+                turn = self._turn(ctx, run, taken.texts, ending, status)
+                is_own = await self._submit(ctx, turn, of_run) == of_run
                 # DBOS may have replayed the submit of an overlapping run; this one may never have been made. Temporal
                 # confuses no results: there, another version of the program gave the answer.
                 if not is_own and is_woken_by_threads(asyncio.get_running_loop()):
-                    await self._submit_now(ctx, *turn)
+                    await self._submit_here(turn)
                 is_submitted = True
             except asyncio.CancelledError:
                 # The turn is stored all the same, but an engine that cancels a workflow replays it later.
@@ -500,46 +489,51 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 tell(_logger, f"a turn could not be submitted: {cause_of(error)}", logging.ERROR)
             finally:
                 if is_submitted:
-                    is_answered = status == "completed"
                     turns.note(
-                        first.turn, taken, first.found, is_answered=is_answered, is_paused=is_paused
+                        first.turn,
+                        taken,
+                        first.found,
+                        is_answered=status == "completed",
+                        is_paused=ending.is_paused,
                     )
                 else:
                     turns.give_back(taken)
 
-    async def _submit_now(
+    def _turn(
         self,
-        _ctx: RunContext[AgentDepsT],
-        user: str,
-        session: str,
-        user_msg: str,
-        assistant_msg: str,
+        ctx: RunContext[AgentDepsT],
+        run: RunState,
+        texts: Sequence[str],
+        ending: Ending,
         status: TurnStatus,
-        run_id: str,
-        earlier: list[tuple[str, str]] | None = None,
-        steps: list[list[str]] | None = None,
-        epoch: int | None = None,
-        of_run: str = "",
-    ) -> str:
-        if not user_msg and not assistant_msg:
-            return of_run
-        operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
-        turn = Turn(
+    ) -> Turn | None:
+        """Return what a run submits; None if it has no texts."""
+        user_msg, run_id = "\n\n".join(texts), ctx.run_id or ""
+        if not (user_msg or ending.answer):
+            return None
+        user, session = run.owner
+        return Turn(
             user,
             session,
             user_msg,
-            assistant_msg,
+            ending.answer,
             status=status,
-            operation_id=operation,
-            earlier=earlier,
-            steps=[ToolStep(*step) for step in steps or ()],
+            operation_id=digest(run_id, session, user_msg, ending.answer) if run_id else "",
+            earlier=run.earlier or None,
+            steps=ending.steps,
             episode=self.episodes,
-            epoch=epoch,
+            epoch=run.epoch,
         )
-        await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
+
+    @durable_operation("submit")
+    async def _submit(self, _ctx: RunContext[AgentDepsT], turn: Turn | None, of_run: str) -> str:
+        """Submit a turn, and return `of_run`, by which the caller knows that the recorded result is its own."""
+        await self._submit_here(turn)
         return of_run
 
-    _submit = durable_operation("submit")(_submit_now)
+    async def _submit_here(self, turn: Turn | None) -> None:
+        if turn is not None:
+            await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
 
 
 def _check_owner(run: RunState, user: str) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+import copy
+from dataclasses import replace
+from functools import cache
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from pydantic_ai import RunContext, TemplateStr
+from pydantic_ai import RunContext, Tool, ToolReturn
 from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
-from tomldiary.agents import identity
-from tomldiary.agents.identity import checked_id
+from tomldiary.agents.answers import Answer, failure
 from tomldiary.agents.options import (
     checked_count,
     checked_counter,
@@ -25,30 +22,37 @@ from tomldiary.agents.options import (
     known_tools,
     one_of,
 )
-from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
-from tomldiary.agents.utterances import RunIds, RunOwner, Utterances
-from tomldiary.agents.verbs import READING_VERBS, VERBS, MemoryVerbs, Verb
-from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError, InvalidValue, cause_of
-from tomldiary.logging import get_logger, tell
+from tomldiary.agents.submission import errors_logged
+from tomldiary.agents.turn_messages import keep_out_of_steps
+from tomldiary.agents.verbs import (
+    READING_VERBS,
+    VERBS,
+    MemoryVerbs,
+    Verb,
+    naming_categories,
+    parameters_of,
+)
+from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import how_to_read
 from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
-from tomldiary_pydantic_ai.conversation import appending, ids_of, prompt_words, resumed, unanswered
-from tomldiary_pydantic_ai.diary_tools import diary_tool, with_categories
+from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
+from tomldiary_pydantic_ai.run_toolset import RunToolset, Who, call_id, span
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping
+    from contextlib import AbstractContextManager
 
-    from pydantic_ai.toolsets import ToolsetTool
+    from pydantic_ai._function_schema import FunctionSchema
+    from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai.toolsets import AbstractToolset
 
+    from tomldiary.diary import Diary
     from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
-    from tomldiary_pydantic_ai.run import RunState
 
 _logger = get_logger(__name__)
-T = TypeVar("T")
 
 ToolName: TypeAlias = Verb
 
@@ -68,185 +72,6 @@ _LOOK_UP = " Look into it before you ask the user for something they may have to
 _LOOK_UP_NAMED = (
     " Look into it with {} before you ask for something that may have been told before."
 )
-
-
-Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
-"""A name, a function of the run context, or None for a look into the run's deps and metadata."""
-
-
-_HINT = (
-    "To name the user, give user_id (a text, or a function of the run context), or put a"
-    " user_id in the deps or the metadata of the run."
-)
-
-
-def user_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
-    """Return the user of a run: given explicitly, in its deps, or in its metadata, in this order.
-
-    Raises:
-        IdentifierError: The run names no user, or a name is blank or not text.
-    """
-    return identity.user_of(
-        identity.given("user", explicit, ctx), hint=_HINT, context=ctx.deps, metadata=ctx.metadata
-    )
-
-
-def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
-    """Return the session of a run: explicit, in its deps or metadata, its conversation, or the run itself.
-
-    Raises:
-        IdentifierError: A given name is blank or not text.
-    """
-    return identity.session_of(
-        identity.given("session", explicit, ctx),
-        context=ctx.deps,
-        metadata=ctx.metadata,
-        settings={"conversation_id": ctx.conversation_id or ctx.run_id},
-        default="",
-    )
-
-
-_FILLED = (
-    "Templates are filled in within agent specs only; here, give a function of the run context."
-)
-
-
-def no_template(option: str, given: T, remedy: str = _FILLED) -> T:
-    """Return the value of an option, unless it is a template that would not be filled in.
-
-    Raises:
-        InvalidValue: It is a template. Used literally, it would be one name for all users.
-    """
-    if isinstance(given, str) and "{{" in given:
-        raise InvalidValue(f"{given!r} is a template. {remedy}", where=option)
-    return given
-
-
-def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
-    """Return a name from an agent spec; a template becomes a function that fills it in from the deps.
-
-    The function raises IdentifierError if the deps leave a placeholder empty: the name could then be the same for
-    several users.
-    """
-    if not isinstance(given, TemplateStr):
-        return given
-    places = [TemplateStr[Any](place) for place in _PLACEHOLDER.findall(str(given))]
-
-    def name(ctx: RunContext[Any]) -> str:
-        for place in places:
-            if not place(ctx).strip():
-                raise IdentifierError(
-                    f"{place} in the agent spec is empty for this run. Set it in the deps."
-                )
-        return given(ctx)
-
-    return name
-
-
-_PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
-
-
-class RunToolset(FunctionToolset[AgentDepsT]):
-    """A toolset whose tools and instructions belong to the user and session that a run named when it began."""
-
-    turns: Utterances
-    """The recent runs with the same diary."""
-
-    def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the user and session that the context of a run names.
-
-        Raises:
-            IdentifierError: The run names no user, or a name is invalid.
-        """
-        raise NotImplementedError
-
-    def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the user and session of the run, as resolved when the run began.
-
-        Raises:
-            IdentifierError: The run names no user, or a name is invalid.
-        """
-        run = self.bound(ctx)
-        return self.found_owner(ctx) if run is None else run.owner
-
-    def bound(self, ctx: RunContext[AgentDepsT]) -> OwnedToolset[AgentDepsT] | None:
-        """Return the run of this toolset that is calling it; None outside of one, and for the context of another run."""
-        run = _CALLING.get()
-        # A copy of a toolset shares its tools, which belong to the original.
-        if run is None or run.toolset.tools is not self.tools:
-            return None
-        return run if ctx.run_id in (None, run.run_id) else None
-
-    async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
-        """Resolve the owner of the run before its model is called, as `entered` does; this reads no memory."""
-        return OwnedToolset(self, self, self.entered(ctx), ctx.run_id)
-
-    def entered(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the user and session of a run that begins now, and record it.
-
-        Raises:
-            IdentifierError: The run names no user, a name is invalid, or another user began the turn.
-        """
-        owner = self.found_owner(ctx)
-        response = resumed(ctx.messages, ctx.prompt)
-        began = None if response is None else ids_of(response)
-        ids = RunIds(ctx.conversation_id, ctx.run_id)
-        self.turns.enter(self.id or "", owner.user, ids, began)
-        return owner
-
-
-@dataclass
-class OwnedToolset(WrapperToolset[AgentDepsT]):
-    """A toolset in one run: its tools and instructions use the owner of the run, also if the deps change later.
-
-    The wrapped object may be a wrapper of durable execution around `toolset`.
-    """
-
-    toolset: RunToolset[AgentDepsT]
-    owner: RunOwner
-    run_id: str | None
-    run: RunState | None = None
-    """The run of a capability."""
-
-    @property
-    def id(self) -> str | None:
-        """The id of the toolset, which durable execution looks up."""
-        return self.toolset.id
-
-    @contextmanager
-    def calling(self) -> Generator[None]:
-        """Let `toolset` know this run in the block."""
-        outer = _CALLING.set(self)
-        try:
-            yield
-        finally:
-            _CALLING.reset(outer)
-
-    async def call_tool(
-        self,
-        name: str,
-        tool_args: dict[str, Any],
-        ctx: RunContext[AgentDepsT],
-        tool: ToolsetTool[AgentDepsT],
-    ) -> Any:
-        """Call a tool for the owner of the run."""
-        with self.calling():
-            return await super().call_tool(name, tool_args, ctx, tool)
-
-    async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
-        """Return the tools for the owner of the run."""
-        with self.calling():
-            return await super().get_tools(ctx)
-
-    async def get_instructions(
-        self, ctx: RunContext[AgentDepsT]
-    ) -> str | InstructionPart | Sequence[str | InstructionPart] | None:
-        """Return the instructions for the owner of the run."""
-        with self.calling():
-            return await super().get_instructions(ctx)
-
-
-_CALLING: ContextVar[OwnedToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
 
 
 class DiaryToolset(RunToolset[AgentDepsT]):
@@ -299,17 +124,13 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         on_error: Literal["ignore", "raise"] = "ignore",
         approve: Collection[ToolName] = (),
     ) -> None:
-        super().__init__(id=checked_text(id, "id"), max_retries=RETRIES)
-        self.diary = diary_of(diary)
-        self.turns = of_memory(self.diary, Utterances)
+        super().__init__(diary, user_id, session_id, id=id)
         self.heading = scrub(checked_text(heading, "heading"))
         self.inject = one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = checked_count(max_tokens, "max_tokens", least=1)
         self.token_counter = checked_counter(token_counter)
         self.query = one_of("query", query, ("cut", "prompt", "none"))
         self.on_error = one_of("on_error", on_error, ("ignore", "raise"))
-        self._user_id = checked_id("user_id", no_template("user_id", user_id), "ctx")
-        self._session_id = checked_id("session_id", no_template("session_id", session_id), "ctx")
         self.name = "" if id == DEFAULT_ID else id
         self.records = False
         names = chosen_tools(tools, VERBS, READING_VERBS)
@@ -317,10 +138,10 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         self._guidance = None if guidance is None else scrub(checked_text(guidance, "guidance"))
         described = checked_descriptions(descriptions, VERBS)
         needs_approval = known_tools("approve", approve, names)
-        prepare = {"remember": with_categories(self.diary)}
+        prepare = {"remember": _with_categories(self.diary)}
         for name in names:
             self.add_tool(
-                diary_tool(
+                _diary_tool(
                     name,
                     self._verbs,
                     description=described.get(name),
@@ -333,12 +154,6 @@ class DiaryToolset(RunToolset[AgentDepsT]):
     def __repr__(self) -> str:
         user = "" if self._user_id is None else f", user_id={self._user_id!r}"
         return f"{type(self).__name__}({self.diary!r}{user})"
-
-    def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the user and session that the context of a run names; see `RunToolset.found_owner`."""
-        owner = RunOwner(user_of(ctx, self._user_id), session_of(ctx, self._session_id))
-        self.diary.user(owner.user)  # refuses an id that cannot be used
-        return owner
 
     def user(self, ctx: RunContext[AgentDepsT]) -> UserDiary:
         """Return the diary of the user of a run.
@@ -395,7 +210,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         Raises:
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
-        try:
+        with self.errors():
             words = None
             if self.query != "none":
                 words = prompt_words(ctx.prompt) or "\n".join(
@@ -403,9 +218,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
                 )
             memory = await self.lines(*self.owner(ctx), words)
             return render_memory(memory.shown, **self.form(ctx))
-        except Exception as error:  # noqa: BLE001 - `on_error` decides
-            self.go_on_without(error)
-            return ""
+        return ""
 
     def form(self, ctx: RunContext[AgentDepsT]) -> dict[str, Any]:
         """Return the arguments that say how the memory is written for a model."""
@@ -426,11 +239,12 @@ class DiaryToolset(RunToolset[AgentDepsT]):
             token_counter=self.token_counter,
         )
 
-    def go_on_without(self, error: Exception) -> None:
-        """Report that a run continues without its memory, or raise the error if `on_error` is "raise"."""
-        if self.on_error == "raise":
-            raise error
-        tell(_logger, f"a run continues without its memory: {cause_of(error)}")
+    def errors(
+        self, *, always_raised: type[Exception] | tuple[()] = ()
+    ) -> AbstractContextManager[None]:
+        """Log an error of the block, so that the run continues, or raise it if `on_error` is "raise"."""
+        what = "a run continues without its memory"
+        return errors_logged(self.on_error, what, _logger, always_raised=always_raised)
 
 
 class CapabilityToolset(DiaryToolset[AgentDepsT]):
@@ -446,10 +260,6 @@ class CapabilityToolset(DiaryToolset[AgentDepsT]):
         if guidance and self.inject == "user":
             guidance += f" {how_to_read(self.name)}"
         return [InstructionPart(guidance)] if guidance else None
-
-
-RETRIES = 10
-"""The number of calls with invalid arguments that a run may make; each gets an error message."""
 
 
 def _default_guidance(name: str, tools: Mapping[str, str], *, records: bool) -> str:
@@ -472,3 +282,79 @@ def _default_guidance(name: str, tools: Mapping[str, str], *, records: bool) -> 
     said = " What users say is noted down without you." if records else ""
     listed = ", ".join(offered)
     return f"{text}{said} {listed[0].upper()}{listed[1:]}. Say that you did only if the tool confirms it."
+
+
+def _diary_tool(
+    verb: str, verbs: Callable[[RunContext[Any], str], MemoryVerbs], **options: Any
+) -> Tool[Any]:
+    """Return a verb as a tool.
+
+    Args:
+        verb: The name of the verb, which is that of the tool.
+        verbs: Returns the verbs for the user of a call; its second argument is the id of the call.
+        **options: Further options of the tool.
+    """
+    function, made = _function(verb, verbs), _schema(verb)
+    # A copy, because pydantic-ai lets a host change the JSON schema in place.
+    schema = replace(made, function=function, json_schema=copy.deepcopy(made.json_schema))
+    return Tool(function, name=verb, function_schema=schema, **options)
+
+
+@cache
+def _schema(verb: str) -> FunctionSchema:
+    """Return the schema of a verb's tool for any function; it is made once, because that takes a millisecond."""
+    never_called = cast("Callable[[RunContext[Any], str], MemoryVerbs]", None)
+    tool = Tool(
+        _function(verb, never_called),
+        name=verb,
+        takes_ctx=True,
+        docstring_format="google",
+        require_parameter_descriptions=True,
+    )
+    return tool.function_schema
+
+
+def _function(
+    verb: str, verbs: Callable[[RunContext[Any], str], MemoryVerbs]
+) -> Callable[..., Coroutine[Any, Any, str]]:
+    """Return a function with the run context as first parameter, followed by the parameters of a verb."""
+    first = Parameter("ctx", Parameter.POSITIONAL_ONLY, annotation=RunContext[Any])
+    signature = Signature([first, *parameters_of(verb)], return_annotation=str)
+
+    async def tool(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        ctx, *arguments = bound.args
+        with span(ctx, verb) as attributes:
+            try:
+                user = verbs(ctx, call_id(ctx, verb, *arguments))
+                said: Answer = await getattr(user, f"a{verb}")(*arguments)
+            except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
+                said = failure(error)
+            attributes["failed"] = said.is_error
+        if said.data is None:
+            return str(said)
+        # The model gets the sentence; programs find the data in the part's metadata.
+        return cast("str", ToolReturn(str(said), metadata=said.data))
+
+    tool.__doc__ = getattr(MemoryVerbs, verb).__doc__
+    tool.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    tool.__annotations__["return"] = str
+    tool.__signature__ = signature
+    return tool
+
+
+def _with_categories(
+    diary: Diary,
+) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
+    """Return a `prepare` function that lists the diary's categories in the description of `remember`.
+
+    The schema does not enforce them: with an enumeration, pydantic-ai's TestModel would write into the diary.
+    """
+
+    async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:
+        schema = copy.deepcopy(definition.parameters_json_schema)
+        schema["properties"]["category"]["description"] += f" {naming_categories(diary)}"
+        return replace(definition, parameters_json_schema=schema)
+
+    return prepare

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence  # noqa: TC003 - pydantic reads the fields of Turn
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from contextvars import ContextVar
@@ -37,7 +38,7 @@ from tomldiary.toml.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from tomldiary.writer.journal import Journal
     from tomldiary.writer.shared.queue import SharedQueue
