@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio.to_thread
 
@@ -23,70 +23,46 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-_LONGEST_WAIT = (
-    2.0  # seconds that the others wait for the first task of a queue; it may never try again
-)
+_LONGEST_TURN = 2.0  # seconds; the task may never try again
 
 
-class WriteQueues:
-    """Queues of asyncio tasks whose writes conflicted, one for each path; other callers never wait."""
+class WriteTurns:
+    """Lets the tasks whose writes of a path conflicted try again one after another; other tasks never wait."""
 
     def __init__(self) -> None:
-        self._tasks: dict[tuple[Any, str], deque[_Place]] = {}
+        self._conflicted: WeakKeyDictionary[asyncio.Task[Any], set[str]] = WeakKeyDictionary()
+        self._locks: WeakValueDictionary[tuple[Any, str], asyncio.Lock] = WeakValueDictionary()
+        self._held: dict[
+            tuple[asyncio.Task[Any], str], tuple[asyncio.Lock, asyncio.TimerHandle]
+        ] = {}
 
-    def lost(self, path: str) -> None:
-        """Queue the running task, whose write conflicted."""
-        task = _task()
-        if task is None or self._place(path) is not None:
-            return
-        place = _Place(task)
-        queue = self._tasks.setdefault((task.get_loop(), path), deque())
-        queue.append(place)
-        task.add_done_callback(lambda _: self._leave(place, path))
-        if len(queue) == 1:
-            self._begin(place, path)
+    def conflicted(self, path: str) -> None:
+        """Let the running task, whose write conflicted, wait for its turn from now on."""
+        if (task := _task()) is not None:
+            self._conflicted.setdefault(task, set()).add(path)
 
     async def wait(self, path: str) -> None:
-        """Wait until the running task is the first of its queue; return at once if it is in none."""
-        place = self._place(path)
-        if place is not None:
-            await place.begins.wait()
-
-    def done(self, path: str) -> None:
-        """Remove the running task from its queue, after its write."""
-        place = self._place(path)
-        if place is not None:
-            self._leave(place, path)
-
-    def _place(self, path: str) -> _Place | None:
+        """Wait for the turn of the running task, if a write of it conflicted."""
         task = _task()
-        queue = self._tasks.get((task.get_loop(), path), ()) if task is not None else ()
-        return next((place for place in queue if place.task is task), None)
-
-    def _begin(self, place: _Place, path: str) -> None:
-        place.begins.set()
-        place.task.get_loop().call_later(_LONGEST_WAIT, self._leave, place, path)
-
-    def _leave(self, place: _Place, path: str) -> None:
-        key = (place.task.get_loop(), path)
-        queue = self._tasks.get(key, deque[_Place]())
-        if place not in queue:
+        if task is None or path not in self._conflicted.get(task, ()) or (task, path) in self._held:
             return
-        is_first = queue[0] is place
-        queue.remove(place)
-        place.begins.set()
-        if not queue:
-            del self._tasks[key]
-        elif is_first:
-            self._begin(queue[0], path)
+        loop = task.get_loop()
+        lock = self._locks.setdefault((loop, path), asyncio.Lock())
+        await lock.acquire()
+        task.add_done_callback(lambda _: self._end(task, path))
+        self._held[task, path] = lock, loop.call_later(_LONGEST_TURN, self._end, task, path)
 
+    def written(self, path: str) -> None:
+        """End the turn of the running task after its write."""
+        if (task := _task()) is not None:
+            self._end(task, path)
 
-class _Place:
-    """A task in a queue."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        self.begins = asyncio.Event()
+    def _end(self, task: asyncio.Task[Any], path: str) -> None:
+        self._conflicted.get(task, set[str]()).discard(path)
+        if (task, path) in self._held:
+            lock, timer = self._held.pop((task, path))
+            timer.cancel()
+            lock.release()
 
 
 def _task() -> asyncio.Task[Any] | None:
@@ -122,7 +98,7 @@ class TomlMemoryStore:
             raise MissingExtra("TomlMemoryStore", package="pydantic-ai-harness") from error
         self.diary = diary_of(diary)
         self._files = MemoryFiles(self.diary)
-        self._queues = WriteQueues()
+        self._turns = WriteTurns()
 
     def __repr__(self) -> str:
         return f"TomlMemoryStore({self.diary!r})"
@@ -135,7 +111,7 @@ class TomlMemoryStore:
         """
         if max_chars <= 0:
             raise ValueError("max_chars must be positive")
-        await self._queues.wait(path)
+        await self._turns.wait(path)
         found = await self._call(self._files.read, path)
         if found is None:
             return None
@@ -268,9 +244,9 @@ class TomlMemoryStore:
         try:
             done = await self._call(change)
         except self._types.MemoryConflictError:
-            self._queues.lost(path)
+            self._turns.conflicted(path)
             raise
-        self._queues.done(path)
+        self._turns.written(path)
         return self._mutation(done)
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
