@@ -413,38 +413,27 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     ) -> Generator[WriterTurn | None]:
         """Yield the new part of a run's turn, to be submitted in the block; None if there is none."""
         messages = cast("list[BaseMessage]", state["messages"])
-        turn = said_in(run.turn, messages, state.get("structured_response"))
-        if run.is_delegated or not turn:
+        said = said_in(run.turn, messages, state.get("structured_response"))
+        if run.is_delegated or not said:
             yield None
             return
-        turn = with_ids(turn, run.turn.ids, run.ids)
+        said = with_ids(said, run.turn.ids, run.ids)
         self._chats.keep(run.user, messages, run.session)
         # Resumed, retried and replayed runs have the same operation id.
-        is_over = status == "completed"
-        whole = exchange_of(turn, is_over=is_over)
-        operation = digest(self.name, status, run.session, *run.ids, run.turn.behind, *whole)
-        with self._submitted.once(
+        whole = exchange_of(said, is_over=status == "completed")
+        turn = WriterTurn(
             run.user,
             run.session,
-            operation,
-            turn,
-            run.as_said,
-            is_over=is_over,
-            outlives_cancellation=True,
-        ) as new:
-            yield (
-                None
-                if new is None
-                else WriterTurn(
-                    run.user,
-                    run.session,
-                    **new._asdict(),
-                    status=status,
-                    earlier=run.turn.earlier or None,
-                    episode=self._episodes,
-                    epoch=run.epoch,
-                )
-            )
+            "",
+            "",
+            status=status,
+            operation_id=digest(self.name, status, run.session, *run.ids, run.turn.behind, *whole),
+            earlier=run.turn.earlier or None,
+            episode=self._episodes,
+            epoch=run.epoch,
+        )
+        with self._submitted.once(turn, said, run.as_said, outlives_cancellation=True) as new:
+            yield new
 
     # The tools
 

@@ -361,28 +361,22 @@ class _Recorded:
             said = said._replace(messages=with_ids(said.messages, said.ids, first))
         operation = _operation(config, session, said)
         session = session or operation or uuid4().hex
-        with (
-            _errors(self._on_error, failed),
-            self._submitted.once(
-                user,
-                session,
-                operation,
-                said.messages,
-                outlives_cancellation=outlives,
-            ) as new,
-        ):
-            if new is None:
-                yield None, update
-                return
+        with _errors(self._on_error, failed):
             turn = Turn(
                 user,
                 session,
-                **new._asdict(),
+                "",
+                "",
+                operation_id=operation,
                 earlier=said.earlier or None,
                 episode=self._episodes,
                 epoch=epoch,
             )
-            yield turn, update
+            once = self._submitted.once(turn, said.messages, outlives_cancellation=outlives)
+            with once as new:
+                yield new, update
+                if new is None:
+                    return
         for where in {"", *(each.function for each in speakers)}:
             self._submitted.answered(config.get("configurable"), where, asked)
 

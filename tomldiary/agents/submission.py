@@ -13,7 +13,7 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.entries.episodes import ToolStep
     from tomldiary.writer.receipts import Receipt, Turn
     from tomldiary.writer.writer import MemoryWriter
 
@@ -174,16 +173,6 @@ def errors_logged(
         if on_error == "raise" and not isinstance(error, Forgotten):
             raise
         tell(logger, f"{what}: {cause_of(error)}")
-
-
-class NewPart(NamedTuple):
-    """What a writer's `Turn` has of the messages of a turn that were not submitted before."""
-
-    user_msg: str
-    assistant_msg: str
-    operation_id: str
-    """The id of the turn; another one for a part of it. "" if the turn has none."""
-    steps: tuple[ToolStep, ...]
 
 
 class SubmittedMessages:
@@ -329,29 +318,26 @@ class SubmittedMessages:
     @contextmanager
     def once(
         self,
-        user: str,
-        session: str,
-        operation: str,
-        turn: Sequence[Spoken],
+        turn: Turn,
+        messages: Sequence[Spoken],
         as_said: Iterable[Spoken] = (),
         *,
-        is_over: bool = True,
         outlives_cancellation: bool = False,
-    ) -> Generator[NewPart | None]:
-        """Yield the new part of a turn, to be submitted in the block; None if there is none.
+    ) -> Generator[Turn | None]:
+        """Yield a turn with the texts and steps of its new messages, to be submitted in the block; None if there are none.
 
         If the block raises, the messages count as not submitted. Other threads do not wait for it.
 
         Args:
-            user: The user of the session.
-            session: The session; message ids are unique in it.
-            operation: The id of the turn, which has no new part if it was submitted with this id; "" is none.
-            turn: The messages of the turn.
+            turn: The turn without texts. It has no new messages if a turn with its operation id was submitted. A part
+                of the messages gets another id; "" is none.
+            messages: The messages of the turn; their ids are unique in the session.
             as_said: The messages before redaction, which another run may read again.
-            is_over: As for `exchange_of`.
             outlives_cancellation: Whether the block submits the turn also if it is cancelled, as `submit_turn` does.
         """
-        keys = [_key(user, session, one) if one.id else "" for one in turn]
+        user, session, operation = turn.user_id, turn.session_id, turn.operation_id
+        is_over = turn.status == "completed"
+        keys = [_key(user, session, one) if one.id else "" for one in messages]
         redacted = [_key(user, session, one) for one in as_said if one.id]
         whole = digest(user, operation) if operation else ""
         with self._guard:
@@ -367,19 +353,29 @@ class SubmittedMessages:
             yield None
             return
         # LangChain's cache of models gives an answer again, with its id, to another message of the user.
-        asked = (n for n, key in enumerate(keys) if key in new and turn[n].by == "user")
-        answers_from = next(asked, len(turn))
+        asked = (n for n, key in enumerate(keys) if key in new and messages[n].by == "user")
+        answers_from = next(asked, len(messages))
         part = [
             one
-            for n, (one, key) in enumerate(zip(turn, keys, strict=True))
+            for n, (one, key) in enumerate(zip(messages, keys, strict=True))
             if not key or key in new or (n > answers_from and one.by != "user")
         ]
         # A tool's result is no answer if the answer behind it is known.
-        said = exchange_of(part, is_over=is_over and part[-1:] == turn[-1:])
-        if operation and said != exchange_of(turn, is_over=is_over):
+        said = exchange_of(part, is_over=is_over and part[-1:] == messages[-1:])
+        if operation and said != exchange_of(messages, is_over=is_over):
             operation = digest(operation, *said)
         try:
-            yield NewPart(*said, operation, steps_of(part)) if any(said) else None
+            if not any(said):
+                yield None
+                return
+            user_msg, answer = said
+            yield replace(
+                turn,
+                user_msg=user_msg,
+                assistant_msg=answer,
+                operation_id=operation,
+                steps=steps_of(part),
+            )
         except BaseException as error:
             if not (outlives_cancellation and isinstance(error, asyncio.CancelledError)):
                 with self._guard:
