@@ -41,7 +41,6 @@ from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.receipts import Turn as WriterTurn
-from tomldiary.writer.writer import MemoryWriter
 from tomldiary_langchain.endings import endings
 from tomldiary_langchain.identity import (
     AgentWho,
@@ -84,6 +83,7 @@ if TYPE_CHECKING:
     from langgraph.typing import StateLike  # pyright: ignore[reportPrivateImportUsage] - the bound there
 
     from tomldiary.writer.receipts import TurnStatus
+    from tomldiary.writer.writer import MemoryWriter
 
 __all__ = ["DiaryMiddleware", "DiaryState"]
 
@@ -196,7 +196,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     @writer.setter
     def writer(self, given: MemoryWriter | None) -> None:
-        self._writer = AgentWriter(given, self.diary, MemoryWriter)
+        self._writer = AgentWriter(given, self.diary)
 
     # Before the model
 

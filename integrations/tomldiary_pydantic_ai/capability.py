@@ -26,8 +26,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.runtime.async_bridge import is_woken_by_threads
-from tomldiary.writer.receipts import Turn, TurnStatus
-from tomldiary.writer.writer import MemoryWriter
+from tomldiary.writer.receipts import Turn, TurnStatus  # noqa: TC001 - engines look up annotations at run time
 from tomldiary_pydantic_ai.conversation import (
     CAN_APPEND,
     add_ids,
@@ -36,7 +35,7 @@ from tomldiary_pydantic_ai.conversation import (
     returns_tools,
     shown_memory,
 )
-from tomldiary_pydantic_ai.run import Ending, RunState, runs_around, within_tool
+from tomldiary_pydantic_ai.run import RunState, runs_around, within_tool
 from tomldiary_pydantic_ai.run_toolset import OwnedToolset, Who, filled, no_template, span
 from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset, ToolName
 
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
     from pydantic_ai.run import AgentRunResult
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
+
+    from tomldiary.writer.writer import MemoryWriter
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -156,43 +157,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             **{name: getattr(self, name) for name in _OF_TOOLSET},
         )
         if self.record:
-            self.writer = AgentWriter(given, self._toolset.diary, MemoryWriter)
+            self.writer = AgentWriter(given, self._toolset.diary)
             self._toolset.records = True
-
-    def get_toolset(self) -> AbstractToolset[AgentDepsT]:
-        """Return the tools; in a run, bound to its owner. Durable execution needs the same object inside for every run."""
-        offered: AbstractToolset[AgentDepsT] = self._bound() or self._toolset
-        for prefix in self._prefixes:
-            offered = offered.prefixed(prefix)
-        return offered
-
-    def _bound(self) -> OwnedToolset[AgentDepsT] | None:
-        run, tools = self._run, self._toolset
-        return None if run is None else OwnedToolset(tools, tools, run.owner, run.turn.ids.run, run)
-
-    def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
-        """Return a copy whose tools have names with a prefix.
-
-        The framework's wrapper would hide the durable operations from the engines.
-        """
-        prefixed = copy.copy(self)
-        prefixed._prefixes = (*self._prefixes, checked_text(prefix, "prefix"))  # noqa: SLF001 - a copy of this object
-        return prefixed
-
-    def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
-        """Return the memory if `inject` is "instructions"; the toolset returns the guidance."""
-        return [self._memory_instruction] if self.inject == "instructions" else None
-
-    def get_ordering(self) -> CapabilityOrdering:
-        """Run after all capabilities that change the history, so that the memory is added to the final history."""
-        return CapabilityOrdering(position="innermost")
-
-    async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
-        bound = self._bound()
-        with nullcontext() if bound is None else bound.calling():
-            part = appending(await self._toolset.memory(ctx))
-        # Releases that cannot append changes accept only a text.
-        return part if CAN_APPEND else part.content
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
@@ -263,6 +229,32 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             )
         return first
 
+    def get_ordering(self) -> CapabilityOrdering:
+        """Run after all capabilities that change the history, so that the memory is added to the final history."""
+        return CapabilityOrdering(position="innermost")
+
+    def get_toolset(self) -> AbstractToolset[AgentDepsT]:
+        """Return the tools; in a run, bound to its owner. Durable execution needs the same object inside for every run."""
+        offered: AbstractToolset[AgentDepsT] = self._bound() or self._toolset
+        for prefix in self._prefixes:
+            offered = offered.prefixed(prefix)
+        return offered
+
+    def _bound(self) -> OwnedToolset[AgentDepsT] | None:
+        run, tools = self._run, self._toolset
+        return None if run is None else OwnedToolset(tools, tools, run.owner, run.turn.ids.run, run)
+
+    def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
+        """Return a copy whose tools have names with a prefix.
+
+        The framework's wrapper would hide the durable operations from the engines.
+        """
+        prefixed = copy.copy(self)
+        prefixed._prefixes = (*self._prefixes, checked_text(prefix, "prefix"))  # noqa: SLF001 - a copy of this object
+        return prefixed
+
+    # A run
+
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> DiaryCapability[AgentDepsT]:
         """Return the capability for one run, whose user and session are resolved now; this reads no memory.
 
@@ -281,131 +273,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
         run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
         return run
-
-    async def before_node_run(
-        self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]
-    ) -> AgentNode[AgentDepsT]:
-        """Collect enqueued words of the user before a history processor can change or remove them."""
-        if self._run is not None:
-            self._run.collect_enqueued(ctx)
-        return node
-
-    async def before_model_request(
-        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
-    ) -> ModelRequestContext:
-        """Add the memory, or its changes, at the end of the conversation.
-
-        Raises:
-            Exception: The memory cannot be read, and `on_error` is "raise".
-        """
-        run = self._run
-        if run is None:
-            return request_context
-        is_first = run.messages is None
-        run.messages = ctx.messages
-        run.collect(ctx.messages, ctx)
-        tools = request_context.model_request_parameters.output_tools
-        run.output_tools = [tool.name for tool in tools]
-        if self.inject == "user":
-            await self._inject(ctx, request_context, run, is_first=is_first)
-        return request_context
-
-    async def _inject(
-        self,
-        ctx: RunContext[AgentDepsT],
-        request_context: ModelRequestContext,
-        run: RunState,
-        *,
-        is_first: bool,
-    ) -> None:
-        """Add the memory, or its changes, to the messages of a request and of the run."""
-        tail = request_context.messages[-1] if request_context.messages else None
-        if isinstance(tail, ModelResponse):  # it is suspended and must stay the last message
-            return
-        before, about = shown_memory(request_context.messages, run.scope, self.id, run.owner.user)
-        # Beside tool results, the model could take the memory for words of the user. It is added there only if the
-        # conversation has none: at first, or after a compaction.
-        is_shown = has_snapshot(before)
-        ends_in_results = returns_tools(tail) and tail.parts[-1].part_kind != "user-prompt"
-        if not (is_shown and ends_in_results) if is_first else run.has_memory and not is_shown:
-            text = await self._new_memory(ctx, run, before, about)
-            if text:
-                before.append(text)
-                message = as_data(text, ctx, run.scope, self.id)
-                for last in (*request_context.messages[-1:], *ctx.messages[-1:]):
-                    # Without the memory, the framework would do this.
-                    if not returns_tools(last):
-                        add_ids(last, ctx)
-                request_context.messages = [*request_context.messages, message]
-                ctx.messages.append(message)
-                run.collect(ctx.messages, ctx)  # before a history processor rewrites it
-        run.has_memory = run.has_memory or bool(before)
-
-    async def _new_memory(
-        self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
-    ) -> str:
-        """Return the text to add; "" if the model sees the current memory, or it cannot be read."""
-        toolset = self._toolset
-        words = "\n".join(run.outermost.turn.said) if self.query != "none" else None
-        with toolset.errors(always_raised=IdentifierError), span(ctx, "inject") as noted:
-            user, shown, also_true, error_type = await self._load(ctx, *run.owner, words)
-            _check_owner(run, user)
-            if error_type:
-                noted["error_type"] = error_type
-                return ""
-            lines = MemoryLines(shown, also_true)
-            news = next_injection(before, lines, about=about, **toolset.form(ctx))
-            noted["facts"] = len(lines.shown)
-            noted["characters"] = len(news.text) if news is not None else 0
-            noted["is_snapshot"] = news is not None and news.is_snapshot
-            return news.text if news is not None else ""
-        return ""
-
-    @durable_operation("load")
-    async def _load(
-        self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
-    ) -> tuple[str, list[str], list[str], str]:
-        """Return the user, the two parts of `MemoryLines`, and the type of the error if they cannot be read."""
-        try:
-            shown, also_true = await self._toolset.lines(user, session, words)
-        except Exception as error:  # an engine may repeat an operation that raises, without end
-            with self._toolset.errors():
-                raise
-            return user, [], [], type(error).__name__
-        return user, list(shown), list(also_true), ""
-
-    async def wrap_tool_execute(
-        self,
-        ctx: RunContext[AgentDepsT],
-        *,
-        call: ToolCallPart,  # noqa: ARG002 - the framework's signature
-        tool_def: ToolDefinition,  # noqa: ARG002 - the same
-        args: Any,
-        handler: Callable[[Any], Any],
-    ) -> Any:
-        """Mark runs that a tool starts: the user did not write their prompts."""
-        try:
-            with within_tool(self._run):
-                return await handler(args)
-        finally:
-            if self._run is not None:
-                # Later, beside the tool's result, an enqueued text looks like a part of this result.
-                self._run.collect_enqueued(ctx)
-
-    async def wrap_output_process(
-        self,
-        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the framework's signature
-        *,
-        output_context: OutputContext,
-        output: Any,
-        handler: Callable[[Any], Any],
-    ) -> Any:
-        """Mark runs that an output function starts, as for tools."""
-        if self._run is not None:
-            is_image = output_context.mode == "image"
-            self._run.is_parsed = output_context.tool_call is None and not is_image
-        with within_tool(self._run):
-            return await handler(output)
 
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler
@@ -452,6 +319,150 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 epoch = await self._toolset.diary.turns.current_epoch(user)
         return user, epoch, is_turn
 
+    # What the model sees
+
+    def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
+        """Return the memory if `inject` is "instructions"; the toolset returns the guidance."""
+        return [self._memory_instruction] if self.inject == "instructions" else None
+
+    async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
+        bound = self._bound()
+        with nullcontext() if bound is None else bound.calling():
+            part = appending(await self._toolset.memory(ctx))
+        # Releases that cannot append changes accept only a text.
+        return part if CAN_APPEND else part.content
+
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Add the memory, or its changes, at the end of the conversation.
+
+        Raises:
+            Exception: The memory cannot be read, and `on_error` is "raise".
+        """
+        run = self._run
+        if run is None:
+            return request_context
+        is_first = run.messages is None
+        run.messages = ctx.messages
+        run.collect(ctx.messages, ctx)
+        tools = request_context.model_request_parameters.output_tools
+        run.output_tools = [tool.name for tool in tools]
+        if self.inject == "user":
+            await self._inject(ctx, request_context, run, is_first=is_first)
+        return request_context
+
+    async def _inject(
+        self,
+        ctx: RunContext[AgentDepsT],
+        request_context: ModelRequestContext,
+        run: RunState,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Add the memory, or its changes, to the messages of a request and of the run."""
+        tail = request_context.messages[-1] if request_context.messages else None
+        if isinstance(tail, ModelResponse):  # it is suspended and must stay the last message
+            return
+        before, about = shown_memory(request_context.messages, run.scope, self.id, run.owner.user)
+        # Beside tool results, the model could take the memory for words of the user. It is added there only if the
+        # conversation has none: at first, or after a compaction.
+        is_shown = has_snapshot(before)
+        ends_in_results = returns_tools(tail) and tail.parts[-1].part_kind != "user-prompt"
+        is_compacted = run.has_memory and not is_shown
+        is_due = not (is_shown and ends_in_results) if is_first else is_compacted
+        if is_due:
+            text = await self._new_memory(ctx, run, before, about)
+            if text:
+                before.append(text)
+                message = as_data(text, ctx, run.scope, self.id)
+                for last in (*request_context.messages[-1:], *ctx.messages[-1:]):
+                    # Without the memory, the framework would do this.
+                    if not returns_tools(last):
+                        add_ids(last, ctx)
+                request_context.messages = [*request_context.messages, message]
+                ctx.messages.append(message)
+                run.collect(ctx.messages, ctx)  # before a history processor rewrites it
+        run.has_memory = run.has_memory or bool(before)
+
+    async def _new_memory(
+        self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
+    ) -> str:
+        """Return the text to add; "" if the model sees the current memory, or it cannot be read."""
+        toolset = self._toolset
+        words = "\n".join(run.outermost.turn.said) if self.query != "none" else None
+        with toolset.errors(always_raised=IdentifierError), span(ctx, "inject") as noted:
+            user, shown, also_true, error_type = await self._load(ctx, *run.owner, words)
+            _check_owner(run, user)
+            if error_type:
+                noted["error_type"] = error_type
+                return ""
+            lines = MemoryLines(shown, also_true)
+            news = next_injection(before, lines, about=about, **toolset.form(ctx))
+            noted["facts"] = len(lines.shown)
+            noted["characters"] = len(news.text) if news is not None else 0
+            noted["is_snapshot"] = news is not None and news.is_snapshot
+            return news.text if news is not None else ""
+        return ""
+
+    @durable_operation("load")
+    async def _load(
+        self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
+    ) -> tuple[str, list[str], list[str], str]:
+        """Return the user, the two parts of `MemoryLines`, and the type of the error if they cannot be read."""
+        try:
+            shown, also_true = await self._toolset.lines(user, session, words)
+        except Exception as error:  # an engine may repeat an operation that raises, without end
+            with self._toolset.errors():
+                raise
+            return user, [], [], type(error).__name__
+        return user, list(shown), list(also_true), ""
+
+    # The user's words during the run
+
+    async def before_node_run(
+        self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]
+    ) -> AgentNode[AgentDepsT]:
+        """Collect enqueued words of the user before a history processor can change or remove them."""
+        if self._run is not None:
+            self._run.collect_enqueued(ctx)
+        return node
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,  # noqa: ARG002 - the framework's signature
+        tool_def: ToolDefinition,  # noqa: ARG002 - the same
+        args: Any,
+        handler: Callable[[Any], Any],
+    ) -> Any:
+        """Mark runs that a tool starts: the user did not write their prompts."""
+        try:
+            with within_tool(self._run):
+                return await handler(args)
+        finally:
+            if self._run is not None:
+                # Later, beside the tool's result, an enqueued text looks like a part of this result.
+                self._run.collect_enqueued(ctx)
+
+    async def wrap_output_process(
+        self,
+        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the framework's signature
+        *,
+        output_context: OutputContext,
+        output: Any,
+        handler: Callable[[Any], Any],
+    ) -> Any:
+        """Mark runs that an output function starts, as for tools."""
+        if self._run is not None:
+            is_image = output_context.mode == "image"
+            self._run.is_parsed = output_context.tool_call is None and not is_image
+        with within_tool(self._run):
+            return await handler(output)
+
+    # The turn, when the run has ended
+
     async def _record(
         self,
         ctx: RunContext[AgentDepsT],
@@ -472,7 +483,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             noted["status"] = status
             is_submitted = False
             try:
-                turn = self._turn(ctx, run, taken.texts, ending, status)
+                turn = run.submitted(taken.texts, ending, status, self.episodes)
                 is_own = await self._submit(ctx, turn, of_run) == of_run
                 # DBOS may have replayed the submit of an overlapping run; this one may never have been made. Temporal
                 # confuses no results: there, another version of the program gave the answer.
@@ -498,32 +509,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     )
                 else:
                     turns.give_back(taken)
-
-    def _turn(
-        self,
-        ctx: RunContext[AgentDepsT],
-        run: RunState,
-        texts: Sequence[str],
-        ending: Ending,
-        status: TurnStatus,
-    ) -> Turn | None:
-        """Return what a run submits; None if it has no texts."""
-        user_msg, run_id = "\n\n".join(texts), ctx.run_id or ""
-        if not (user_msg or ending.answer):
-            return None
-        user, session = run.owner
-        return Turn(
-            user,
-            session,
-            user_msg,
-            ending.answer,
-            status=status,
-            operation_id=digest(run_id, session, user_msg, ending.answer) if run_id else "",
-            earlier=run.earlier or None,
-            steps=ending.steps,
-            episode=self.episodes,
-            epoch=run.epoch,
-        )
 
     @durable_operation("submit")
     async def _submit(self, _ctx: RunContext[AgentDepsT], turn: Turn | None, of_run: str) -> str:

@@ -20,6 +20,7 @@ from pydantic_ai.messages import UserPromptPart
 from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
 from tomldiary.agents.turn_messages import digest, memory_place
 from tomldiary.agents.utterances import Utterance
+from tomldiary.writer.receipts import Turn
 from tomldiary.writer.shutdown import before_writers_close
 from tomldiary_pydantic_ai.conversation import (
     PAUSED,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tomldiary.agents.utterances import RunOwner, UserTurn, Utterances
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
+    from tomldiary.writer.receipts import TurnStatus
 
 
 class _Part(NamedTuple):
@@ -244,11 +246,31 @@ class RunState:
         answer = answered(messages, run, output, is_parsed=self.is_parsed, output_tools=tools)
         return Ending(answer, steps, is_paused)
 
-    @property
-    def earlier(self) -> list[tuple[str, str]]:
-        """The exchanges before the turn, as many as the extractor reads."""
+    def submitted(
+        self,
+        texts: Sequence[str],
+        ending: Ending,
+        status: TurnStatus,
+        episode: bool | None,  # noqa: FBT001 - the option of the capability
+    ) -> Turn | None:
+        """Return what the run submits, with these texts of the user; None if it has no text."""
+        (user, session), run_id = self.owner, self.turn.ids.run
+        user_msg, answer = "\n\n".join(texts), ending.answer
+        if not (user_msg or answer):
+            return None
         earlier = exchanges(self.history, self.output_tools)
-        return earlier[-self.diary.context_turns or len(earlier) :]
+        return Turn(
+            user,
+            session,
+            user_msg,
+            answer,
+            status=status,
+            operation_id=digest(run_id, session, user_msg, answer) if run_id else "",
+            earlier=earlier[-self.diary.context_turns or len(earlier) :] or None,
+            steps=ending.steps,
+            episode=episode,
+            epoch=self.epoch,
+        )
 
 
 _RUNS: WeakSet[RunState] = WeakSet()

@@ -30,14 +30,14 @@ from tomldiary.errors import Forgotten, WriterBusy, cause_of
 from tomldiary.logging import tell
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
+from tomldiary.writer.writer import MemoryWriter
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.writer.receipts import Receipt, Turn
-    from tomldiary.writer.writer import MemoryWriter
 
 _KNOWN = 16_384  # the number of messages and turns that are remembered
 _shared: WeakValueDictionary[int, MemoryWriter] = WeakValueDictionary()
@@ -52,16 +52,13 @@ class AgentWriter:
     Args:
         given: The writer; None is the shared one, which is made if there is none.
         diary: The diary of the agent.
-        make: Makes the writer of a diary: the class `MemoryWriter`.
 
     Raises:
         InvalidValue: `given` is not a writer, or it writes to another storage.
     """
 
-    def __init__(
-        self, given: MemoryWriter | None, diary: Diary, make: Callable[[Diary], MemoryWriter]
-    ) -> None:
-        self._diary, self._make = diary, make
+    def __init__(self, given: MemoryWriter | None, diary: Diary) -> None:
+        self._diary = diary
         # A writer that is opened in a run must not have the context of this run.
         self._context = copy_context()
         self._is_shared = given is None or given is _shared.get(id(diary))
@@ -104,7 +101,7 @@ class AgentWriter:
         with _making:
             found = _shared.get(id(self._diary))
             if found is None or not found.is_running:
-                found = self._context.copy().run(self._make, self._diary)
+                found = self._context.copy().run(MemoryWriter, self._diary)
                 _shared[id(self._diary)] = found
             return found
 
