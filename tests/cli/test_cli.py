@@ -295,7 +295,10 @@ def test_show_names_a_pipe_in_place_of_a_document(memories, option):
     pipe = Path(memories) / "alice/blocks.toml"
     os.mkfifo(pipe)
     said = call("show", "alice", "--path", memories, *option, check=2)
-    assert said.stderr == f"{pipe}: is not a regular file. Remove it.\n"
+    assert (
+        said.stderr
+        == f"{pipe}: is not a regular file. Replace it with a regular file, or remove it.\n"
+    )
 
 
 def test_show_narrows_to_a_category(memories):

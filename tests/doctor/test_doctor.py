@@ -366,7 +366,7 @@ def test_what_is_no_file_in_place_of_a_document_is_a_problem(root, make):
     found = only(wrong(root))
     assert (found.level, found.place) == ("problem", str(file))
     assert found.remedy == "Replace it with a regular file, or remove it."
-    assert "regular file there" not in found.message
+    assert "regular file," not in found.message
     make(root / "bob/facts.toml")  # of which history knows nothing
     assert [each.place for each in wrong(root)] == [str(file), str(root / "bob/facts.toml")]
     ItemStore(Diary(root)).run([Put(("alice", "notes"), "k", {"n": 1})])

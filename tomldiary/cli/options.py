@@ -9,6 +9,7 @@ import os
 import re
 from contextlib import suppress
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -52,14 +53,10 @@ def complete_key(ctx: Any, incomplete: str) -> list[str]:
 
 
 def _offered(values: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
-    found: list[str] = []
     with suppress(Exception):  # a completion that fails returns nothing and prints nothing
-        for value in values():
-            if value.startswith(incomplete) and _PLAIN.fullmatch(value):
-                found.append(value)
-                if len(found) == _LIMIT:
-                    break
-    return found
+        found = (each for each in values() if each.startswith(incomplete))
+        return [*islice(filter(_PLAIN.fullmatch, found), _LIMIT)]
+    return []
 
 
 def _path(ctx: Any) -> str:

@@ -127,7 +127,7 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
     begin = time.perf_counter()
     backend.kinds("tomldiary doctor")
     again = time.perf_counter() - begin
-    place, risk = str(backend.database), backend.database.risk
+    place, risk = str(backend.database), backend.risk
     times = f"connected in {first * 1000:.0f} ms, a request takes {again * 1000:.1f} ms"
     safe = "; a write survives a power cut" if risk == "" else ""
     yield Finding("note", place, f"{times}{safe}", "")
@@ -136,7 +136,7 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
     try:
         backend.database.check_writes()
     except BackendError as error:
-        yield Finding("problem", place, str(error).removeprefix(f"{place}: "))
+        yield _problem(place, error)
 
 
 def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterator[Finding]:
@@ -148,7 +148,7 @@ def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterat
         )
         return
     except (BackendError, OSError) as error:
-        yield Finding("problem", "the dead letters", str(error))
+        yield _problem("the dead letters", error)
         return
     for user, (listed, altered) in counts.items():
         if users is not None and user not in users:
@@ -196,7 +196,7 @@ def _findings_of(diary: Diary, user: str) -> list[Finding]:
         with diary.engine.reading():  # a database is asked for the versions once
             found += _check_user(diary, user)
     except (BackendError, OSError) as error:
-        found.append(_unread(diary.engine.backend, user, error, "Check the permissions."))
+        found.append(_problem(user, error))
     return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
@@ -300,9 +300,7 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
         document = Document.parse(text, path=place)
         check_version(document, place)
     except NewerVersion as error:
-        remedy = "Upgrade tomldiary-kit."
-        message = _without(place, error).removesuffix(f" {remedy}")
-        return None, [Finding("problem", place, message, remedy)]
+        return None, [_problem(place, error)]
     except DocumentError as error:
         where = ":".join(
             str(part) for part in (place, error.line, error.column) if part is not None
@@ -316,19 +314,16 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
         is_local = isinstance(backend, LocalBackend)
         if is_local and not Path(place).is_symlink() and not os.access(place, os.R_OK):
             return None, []  # `check_files` reports the permissions
-        remedy = "Replace it with a regular file, or remove it."
-        return None, [_unread(backend, place, error, remedy)]
+        return None, [_problem(place, error)]
     return document, []
 
 
-def _unread(backend: Backend, place: str, error: Exception, remedy: str) -> Finding:
-    """Return the finding for data that cannot be read; the error of a database names its own remedy."""
-    message = _without(place, error)
-    if isinstance(backend, SharedBackend):
-        return Finding("problem", place, message)
-    for said in (" Remove it.", " Put a regular file there.", f" {remedy}"):
-        message = message.removesuffix(said)
-    return Finding("problem", place, message, remedy)
+def _problem(place: str, error: Exception) -> Finding:
+    """Return the finding for an error; the sentences after its first one are the remedy."""
+    message, end, remedy = _without(place, error).partition(". ")
+    if isinstance(error, OSError):
+        remedy = "Check the permissions."
+    return Finding("problem", place, message + end.rstrip(), remedy)
 
 
 def _without(place: str, error: Exception) -> str:

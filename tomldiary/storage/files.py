@@ -74,7 +74,9 @@ def file_error(
 
 def _unreadable(path: str | Path, error: OSError) -> BackendError:
     if error.errno == errno.ELOOP:  # the flags refuse links
-        return BackendError(f"{path}: cannot be read (it is a link). Put a regular file there.")
+        return BackendError(
+            f"{path}: cannot be read (it is a link). Replace it with a regular file, or remove it."
+        )
     return file_error(path, "cannot be read", error)
 
 
@@ -83,7 +85,9 @@ def _scandir(path: str | Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _not_a_file(path: str | Path) -> BackendError:
-    return BackendError(f"{path}: is not a regular file. Remove it.")
+    return BackendError(
+        f"{path}: is not a regular file. Replace it with a regular file, or remove it."
+    )
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -315,7 +315,11 @@ def test_a_sentinel_and_a_cluster_of_redis_are_refused_by_name(place, mode, reme
             with pytest.raises(BackendError, match=re.escape(remedy)):
                 diary.user("alice").upsert_preference("likes", "tea")
             if mode != "--sentinel":  # which refuses reads too
-                problems = [each.message for each in check(diary) if each.level == "problem"]
+                problems = [
+                    f"{each.message} {each.remedy}"
+                    for each in check(diary)
+                    if each.level == "problem"
+                ]
                 assert [remedy in each for each in problems] == [True]
 
 
@@ -361,7 +365,9 @@ def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
             ) as client:  # a new connection may lead to the primary server
                 assert len(client.client_list()) == 1
         assert len(alice.preferences("likes")) == 1
-        problems = [each.message for each in check(diary) if each.level == "problem"]
+        problems = [
+            f"{each.message} {each.remedy}" for each in check(diary) if each.level == "problem"
+        ]
         assert [remedy in each for each in problems] == [True]
 
 

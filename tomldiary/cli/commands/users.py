@@ -131,7 +131,7 @@ def stats(
 
 def _loss(backend: Backend) -> str:
     """Return what may be lost of an acknowledged write."""
-    risk = backend.database.risk if isinstance(backend, SharedBackend) else None
+    risk = backend.risk if isinstance(backend, SharedBackend) else None
     return f"the server {risk}" if risk else f"a crash loses {_LOSS[backend.durability]}"
 
 

@@ -8,14 +8,15 @@ fresh state. So a transaction sees one state of the user, and no update is lost.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Forgotten, RevisionConflict
+from tomldiary.errors import BackendError, Forgotten, RevisionConflict
 from tomldiary.history.record import next_sequence
+from tomldiary.logging import get_logger
 from tomldiary.runtime.lru import RecentBySize
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
@@ -24,6 +25,7 @@ from tomldiary.storage.protocol import Listing, Stored
 from tomldiary.storage.shared.database import (
     ERASED,
     WHOLE_HISTORY,
+    DatabaseLost,
     Head,
     Step,
     is_hidden,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
     from tomldiary.storage.shared.database import Database
 
+_logger = get_logger(__name__)
 _CACHED = 16_000_000  # characters of hidden documents in memory
 _PAGE = 50  # history records read at a time, at most
 _LARGE_PAGE = 800  # the same in a transaction, which may index the whole history
@@ -64,6 +67,7 @@ class SharedBackend(AsyncVerbs):
 
     def __init__(self, database: Database, *, timeout: float = 10.0, watch: float = 0.0) -> None:
         self.transactions = Transactions(database, timeout, watch)
+        self._risk: str | None = None
         self._hidden: RecentBySize[tuple[str, str], tuple[str, Token]] = RecentBySize(
             _CACHED, lambda found: 100 + len(found[0])
         )
@@ -77,9 +81,22 @@ class SharedBackend(AsyncVerbs):
         return self.transactions.database
 
     @property
+    def risk(self) -> str | None:
+        """How the server may lose a write, with the remedy; "" if writes survive a power cut, None if it did not answer.
+
+        The server is asked until it answers. A risk is logged as a warning.
+        """
+        if self._risk is None:
+            with suppress(DatabaseLost, BackendError):  # other calls raise the error
+                self._risk = self.database.risk()
+                if self._risk:
+                    _logger.warning("%s: %s", self.database, self._risk)
+        return self._risk
+
+    @property
     def durability(self) -> Durability:
         """The failures that a returned write survives."""
-        return "full" if self.database.risk == "" else "process"
+        return "full" if self.risk == "" else "process"
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""

@@ -179,11 +179,10 @@ class Database(Protocol):
     retry cannot resolve, such as a missing permission.
     """
 
-    @property
-    def risk(self) -> str | None:
-        """How the server may lose an applied step, with the remedy: words that follow its name in a sentence.
+    def risk(self) -> str:
+        """Return how the server may lose an applied step, with the remedy: words that follow its name in a sentence.
 
-        "" if steps survive a power cut; None if the server did not answer.
+        "" if steps survive a power cut.
         """
         ...
 

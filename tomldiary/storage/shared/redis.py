@@ -15,13 +15,11 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from tomldiary.errors import BackendError
-from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.installation import optional
 from tomldiary.storage.shared.backend import SharedBackend
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.shared.heads import Listener, Notice
 
 R = TypeVar("R")
-_logger = get_logger(__name__)
 _PAGE = 1000
 _REMEDIES = {
     "'maxmemory'": "Its memory is full: raise maxmemory.",
@@ -168,7 +165,6 @@ class RedisDatabase:
         self._client: Any = redis.Redis(connection_pool=pool)
         self._head: Any = self._client.register_script(_HEAD)
         self._apply: Any = self._client.register_script(_APPLY)
-        self._risk: str | None = None
         self._may_write = False
         renew_after_fork(self)
         # Else the garbage collector may meet an open socket before the connection that would close it.
@@ -181,21 +177,8 @@ class RedisDatabase:
     def __str__(self) -> str:
         return address(self._url, "prefix", self._prefix)
 
-    @property
-    def risk(self) -> str | None:
-        """How the server may lose writes; "" if it syncs each one to its append-only file and evicts no keys.
-
-        The settings are read until the server answers. A risk is logged as a warning.
-        """
-        if self._risk is None:
-            # The next access tries again, and other calls raise the error.
-            with suppress(DatabaseLost, BackendError):
-                self._risk = self._found_risk()
-                if self._risk:
-                    _logger.warning("%s: %s", self, self._risk)
-        return self._risk
-
-    def _found_risk(self) -> str:
+    def risk(self) -> str:
+        """Return how the server may lose writes; "" if it syncs each one to its append-only file and evicts no keys."""
         from redis import exceptions  # noqa: PLC0415 - an optional dependency
 
         try:

@@ -120,7 +120,6 @@ class PostgresDatabase:
             raise self._not_an_address(error) from None
         self._schema = schema
         self._is_ready = False
-        self._risk: str | None = None
         self._composed: dict[str, bytes] = {}
         self._connections = connection_class(timeout)
         self._silence = f"{min(timeout, _SILENCE):g}s"
@@ -156,21 +155,10 @@ class PostgresDatabase:
     def __str__(self) -> str:
         return address(self._url, "schema", self._schema)
 
-    @property
-    def risk(self) -> str | None:
-        """How the server may lose writes; "" if a commit waits until it is on the server's disk.
-
-        The settings are read until the server answers. A risk is logged as a warning.
-        """
-        if self._risk is None:
-            try:
-                off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
-                self._risk = off and f"has {off} off, so a power cut loses writes. Set it on."
-            except (DatabaseLost, BackendError):
-                return None  # the next access tries again, and other calls raise the error
-            if self._risk:
-                _logger.warning("%s: %s", self, self._risk)
-        return self._risk
+    def risk(self) -> str:
+        """Return how the server may lose writes; "" if a commit waits until it is on the server's disk."""
+        off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
+        return off and f"has {off} off, so a power cut loses writes. Set it on."
 
     # Statements
 
