@@ -17,7 +17,7 @@ from typer import Argument, Option
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tomldiary.user.user import UserDiary
 
@@ -86,6 +86,13 @@ def lasting(path: str | None) -> str | None:
     if path == "memory:":
         raise InvalidValue('"memory:" is lost when this command ends; name a folder or a database.')
     return path
+
+
+def check_absent(options: Mapping[str, object], why: str) -> None:
+    """Raise InvalidValue, which says why, for the first of the options that is given."""
+    for option, value in options.items():
+        if value not in (None, False, []):
+            raise InvalidValue(why, where=option)
 
 
 MemoryPath = Annotated[

@@ -266,10 +266,10 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
             "pull writes a folder, and this is a file. Name a folder", where=str(folder)
         )
     pulled = _PulledFolder(folder, str(backend.database))
-    edited = [*pulled.edited()]
+    edited = pulled.edited()
     if edited:
         raise InvalidValue(
-            f"{counted(len(edited), 'edited file')} would be overwritten, such as {edited[0].relative_to(folder)}."
+            f"{counted(len(edited), 'edited file')} would be overwritten, such as {edited[0]}."
             " Push or remove them first, or pull to another folder",
             where=str(folder),
         )
@@ -300,8 +300,8 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         raise InvalidValue("there is no such folder; run pull first", where=str(folder))
     pulled = _PulledFolder(folder, str(backend.database))
     edited: list[tuple[str, str, str, str, int]] = []
-    for file, data in pulled.edited().items():
-        name = file.relative_to(folder).as_posix()
+    for name in pulled.edited():
+        file = folder / name
         directory, _, kind = name.removesuffix(".toml").partition("/")
         user = decode_folder(directory) or _user_of_hash(backend, directory)
         known = pulled.newest(name)
@@ -315,7 +315,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
             raise InvalidValue(
                 "is not a document of a user; move the file out of the folder", where=str(file)
             )
-        text = decode_utf8(data, path=str(file))
+        text = decode_utf8(file.read_bytes(), path=str(file))
         readable(text, str(file))
         epoch = None if user is None else backend.epoch(user)
         if user is None or epoch is None or (known is not None and known.epoch != epoch):
@@ -373,66 +373,56 @@ class _PulledFolder:
         self._folder = folder
         self._database = database
         self._list = folder / ".pulled"
-        self._texts: dict[str, set[str]] = {}
-        """The digests of all texts that a file had, by its name."""
-        self._newest: dict[str, _Pulled] = {}
+        self._texts: dict[str, list[_Pulled]] = {}
+        """All texts that a file had, by its name, the newest one last."""
         lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
         for line in lines:
             # The last line of an interrupted pull may be incomplete; its file was not written.
             with suppress(ValueError):
-                name, digest, epoch, database = json.loads(line)
-                self._add(name, _Pulled(digest, epoch, database))
+                name, *values = json.loads(line)
+                self._texts.setdefault(name, []).append(_Pulled(*values))
 
-    def _add(self, name: str, pulled: _Pulled) -> None:
-        self._texts.setdefault(name, set()).add(pulled.digest)
-        self._newest[name] = pulled
-
-    def edited(self) -> dict[Path, bytes]:
-        """Return the files that were added or edited, with their contents."""
-        found = {file: file.read_bytes() for file in sorted(self._files())}
-        return {file: data for file, data in found.items() if self._is_new(self._name(file), data)}
+    def edited(self) -> list[str]:
+        """Return the names of the files that were added or edited, sorted."""
+        return [name for name in self._names() if self.is_edited(name)]
 
     def is_edited(self, name: str) -> bool:
         """Return whether a file has a text that was neither written nor pushed; False for a missing file."""
         file = self._folder / name
-        return file.exists() and self._is_new(name, file.read_bytes())
-
-    def _is_new(self, name: str, data: bytes) -> bool:
-        return _digest(data) not in self._texts.get(name, ())
-
-    def _name(self, file: Path) -> str:
-        return file.relative_to(self._folder).as_posix()
+        known = {each.digest for each in self._texts.get(name, ())}
+        return file.exists() and _digest(file.read_bytes()) not in known
 
     def removed(self) -> list[str]:
         """Return the names of the files that were pulled and are missing."""
         return sorted(name for name in self._texts if not (self._folder / name).exists())
 
-    def _files(self) -> list[Path]:
-        """Return all documents; the folder of a user may end in `.toml` too.
+    def _names(self) -> list[str]:
+        """Return the names of all documents; the folder of a user may end in `.toml` too.
 
         Names of documents and users begin with no dot, unlike those of editors' lock files and of `.git`.
         """
-        return [
-            file
-            for file in self._folder.rglob("*.toml")
-            if not any(part.startswith(".") for part in file.relative_to(self._folder).parts)
-            and not file.is_dir()
-        ]
+        files = (file for file in self._folder.rglob("*.toml") if not file.is_dir())
+        paths = [file.relative_to(self._folder) for file in files]
+        return sorted(
+            path.as_posix()
+            for path in paths
+            if not any(part.startswith(".") for part in path.parts)
+        )
 
     def newest(self, name: str) -> _Pulled | None:
         """Return the newest line of a file; None for a file that was added."""
-        return self._newest.get(name)
+        return self._texts[name][-1] if name in self._texts else None
 
     def note(self, name: str, data: bytes, epoch: int) -> None:
         """Add a line to the list: the file has this text, which is stored."""
-        self._add(name, _Pulled(_digest(data), epoch, self._database))
+        self._texts.setdefault(name, []).append(_Pulled(_digest(data), epoch, self._database))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - `Path.open` accepts no descriptor
             out.write(self._line(name))
 
     def _line(self, name: str) -> str:
-        return f"{json.dumps([name, *self._newest[name]])}\n"
+        return f"{json.dumps([name, *self._texts[name][-1]])}\n"
 
     def write(self, name: str, text: str, epoch: int) -> None:
         """Add a file to the list, then write it atomically.
@@ -448,10 +438,9 @@ class _PulledFolder:
 
     def keep_only(self, names: set[str]) -> None:
         """Remove the files that are not in `names`, and the lines of texts that no file has."""
-        for file in self._files():
-            if self._name(file) not in names:
-                self._keep_edited(self._name(file))
-                file.unlink()
+        for name in set(self._names()) - names:
+            self._keep_edited(name)
+            (self._folder / name).unlink()
         if names:
             replace_file(self._list, "".join(map(self._line, sorted(names))))
         else:

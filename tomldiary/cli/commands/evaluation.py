@@ -11,10 +11,9 @@ from typer import Argument, Option
 
 from tomldiary.agents.options import one_of
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, check_absent, user_option
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.diary import Diary
-from tomldiary.errors import InvalidValue
 from tomldiary.evaluation import Report, Run, evaluate, evaluate_stored, load_questions
 from tomldiary.evaluation.questions import Collection, together
 from tomldiary.retrieval.embedders import local_embedder
@@ -62,12 +61,11 @@ def evaluate_questions(
         one_of("--embedder", name, _EMBEDDERS)
     collections = load_questions(questions)
     has_texts = any(each.entries for each in collections)
-    for option, given in (("--embedder", embedder), ("--together", as_one)):
-        if given and not has_texts:
-            raise InvalidValue(
-                "requires a file with texts; this file has only questions, which search the diary at --path",
-                where=option,
-            )
+    if not has_texts:
+        check_absent(
+            {"--embedder": embedder, "--together": as_one},
+            "requires a file with texts; this file has only questions, which search the diary at --path",
+        )
     if as_one:
         collections = [together(collections)]
     ks, budgets = k or [5, 10], budget or []

@@ -16,6 +16,7 @@ from tomldiary.cli.options import (
     MemoryPath,
     UserName,
     Yes,
+    check_absent,
     complete_key,
 )
 from tomldiary.cli.output import (
@@ -33,6 +34,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import to_second
 from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.text.visible import one_line
+from tomldiary.toml.values import changed_keys
 from tomldiary.views.history import stated_fields, text_of
 
 if TYPE_CHECKING:
@@ -102,12 +104,9 @@ def history(
             "--session": session,
             "--grep": grep,
         }
-        for option, given in narrowing.items():
-            if given is not None:
-                raise InvalidValue(
-                    "--keep and --drop-before drop the history of all entries; leave this out",
-                    where=option,
-                )
+        check_absent(
+            narrowing, "--keep and --drop-before drop the history of all entries; leave this out"
+        )
         _drop(alice, keep, drop_before, is_done=yes and not dry_run, as_json=as_json)
         return
     if yes:
@@ -269,13 +268,8 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
     The sessions of an entry are included if nothing else changed.
     """
-    names = [
-        name
-        for name in dict.fromkeys([*before, *after])
-        if name not in _BOOKKEEPING
-        and before.get(name) != after.get(name)
-        and (name != "_count" or "_count" in after)
-    ]
+    left_out = _BOOKKEEPING if "_count" in after else {*_BOOKKEEPING, "_count"}
+    names = [name for name in changed_keys(before, after) if name not in left_out]
     return [name for name in names if name != "_said_by"] or names
 
 
@@ -306,12 +300,11 @@ def _change_text(
         sign, entry = ("-", before) if after is None else ("+", after)
         return f"{sign} {_text(key, entry or {}) or '(no text yet)'}"
     before, after = stated_fields(key, before), stated_fields(key, after)
-    every = (name for name in (*before, *after) if before.get(name) != after.get(name))
     return "; ".join(
         f"confirmed {_shown(after, name)}x"
         if name == "_count"
         else f"{one_line(name)}: {_shown(before, name)} -> {_shown(after, name)}"
-        for name in _changed(before, after) or dict.fromkeys(every)
+        for name in _changed(before, after) or changed_keys(before, after)
     )
 
 

@@ -20,6 +20,7 @@ from tomldiary.cli.options import (
     RequiredUser,
     UserName,
     Yes,
+    check_absent,
     complete_category,
     complete_user,
     lasting,
@@ -188,16 +189,13 @@ def import_memory(
         place = "memory:"  # a dry run creates no folder
     if source is None:
         for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
-        for name, given in for_sources.items():
-            if given:
-                raise InvalidValue("is only valid with --from", where=name)
+        check_absent(for_sources, "is only valid with --from")
         alice = Diary(place, agent="rules").user(user)
         _import_export(alice, file, replace=replace, dry_run=is_trial, as_json=as_json)
         return
-    if replace:
-        raise InvalidValue(
-            "is only valid for exports; --from never changes existing entries", where="--replace"
-        )
+    check_absent(
+        {"--replace": replace}, "is only valid for exports; --from never changes existing entries"
+    )
     from tomldiary.importers import carry_over  # noqa: PLC0415 - export and copy need no importer
 
     alice = user_to_change(place, user, table, limit=_LIMIT)

@@ -7,7 +7,14 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, complete_category, complete_user
+from tomldiary.cli.options import (
+    DEFAULT_PATH,
+    AsJson,
+    MemoryPath,
+    check_absent,
+    complete_category,
+    complete_user,
+)
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.places import open_storage, shown, unread_users
 from tomldiary.errors import InvalidValue
@@ -44,13 +51,8 @@ def show(
     if user is None:  # the environment must not count as a second name
         user = os.environ.get("TOMLDIARY_USER") or None
     if user is None:
-        for option, is_given in {
-            "--category": category is not None,
-            "--at": at is not None,
-            "--raw": raw,
-        }.items():
-            if is_given:
-                raise InvalidValue("requires a user; name one with --user", where=option)
+        of_a_user = {"--category": category, "--at": at, "--raw": raw}
+        check_absent(of_a_user, "requires a user; name one with --user")
         _show_users(path, as_json=as_json)
         return
     from tomldiary.cli.commands.entries import show_memory  # noqa: PLC0415 - a list of users needs no diary
