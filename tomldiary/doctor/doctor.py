@@ -9,6 +9,7 @@ import os
 import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from tomldiary.diary import Diary
-    from tomldiary.storage.files import FileSystem
     from tomldiary.storage.protocol import Backend
 
 __all__ = ["Damage", "Finding", "check", "findings", "verify"]
@@ -142,11 +142,6 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
 def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterator[Finding]:
     try:
         counts = DeadLetters(backend).counts()
-    except PermissionError as error:
-        yield Finding(
-            "problem", str(error.filename), "permission denied.", "Check the permissions."
-        )
-        return
     except (BackendError, OSError) as error:
         yield _problem("the dead letters", error)
         return
@@ -171,19 +166,12 @@ def _users(backend: Backend) -> list[str]:
         folders = backend.folder_names()
     except BackendError:
         return []  # `check_place` reports the unreadable folder
-    names = [
-        _owner(backend.files, backend.base_path / name)
-        for name in folders
-        if not name.startswith(".")
-    ]
-    return sorted({name for name in names if name is not None})
-
-
-def _owner(files: FileSystem, folder: Path) -> str | None:
-    try:
-        return user_of(files, folder)
-    except (DiaryError, ValueError):
-        return None
+    found: set[str | None] = set()
+    for name in folders:
+        if not name.startswith("."):
+            with suppress(DiaryError, ValueError):
+                found.add(user_of(backend.files, backend.base_path / name))
+    return sorted(filter(None, found))
 
 
 # One user
@@ -218,15 +206,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield Finding("warning", place, f"{where}: {message}", remedy)
     yield from _check_owner(user, documents)
     if isinstance(backend, LocalBackend):
-        yield from _strays(backend.files, backend.folder(user))
-        unread = backend.unread_folder(user)
-        if unread is not None:
-            yield Finding(
-                "warning",
-                str(unread),
-                f"this is a second folder of {user!r}. It is not read, and forget cannot finish while it exists.",
-                f"Move its entries to the documents in {backend.folder(user).name!r}, and remove it.",
-            )
+        yield from _check_folder(backend, user)
     walked = walk(backend, user)
     if walked.damage is not None:
         time.sleep(_RETRY_SECONDS)
@@ -235,12 +215,11 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield _damaged(walked.damage, backend, user)
     else:
         yield from _check_lag(backend, user, documents, walked)
-    if walked.newest is not None and walked.damage is None:  # the newest record that was read
-        yield Finding(
-            "note",
-            user,
-            f"the last write is transaction {walked.newest.seq}, {to_second(walked.newest.time)} UTC.",
-        )
+        if walked.newest is not None:
+            when = f"{to_second(walked.newest.time)} UTC"
+            yield Finding(
+                "note", user, f"the last write is transaction {walked.newest.seq}, {when}."
+            )
 
 
 def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
@@ -259,13 +238,22 @@ def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
         )
 
 
-def _strays(files: FileSystem, folder: Path) -> Iterator[Finding]:
-    for name in strays_in(files, folder):
+def _check_folder(backend: LocalBackend, user: str) -> Iterator[Finding]:
+    """Report other files in the folder of a user, and a second folder."""
+    folder, unread = backend.folder(user), backend.unread_folder(user)
+    for name in strays_in(backend.files, folder):
         yield Finding(
             "warning",
             str(folder / name),
             "this is no file of the diary. The file is never read, and forget cannot finish while it exists.",
             "Remove the file, or move it out of the folder.",
+        )
+    if unread is not None:
+        yield Finding(
+            "warning",
+            str(unread),
+            f"this is a second folder of {user!r}. It is not read, and forget cannot finish while it exists.",
+            f"Move its entries to the documents in {folder.name!r}, and remove it.",
         )
 
 
@@ -320,9 +308,10 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
 
 def _problem(place: str, error: Exception) -> Finding:
     """Return the finding for an error; the sentences after its first one are the remedy."""
-    message, end, remedy = _without(place, error).partition(". ")
     if isinstance(error, OSError):
-        remedy = "Check the permissions."
+        message = f"{error.strerror or error}."
+        return Finding("problem", str(error.filename or place), message, "Check the permissions.")
+    message, end, remedy = _without(place, error).partition(". ")
     return Finding("problem", place, message + end.rstrip(), remedy)
 
 

@@ -416,10 +416,9 @@ class SharedBackend(AsyncVerbs):
         Raises:
             RevisionConflict: Another process changed the user's memory since the redaction was computed.
         """
-        head = self.transactions.head(user)
+        head, shown = self.transactions.head(user), self.kinds(user)
         if rewrite.removes_user:
-            seen = [kind for kind in head.versions if not is_hidden(kind)]
-            step = Step(removed=seen, dropped=WHOLE_HISTORY, erasures=rewrite.epoch - head.epoch)
+            step = Step(removed=shown, dropped=WHOLE_HISTORY, erasures=rewrite.epoch - head.epoch)
         elif rewrite.history is None:
             step = Step(erasures=rewrite.epoch - head.epoch)
         else:
@@ -433,7 +432,6 @@ class SharedBackend(AsyncVerbs):
             step = Step(contents, removed, records, WHOLE_HISTORY, 1)
         step = self._with_hidden(user, head, rewrite, step)
         self.transactions.apply(user, head, step)
-        shown = [kind for kind in head.versions if not is_hidden(kind)]
         found = self.transactions.asked(lambda: self.database.read(user, shown))
         return {
             f"{kind}.toml": sha256(found[kind][0].encode()).hexdigest() for kind in sorted(found)
