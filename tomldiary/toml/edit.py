@@ -353,7 +353,10 @@ class Edit(ValueEdit):
 
     def _drop(self, path: Path) -> None:
         """Remove the table or the array of tables at `path`, with all tables below it."""
-        for block in [each for each in self._blocks if each.path[: len(path)] == path]:
+        own = [self._index[path]] if path in self._index else []
+        if path in self._parents:
+            own = [each for each in self._blocks if each.path[: len(path)] == path]
+        for block in own:
             self._remove(block)
 
     def _add(self, block: Block, at: int) -> None:
