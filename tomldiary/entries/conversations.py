@@ -92,11 +92,6 @@ class Conversations:
         self.migrate()
         if self._edit.table((_ROOT, session_id)) is not None:
             return False
-        self._edit.put((_ROOT, session_id), self._begin(session_id, now))
-        return True
-
-    def _begin(self, session_id: str, now: str) -> dict[str, Any]:
-        """Remove the least recently used sessions above the limit, and return a new entry."""
         if not session_id:
             raise InvalidValue("the session id is empty. Give one.", where=_ROOT)
         known = list(self.entries())
@@ -110,7 +105,11 @@ class Conversations:
                     self.limit,
                 )
                 self._edit.delete((_ROOT, key))
-        return {"_created": now, "_updated": now, "_turns": 0, "summary": "", "keywords": []}
+        self._edit.put(
+            (_ROOT, session_id),
+            {"_created": now, "_updated": now, "_turns": 0, "summary": "", "keywords": []},
+        )
+        return True
 
     def count_turn(self, session_id: str, *, now: str) -> None:
         """Increment the turns of a session, which is created if it does not exist, and those of all sessions."""
@@ -123,9 +122,8 @@ class Conversations:
 
     def count_in_session(self, session_id: str, *, now: str) -> None:
         """Increment the turns of a session alone, for a draft."""
-        self.migrate()
-        found = self._edit.table((_ROOT, session_id))
-        entry = dict(found) if found is not None else self._begin(session_id, now)
+        self.ensure(session_id, now=now)
+        entry = dict(self._edit.table((_ROOT, session_id)) or {})
         turns = entry.get("_turns", 0)
         entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
         entry["_updated"] = updated_at(entry, now)

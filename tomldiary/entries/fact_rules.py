@@ -318,8 +318,7 @@ class FactRules(Facts):
             )
         over = stop or (None if old is None else interval(old)[1])
         at = max(begin, now)
-        is_another = (over is None or at < over) and holding(at) is None
-        if is_another:
+        if (over is None or at < over) and holding(at) is None:
             self._check_limit(schema, at)
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
