@@ -94,7 +94,7 @@ class Transaction:
         """The number of the transaction after its commit."""
         self.expired: set[tuple[str, Path]] = set()
         """The expired entries that were removed at the start, with their documents."""
-        self._before: Mapping[str, Known] = before or {}
+        self._before: Mapping[str, Known] = {} if before is None else before
         self._edits: dict[str, Edit] = {}
         self._joined: dict[str, JoinedEdit] = {}
         self._bases: dict[str, Known | None] = {}

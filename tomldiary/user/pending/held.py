@@ -142,9 +142,6 @@ class Overlay(Mapping[str, Known]):
     def __len__(self) -> int:
         return len(self._listed)
 
-    def __bool__(self) -> bool:
-        return True  # an open transaction may have documents before any is stored
-
 
 def held_back(
     diary: Diary, user: str, change: Callable[[Transaction], R], source: Source, origin: str
