@@ -88,7 +88,9 @@ def render_text(text: str, *, where: str = "") -> str:
 
 def render_key(key: str) -> str:
     """Return one key as TOML, quoted only if TOML requires it."""
-    return key if is_bare(key) else render_text(key, where=key)
+    # An ASCII identifier is a bare key, and `isidentifier` is faster than the pattern.
+    is_name = key.isascii() and key.isidentifier()
+    return key if is_name or is_bare(key) else render_text(key, where=key)
 
 
 def is_bare(key: str) -> bool:
@@ -434,8 +436,14 @@ def changed_keys(old: Mapping[K, Any], new: Mapping[K, Any]) -> list[K]:
     return [key for key in {**old, **new} if not same_value(old.get(key), new.get(key))]
 
 
+_SCALARS = frozenset({str, int, float, bool})
+"""Types of values that are not null and have no null in them."""
+
+
 def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return `data` without None; the positions of None are stored in `_null`."""
+    if _SCALARS.issuperset(map(type, data.values())):
+        return dict(data)
     found: list[str] = []
     encoded: dict[str, Any] = _without_nulls(data, "", found)
     if found:
