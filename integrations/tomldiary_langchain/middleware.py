@@ -18,13 +18,8 @@ from langgraph.types import Command, Overwrite
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.identity import checked_id
-from tomldiary.agents.options import (
-    checked_count,
-    checked_counter,
-    checked_episodes,
-    memory_name,
-    one_of,
-)
+from tomldiary.agents.options import checked_episodes, memory_name, one_of
+from tomldiary.agents.shown_memory import ShownMemory
 from tomldiary.agents.submission import (
     AgentWriter,
     SubmittedMessages,
@@ -38,7 +33,6 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.receipts import Turn as WriterTurn
 from tomldiary_langchain.endings import endings
@@ -155,7 +149,6 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         episodes: bool | None = None,
     ) -> None:
         one_of("inject", inject, ("user", "instructions", False))
-        one_of("query", query, ("cut", "prompt", "none"))
         one_of("on_error", on_error, ("ignore", "raise"))
         self.diary = diary_of(diary)
         self._memory_name = memory_name(name)
@@ -165,9 +158,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._user_id = checked_id("user_id", user_id, "state", "runtime")
         self._session_id = checked_id("session_id", session_id, "state", "runtime")
         self._inject = inject
-        self._max_tokens = checked_count(max_tokens, "max_tokens", least=1)
-        self._token_counter = checked_counter(token_counter)
-        self._query = query
+        self._shown_memory = ShownMemory(max_tokens, token_counter, query, name=name)
         self._on_error = on_error
         self._episodes = checked_episodes(episodes)
         self._tool_names = frozenset(tool.name for tool in self.tools)
@@ -279,25 +270,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return run
 
     def _read(self, run: Run) -> Run:
-        query = run.turn.question if self._query != "none" else None
         with self._errors("a run continues without its memory"):
             user = self.diary.user(run.user)
             run.epoch = user.epoch
-            if not self._inject:
-                return run
-            lines = user.memory_lines(
-                query or None,
-                but_session=run.session,
-                query_above=self._max_tokens if self._query == "cut" else None,
-                token_counter=self._token_counter,
-            ).shown
-            run.memory = render_memory(
-                lines,
-                max_tokens=self._max_tokens,
-                token_counter=self._token_counter,
-                look_up=self._look_up,
-                name=self._memory_name,
-            )
+            if self._inject:
+                lines = self._shown_memory.lines(user, run.session, run.turn.question)
+                run.memory = self._shown_memory.text(lines, self._look_up)
         return run
 
     def _settled(self) -> Run | None:

@@ -10,7 +10,6 @@ from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.turn_messages import (
     Spoken,
-    StateText,
     digest,
     earlier_exchanges,
     exchange_of,
@@ -26,14 +25,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 
-class Recalled(StateText[dict[str, str]]):
+class StateText(str):
+    """A text in a graph's state with data for this process; streams, traces and stored states have the text alone."""
+
+    __slots__ = ("data",)
+
+    data: dict[str, str]
+
+    def __new__(cls, text: str, data: dict[str, str]) -> Self:
+        """Return the text with its data."""
+        made = super().__new__(cls, text)
+        made.data = data
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Pickle as plain text, for servers that store the state."""
+        return str, (str(self),)
+
+
+class Recalled(StateText):
     """Recalled memory, with a digest of the user of each unanswered message.
 
     Its key is the id of the message. A user that a function of the node returned has the digest of function and id.
     """
 
 
-class Ended(StateText[dict[str, str]]):
+class Ended(StateText):
     """The place where a node's last turn ended, by node; an empty text, which does not replace the field's text."""
 
 

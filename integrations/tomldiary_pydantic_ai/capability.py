@@ -390,7 +390,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> str:
         """Return the text to add; "" if the model sees the current memory, or it cannot be read."""
         toolset = self._toolset
-        words = "\n".join(run.outermost.turn.said) if self.query != "none" else None
+        words = "\n".join(run.outermost.turn.said) if self.query != "none" else ""
         with toolset.errors(always_raised=IdentifierError), span(ctx, "inject") as noted:
             user, shown, also_true, error_type = await self._load(ctx, *run.owner, words)
             _check_owner(run, user)
@@ -398,7 +398,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 noted["error_type"] = error_type
                 return ""
             lines = MemoryLines(shown, also_true)
-            news = next_injection(before, lines, about=about, **toolset.form(ctx))
+            form = toolset.shown.form(toolset.look_up(ctx))
+            news = next_injection(before, lines, about=about, **form)
             noted["facts"] = len(lines.shown)
             noted["characters"] = len(news.text) if news is not None else 0
             noted["is_snapshot"] = news is not None and news.is_snapshot
@@ -407,16 +408,17 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     @durable_operation("load")
     async def _load(
-        self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
+        self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str
     ) -> tuple[str, list[str], list[str], str]:
         """Return the user, the two parts of `MemoryLines`, and the type of the error if they cannot be read."""
         try:
-            shown, also_true = await self._toolset.lines(user, session, words)
+            toolset = self._toolset
+            lines = await toolset.shown.alines(toolset.diary.user(user), session, words)
         except Exception as error:  # an engine may repeat an operation that raises, without end
             with self._toolset.errors():
                 raise
             return user, [], [], type(error).__name__
-        return user, list(shown), list(also_true), ""
+        return user, list(lines.shown), list(lines.also_true), ""
 
     # The user's words during the run
 

@@ -14,14 +14,13 @@ from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.answers import Answer, failure
 from tomldiary.agents.options import (
-    checked_count,
-    checked_counter,
     checked_descriptions,
     checked_text,
     chosen_tools,
     known_tools,
     one_of,
 )
+from tomldiary.agents.shown_memory import ShownMemory
 from tomldiary.agents.submission import errors_logged
 from tomldiary.agents.turn_messages import keep_out_of_steps
 from tomldiary.agents.verbs import (
@@ -34,7 +33,6 @@ from tomldiary.agents.verbs import (
 )
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import how_to_read
-from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.run_toolset import RunToolset, Who, call_id, span
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset
 
     from tomldiary.diary import Diary
-    from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
 
 _logger = get_logger(__name__)
@@ -125,13 +122,10 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         approve: Collection[ToolName] = (),
     ) -> None:
         super().__init__(diary, user_id, session_id, id=id)
-        self.heading = scrub(checked_text(heading, "heading"))
         self.inject = one_of("inject", inject, ("user", "instructions", False))
-        self.max_tokens = checked_count(max_tokens, "max_tokens", least=1)
-        self.token_counter = checked_counter(token_counter)
-        self.query = one_of("query", query, ("cut", "prompt", "none"))
         self.on_error = one_of("on_error", on_error, ("ignore", "raise"))
         self.name = "" if id == DEFAULT_ID else id
+        self.shown = ShownMemory(max_tokens, token_counter, query, heading, self.name)
         self.records = False
         names = chosen_tools(tools, VERBS, READING_VERBS)
         self._verbs_offered = {verb: verb for verb in names}
@@ -211,33 +205,17 @@ class DiaryToolset(RunToolset[AgentDepsT]):
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
         with self.errors():
-            words = None
-            if self.query != "none":
-                words = prompt_words(ctx.prompt) or "\n".join(
-                    each.text for each in unanswered(ctx.messages)
-                )
-            memory = await self.lines(*self.owner(ctx), words)
-            return render_memory(memory.shown, **self.form(ctx))
+            words = prompt_words(ctx.prompt) or "\n".join(
+                each.text for each in unanswered(ctx.messages)
+            )
+            user, session = self.owner(ctx)
+            memory = await self.shown.alines(self.diary.user(user), session, words)
+            return self.shown.text(memory, self.look_up(ctx))
         return ""
 
-    def form(self, ctx: RunContext[AgentDepsT]) -> dict[str, Any]:
-        """Return the arguments that say how the memory is written for a model."""
-        return {
-            "max_tokens": self.max_tokens,
-            "token_counter": self.token_counter,
-            "heading": self.heading,
-            "look_up": self.tool_names(ctx).get("recall", ""),
-            "name": self.name,
-        }
-
-    async def lines(self, user: str, session: str, words: str | None) -> MemoryLines:
-        """Return the memory of a user; `query` decides whether entries that match `words` come first."""
-        return await self.diary.user(user).amemory_lines(
-            words or None,
-            but_session=session,
-            query_above=self.max_tokens if self.query == "cut" else None,
-            token_counter=self.token_counter,
-        )
+    def look_up(self, ctx: RunContext[AgentDepsT]) -> str:
+        """Return the name of the tool that finds entries; "" if the model has none."""
+        return self.tool_names(ctx).get("recall", "")
 
     def errors(
         self, *, always_raised: type[Exception] | tuple[()] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from tomldiary.agents.identity import field_of
 from tomldiary.agents.options import place_of
@@ -287,24 +287,6 @@ def digest(*parts: str) -> str:
     for part in parts:
         known.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
     return known.hexdigest()
-
-
-class StateText(str, Generic[T]):
-    """A text in a graph's state with data for this process; streams, traces and stored states have the text alone."""
-
-    __slots__ = ("data",)
-
-    data: T
-
-    def __new__(cls, text: str, data: T) -> Self:
-        """Return the text with its data."""
-        made = super().__new__(cls, text)
-        made.data = data
-        return made
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle as plain text, for servers that store the state."""
-        return str, (str(self),)
 
 
 _kept: WhileUsed[tuple[object, type[Any]], Any] = WhileUsed()
