@@ -24,9 +24,9 @@ from tomldiary.entries.fields import (
     replaced,
     said_by,
     signed,
-    tables_at,
     updated_at,
 )
+from tomldiary.entries.incremental_index import put_noted
 from tomldiary.errors import (
     ImmutableEntry,
     InvalidValue,
@@ -130,7 +130,7 @@ class FactRules(Facts):
             chosen = self._same(schema.name, data) or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if old is None:
-            self._check_limit(schema)
+            self._check_limit(schema, self.count(schema.name))
             fresh = {**data, **_new_meta(by)}
             self._put(schema.name, chosen, _with_confidence(fresh, by.confidence))
             return chosen
@@ -318,8 +318,11 @@ class FactRules(Facts):
             )
         over = stop or (None if old is None else interval(old)[1])
         at = max(begin, now)
-        if (over is None or at < over) and holding(at) is None:
-            self._check_limit(schema, at)
+        is_another = (over is None or at < over) and holding(at) is None
+        limit = schema.constraint.limit
+        # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
+        if limit is not None and is_another and self.count(schema.name) >= limit:
+            self._check_limit(schema, self.count(schema.name, at))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._end(schema.name, chosen, stop, by)
@@ -348,7 +351,7 @@ class FactRules(Facts):
         return data if self._redact is None else dict(self._redact((_ROOT, schema.name, ""), data))
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:
-        self._edit.put((_ROOT, name, key), entry)
+        put_noted(self._edit, (_ROOT, name, key), entry)
 
     def _same(self, name: str, data: Mapping[str, Any]) -> str | None:
         return next((key for key, _ in self.alike(name, data)), None)
@@ -359,14 +362,11 @@ class FactRules(Facts):
             if self.entry(name, key) is None:
                 return key
 
-    def _check_limit(self, schema: FactSchema, at: datetime | None = None) -> None:
-        """Raise LimitReached if a type is full; with `at`, only the facts that hold at this time count."""
-        name, limit = schema.name, schema.constraint.limit
-        # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
-        if limit is None or sum(1 for _ in tables_at(self._edit, _ROOT, name)) < limit:
-            return
-        if at is None or sum(held.holds(at) for held in self.held(name)) >= limit:
-            raise LimitReached(f"{_ROOT}/{name}", limit)
+    @staticmethod
+    def _check_limit(schema: FactSchema, count: int) -> None:
+        limit = schema.constraint.limit
+        if limit is not None and count >= limit:
+            raise LimitReached(f"{_ROOT}/{schema.name}", limit)
 
 
 def _check_order(start: datetime, end: datetime | None, where: str) -> None:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.entries.fields import entry_data, tables_at
-from tomldiary.entries.incremental_index import Marked, ask
+from tomldiary.entries.incremental_index import IncrementalIndex, ask
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
@@ -143,6 +143,12 @@ class Facts:
         """
         return any(same_value(data, compared) for data in _said(schema, entry))
 
+    def count(self, name: str, at: datetime | None = None) -> int:
+        """Return the number of entries of a type, valid or not; with `at`, of the facts that hold at this time."""
+        if at is not None:
+            return sum(held.holds(at) for held in self.held(name))
+        return self._ask(name, lambda index: index.count)
+
     def holding(self, name: str, group: str, at: datetime) -> Held | None:
         """Return the temporal fact of a singleton key that holds at a time."""
         known = self._ask(name, lambda index: index.held(group))
@@ -259,7 +265,7 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
     return min(1.0, max(0.0, float(found))) if is_number else 1.0
 
 
-class FactIndex(Marked):
+class FactIndex(IncrementalIndex):
     """Indexes the facts of a type by singleton key and by data."""
 
     def __init__(self, category: str, schema: FactSchema) -> None:

@@ -19,7 +19,7 @@ from tomldiary.entries.fields import (
     text_list,
     updated_at,
 )
-from tomldiary.entries.incremental_index import IncrementalIndex, Marked, ask
+from tomldiary.entries.incremental_index import IncrementalIndex, ask, put_noted
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.similarity import identity, normalise, same_text
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EditedTables, Tables
     from tomldiary.text.similarity import Match, Similarity
 
-F = TypeVar("F", bound=IncrementalIndex)
 T = TypeVar("T")
 MAX_TEXT = 10_000
 """The maximum number of characters of a preference."""
@@ -75,7 +74,7 @@ class Outcome:
         return entry_count(self.entry)
 
 
-class Catalog(Marked):
+class Catalog(IncrementalIndex):
     """Indexes the texts and the numbers of a category, to find equal texts and unused ids."""
 
     def _clear(self) -> None:
@@ -93,8 +92,8 @@ class Catalog(Marked):
     def normalised(self) -> tuple[list[str], list[str | None]]:
         """Copies of the ids and of the normalised texts, which are None for values that are not entries."""
         texts = [
-            normalise(entry_text(cast("dict[str, Any]", entry))) if type(entry) is dict else None
-            for entry in self._entries
+            None if number in self._strays else normalise(entry_text(entry))
+            for number, entry in enumerate(self._entries)
         ]
         return self._keys.copy(), texts
 
@@ -173,17 +172,17 @@ class Preferences:
 
     def count(self, category: str) -> int:
         """Return the number of entries of a category."""
-        return sum(type(entry) is dict for entry in self.table(category).values())
+        return self._ask(category, lambda catalog: catalog.count)
 
     def same(self, category: str, text: str) -> str | None:
         """Return the id of the entry with the same text, or None."""
-        return self.following(category, Catalog, lambda catalog: catalog.same(text))
+        return self._ask(category, lambda catalog: catalog.same(text))
 
     def similar(
         self, similarity: Similarity, category: str, text: str, *, limit: int = 5
     ) -> list[Match]:
         """Return the entries of a category that resemble `text`, best first."""
-        keys, normalised = self.following(category, Catalog, lambda catalog: catalog.normalised)
+        keys, normalised = self._ask(category, lambda catalog: catalog.normalised)
 
         def text_of(key: str) -> str:
             found = self.find(category, key)
@@ -191,11 +190,14 @@ class Preferences:
 
         return similarity.find(category, text, keys, normalised, text_of, limit=limit)
 
-    def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
-        """Return the result of a query to an incremental index of a category, updated to its present entries."""
-        key = (kind, category)
+    def _ask(self, category: str, question: Callable[[Catalog], T]) -> T:
+        """Return the result of a query to the index of a category, updated to its present entries."""
         return ask(
-            self._tables, key, lambda: kind(category), lambda: self.table(category), question
+            self._tables,
+            (Catalog, category),
+            lambda: Catalog(category),
+            lambda: self.table(category),
+            question,
         )
 
     def table(self, category: str) -> Mapping[str, Any]:
@@ -301,8 +303,7 @@ class Preferences:
 
     def _stored(self, action: Action, path: tuple[str, ...], entry: Mapping[str, Any]) -> Outcome:
         self.check_fit(path[-2], path[-1], entry)
-        self._edit.put(path, entry)
-        return Outcome(action, path, self._edit.table(path) or {})
+        return Outcome(action, path, put_noted(self._edit, path, entry))
 
     def check_names(self, category: str, names: Iterable[str]) -> None:
         """Raise InvalidValue if the type of a category has no field of one of the names."""
@@ -364,7 +365,7 @@ class Preferences:
 
     def next_number(self, category: str) -> int:
         """Return the number of the next id of the form prefN."""
-        highest = self.following(category, Catalog, lambda catalog: catalog.highest)
+        highest = self._ask(category, lambda catalog: catalog.highest)
         marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
         marked: Any = (
             cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0
