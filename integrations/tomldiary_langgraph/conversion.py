@@ -18,14 +18,13 @@ from langgraph.store.base import (
 )
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from tomldiary.agents.options import known_keys, one_of
+from tomldiary.agents.options import checked_count, checked_names, known_keys, one_of
 from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.retrieval.embedders import check_takes_texts, name_of
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
 from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search
 from tomldiary.store.operations import Item as Stored
-from tomldiary.toml.values import checked_count, checked_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
-from tomldiary.agents.options import known_keys
+from tomldiary.agents.options import checked_flag, known_keys
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
 from tomldiary.store.store import ItemStore
-from tomldiary.toml.values import checked_flag
 from tomldiary_langgraph.conversion import Embedder, check_written, item, operation, result
 from tomldiary_langgraph.identity import session_here, signed_in_here
 

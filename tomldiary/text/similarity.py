@@ -193,7 +193,7 @@ class Similarity:
             normalise(text)[:_SCORED_CHARACTERS],
             [each and each[:_SCORED_CHARACTERS] for each in normalised],
             scorer=fuzz.token_set_ratio if self.scorer is None else _without_options(self.scorer),
-            score_cutoff=self.threshold if second is None else min(self.threshold, _REACH),
+            score_cutoff=min(self.threshold, 100.0 if second is None else _REACH),
             limit=limit if second is None else max(limit, _ASKED),
         )
         scored = [(keys[number], score) for _, score, number in found]
