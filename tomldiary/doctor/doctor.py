@@ -309,7 +309,8 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
 def _problem(place: str, error: Exception) -> Finding:
     """Return the finding for an error; the sentences after its first one are the remedy."""
     if isinstance(error, OSError):
-        message = f"{error.strerror or error}."
+        said = error.strerror or str(error)
+        message = f"{said[:1].lower()}{said[1:]}."
         return Finding("problem", str(error.filename or place), message, "Check the permissions.")
     message, end, remedy = _without(place, error).partition(". ")
     return Finding("problem", place, message + end.rstrip(), remedy)

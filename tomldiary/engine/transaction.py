@@ -192,8 +192,12 @@ class Transaction:
         if joined is not None:
             joined.include(kind, edit)
 
-    def entries(self, kind: str) -> JoinedEdit:
+    def entries(self, kind: str, *others: str) -> JoinedEdit:
         """Return an edit of all entries of a kind, which starts from the stored version.
+
+        Args:
+            kind: The kind.
+            others: Further documents to read with them; edits of them that follow do not read them again.
 
         Raises:
             NotSupported: The backend cannot keep this kind.
@@ -204,7 +208,7 @@ class Transaction:
             begun = [name for name in (*self._before, *self._edits) if name.startswith(f"{kind}/")]
             if begun:
                 parts = parts_among(kind, {*parts[1:], *begun})
-            stored = dict(zip(parts, self.documents(parts), strict=True))
+            stored = dict(zip(parts, self.documents([*parts, *others]), strict=False))
             known_kind = KINDS.get(kind) or entry_kind(kind)
             is_split = known_kind.is_split and self.engine.lists_documents
             limit = self.engine.part_size if is_split else None
