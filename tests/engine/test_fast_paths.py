@@ -22,6 +22,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.engine.transaction import block_changes
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.errors import InvalidValue, LockTimeout
+from tomldiary.extraction.message import relevant_lines
 from tomldiary.history.record import (
     Change,
     Record,
@@ -166,6 +167,44 @@ def test_incremental_indexes_follow_drafts_writers_and_hand_edits():
                 document.text.replace('"word 3"', '"word 7"') + '\n[likes.short]\ntext = "word 3"\n'
             )
             document = Document.parse(text) if "likes.short" not in document.text else document
+
+
+def test_the_lines_a_model_is_shown_are_those_of_a_new_index():
+    choose = random.Random(5)
+    words = ["tea", "jazz", "plants", "chess", "running", "of", "cats", "wine"]
+    document = Document.parse(
+        '[_meta]\n[preferences.likes.own]\ntext="tea"\n_count=1\n_updated="2"\n'
+    )
+    for step in range(80):
+        edit = Edit(document)
+        book = Preferences(edit, RULES)
+        text = " ".join(choose.choices(words, k=3)) + f" {step}"
+        keys = [key for key, _ in book.items("likes")]
+        key = choose.choice(keys) if choose.random() < 0.4 else None
+        category = choose.choice(RULES.categories) if key is None else "likes"
+        said = None if key is not None and choose.random() < 0.5 else text  # confirmed, or changed
+        book.upsert(category, key, said, (), now=f"2026-{choose.randint(10, 99)}", session="s")
+        if step % 9 == 8:
+            book.forget("likes", choose.choice(keys))
+        document = edit.done()
+        turn = " ".join(choose.choices(words, k=choose.randint(0, 3)))
+        for budget in (100, 700, 10_000):
+            found = Preferences(document, RULES)
+            anew = Preferences(Document.parse(document.text), RULES)
+            assert relevant_lines(found, turn, budget) == relevant_lines(anew, turn, budget)
+
+
+def test_only_changed_entries_are_read_again_for_the_next_turn():
+    document = Document.parse(
+        '[_meta]\n[preferences.likes.a]\ntext = "tea"\n[preferences.likes.b]\ntext = "chess"\n'
+    )
+    relevant_lines(Preferences(document, RULES), "tea", 20)
+    document.data["preferences"]["likes"]["a"]["text"] = "nothing"  # so that a read would show
+    edit = Edit(document)
+    Preferences(edit, RULES).upsert("likes", "b", "jazz", (), now="2026-01-02", session="s")
+    book = Preferences(edit.done(), RULES)
+    assert relevant_lines(book, "tea", 20) == (["- likes/a: tea (1×)"], 1)
+    assert relevant_lines(book, "jazz", 21) == (["- likes/b: jazz (2×)"], 1)
 
 
 def by_turns(rows):

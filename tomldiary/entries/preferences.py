@@ -125,6 +125,11 @@ class Preferences:
 
     # Reading
 
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """Data derived from the entries, which all versions of the document share."""
+        return self._tables.memo
+
     def check_category(self, category: str) -> None:
         """Raise UnknownCategory if the schema does not have `category`."""
         # A column of a DataFrame has no truth value, so it is not compared.

@@ -5,15 +5,19 @@ All of it is escaped data.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
+from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tomldiary.entries.preferences import Preferences
 
 MEMORY_CHARACTERS = 8_000
@@ -94,6 +98,7 @@ def _shown(deps: MemoryDeps) -> str:
 class _Line:
     """The line of one entry, and what of the entry is compared with a turn, as in recall."""
 
+    entry: Mapping[str, Any]
     text: str
     updated: str
     """When the entry was last changed."""
@@ -102,6 +107,66 @@ class _Line:
     searched_names: str
     turn: None = None
     order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Category:
+    """The lines of one category by the ids of their entries."""
+
+    entries: Mapping[str, _Line]
+
+
+class _Memory:
+    """The lines of a memory, which are kept with its document from turn to turn.
+
+    An unchanged entry is the same object in the next version, so only changed entries are read again. Hold `lock` from
+    `update` to the last use.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Drop all lines after a fork, because another thread may have been changing them."""
+        self.lock = threading.Lock()
+        self._categories: dict[str, _Category] = {}
+        self._index: LexicalIndex[_Line] = LexicalIndex()
+        """The words of the lines at the last call of `scores`."""
+
+    def update(self, preferences: Preferences) -> list[_Line]:
+        """Return the lines of all entries, in the order of the file."""
+        before = self._categories
+        self._categories = {
+            category: _updated(preferences, category, before.get(category))
+            for category in preferences.rules.categories
+        }
+        return [line for each in self._categories.values() for line in each.entries.values()]
+
+    def scores(self, turn: str) -> dict[_Line, float]:
+        """Return the scores of the lines that have words of a turn."""
+        # An index whose update is interrupted is incomplete, so it is not kept.
+        index, self._index = self._index, LexicalIndex[_Line]()
+        index.follow(self._categories)
+        self._index = index
+        question = question_of(turn, [index])
+        if question is None:
+            return {}
+        found = index.matches(question)
+        return {**found.estimated(), **found.scored}
+
+
+def _updated(preferences: Preferences, category: str, before: _Category | None) -> _Category:
+    known: Mapping[str, _Line] = before.entries if before is not None else {}
+    lines: dict[str, _Line] = {}
+    for key, entry in preferences.items(category):
+        line = known.get(key)
+        if line is None or line.entry is not entry:
+            text = preference_line(category, key, entry)
+            updated = str(entry.get("_updated", ""))
+            line = _Line(entry, text, updated, key, PREFERENCES.body(entry), category)
+        lines[key] = line
+    return _Category(lines)
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
@@ -114,19 +179,15 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         turn: The texts of the turn.
         budget: The maximum number of characters, including line breaks.
     """
-    lines = [
-        _Line(
-            preference_line(category, key, entry), str(entry.get("_updated", "")),
-            key, PREFERENCES.body(entry), category,
-        )
-        for category in preferences.rules.categories
-        for key, entry in preferences.items(category)
-    ]  # fmt: skip
-    if sum(len(line.text) + 1 for line in lines) <= budget:
-        return [line.text for line in lines], 0
-    scores = _scores(lines, turn)
+    memory = preferences.memo.get(_Memory) or preferences.memo.setdefault(_Memory, _Memory())
+    with memory.lock:
+        lines = memory.update(preferences)
+        if sum(len(line.text) + 1 for line in lines) <= budget:
+            return [line.text for line in lines], 0
+        scores = memory.scores(turn)
     # New entries are at the end of their category, so of equal ones the last one has precedence.
-    best = sorted(scores, key=lambda line: (scores[line], line.updated), reverse=True)
+    best = [line for line in reversed(lines) if line in scores]
+    best.sort(key=lambda line: (scores[line], line.updated), reverse=True)
     chosen: set[_Line] = set()
     for line in dict.fromkeys([*best, *reversed(lines)]):
         budget -= len(line.text) + 1
@@ -134,16 +195,3 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
             break
         chosen.add(line)
     return [line.text for line in lines if line in chosen], len(lines) - len(chosen)
-
-
-def _scores(lines: list[_Line], turn: str) -> dict[_Line, float]:
-    """Return the score of each line that has words of a turn, the last line first."""
-    index: LexicalIndex[_Line] = LexicalIndex()
-    for line in lines:
-        index.add(line)
-    question = question_of(turn, [index])
-    if question is None:
-        return {}
-    found = index.matches(question)
-    scores = {**found.estimated(), **found.scored}
-    return {line: scores[line] for line in reversed(lines) if line in scores}
