@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from file_systems import HookedFiles
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
@@ -280,3 +281,20 @@ def test_a_full_disk_is_named_where_an_operator_looks(tmp_path, files, caplog):
         assert "the last turn failed: OSError (No space left on device)." in writer.health().reasons
     assert "a turn could not be applied: OSError (No space left on device)" in caplog.text
     assert "alice" not in caplog.text  # an operator's log names no user
+
+
+def test_a_sync_that_finds_no_file_fails_once(tmp_path):
+    syncs = []
+
+    def missing(name, path, *_):
+        if name == "sync_data" and "/journal/" in path:
+            syncs.append(path)
+            raise FileNotFoundError(errno.ENOENT, "gone", path)
+
+    files = HookedFiles(missing)
+    with MemoryWriter(Diary(LocalBackend(tmp_path, files=files), agent="rules")) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        with pytest.raises(BackendError, match="cannot be written"):
+            receipt.wait_stored(LONG)
+        assert len(syncs) == 1
+        files.hook = None

@@ -256,7 +256,8 @@ class JournalQueue(StoringQueue):
                 self._journal.finish(stored)
                 raise
         except Exception as error:  # noqa: BLE001 - each receipt gets it
-            if self._journal is not None and isinstance(error.__cause__, FileNotFoundError):
+            is_unusable = self._journal is not None and self._journal.problem is not None
+            if is_unusable and isinstance(error.__cause__, FileNotFoundError):
                 self._store(jobs)  # to another journal, because the folder of this one was removed
             else:
                 self._fail(jobs, error)
