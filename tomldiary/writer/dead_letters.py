@@ -71,8 +71,13 @@ class DeadLetters:
             if job.journal is not None:
                 job.journal.check(job)
             # Searched first, because parsing thousands of dead letters for each new one is slow.
-            if operation in old and any(each.turn == turn for each in _parsed(old)):
-                return old  # the turn was parked just before a crash
+            if operation in old:
+                # The turn was parked just before a crash, or it is being retried: `requeue` removes the old record.
+                old = "".join(
+                    each.text
+                    for each in scan_log(old.encode())
+                    if each.data is None or _letter(each.data).turn != turn
+                )
             return f"{old}\n{text}" if old and not old.endswith("\n") else old + text
 
         self._backend.change_hidden(job.turn.user_id, DEAD_LETTERS, change)
@@ -152,10 +157,10 @@ class DeadLetters:
         return gone
 
     def requeue(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Queue turns again, for any writer, and return those that were not removed meanwhile.
+        """Queue turns again, for any writer, and return those that were queued.
 
-        The turns keep their operation ids, so no turn is applied twice. In a folder they are written to a new
-        journal, which the next writer takes over.
+        Turns that were removed meanwhile or are still in the queue are left out. The turns keep their operation ids, so no turn
+        is applied twice. In a folder they are written to a new journal, which the next writer takes over.
 
         Raises:
             Forgotten: Something of a user was forgotten meanwhile.
@@ -169,9 +174,9 @@ class DeadLetters:
                 if isinstance(backend, SharedBackend):
                     epoch = backend.epoch(user)  # read first, so that a later erasure is detected
                     mine = [each for each in self._of(user) if each in wanted]
-                    _queue(backend, user, mine, epoch)
-                    self._remove(user, mine)
-                    again += mine
+                    queued = _queue(backend, user, mine, epoch)
+                    self._remove(user, queued)
+                    again += queued
                     continue
                 # An erasure takes the same lock, so it finds each turn here or in the journal.
                 with backend.lock(user, _TIMEOUT):
@@ -188,18 +193,26 @@ class DeadLetters:
         return again
 
 
-def _queue(backend: SharedBackend, user: str, letters: list[DeadLetter], epoch: int) -> None:
-    """Add turns to the queue in a database, unless something was forgotten since `epoch`."""
+def _queue(
+    backend: SharedBackend, user: str, letters: list[DeadLetter], epoch: int
+) -> list[DeadLetter]:
+    """Add turns to the queue in a database, unless something was forgotten since `epoch`, and return them.
+
+    A turn that is still in the queue is left out, because the worker that has just parked it will remove it.
+    """
+    added: list[DeadLetter] = []
 
     def change(parts: Mapping[str, str], now: int) -> Mapping[str, str]:
         if now != epoch:
             raise Forgotten.meanwhile()
         turns = Turns.parse(parts, backend.queue_part)
-        for each in letters:
+        added[:] = [each for each in letters if not turns.has(each.id)]
+        for each in added:
             turns.add([_job(each)], each.epoch)
         return turns.render()
 
     backend.change_parts(user, QUEUE, change)
+    return added
 
 
 def _job(letter: DeadLetter) -> Job:

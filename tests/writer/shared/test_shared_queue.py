@@ -585,15 +585,39 @@ def test_forgetting_one_of_the_turns_that_were_read_together_removes_all():
     assert "I love 1." in turns.redacted(text, "alice", {"key": "likes/pref001"}, 1)
 
 
+def park(letters, name, error="no"):
+    job = Job(Turn("alice", "s", name, "ok"), name, is_new=True)
+    job.epoch, job.time = 0, "2026-11-20T00:00:00+00:00"
+    letters.add(job, error)
+
+
+def test_a_retried_turn_that_fails_again_at_once_stays_a_dead_letter(opened, monkeypatch):
+    backend = opened()
+    letters, remove = DeadLetters(backend), backend.change_hidden
+
+    def failed_again(*arguments, **options):
+        park(DeadLetters(opened()), "first", "no again")
+        return remove(*arguments, **options)
+
+    park(DeadLetters(opened()), "first")
+    monkeypatch.setattr(backend, "change_hidden", failed_again)
+    assert len(letters.requeue(letters.list())) == 1
+    assert [letter.error for letter in letters.list()] == ["no again"]
+
+
+def test_a_retry_keeps_a_turn_that_its_worker_has_not_removed_from_the_queue_yet(opened):
+    letters = DeadLetters(opened())
+    park(letters, "first")
+    assert len(letters.requeue(letters.list())) == 1
+    park(letters, "first")
+    assert letters.requeue(letters.list()) == []
+    assert [letter.id for letter in letters.list()] == ["first"]
+
+
 @pytest.mark.parametrize("moment", ["hidden_parts", "change_parts"])
 def test_a_turn_that_is_parked_during_a_retry_stays_a_dead_letter(opened, moment):
     backend = opened()
     letters, step = DeadLetters(backend), getattr(backend, moment)
-
-    def park(to, name):
-        job = Job(Turn("alice", "s", name, "ok"), name, is_new=True)
-        job.epoch, job.time = 0, "2026-11-20T00:00:00+00:00"
-        to.add(job, "no")
 
     def overlapping(*arguments, **options):
         setattr(backend, moment, step)
