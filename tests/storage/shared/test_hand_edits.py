@@ -199,6 +199,13 @@ def test_pull_keeps_no_trace_of_older_texts(engine, alice, tmp_path):
     assert len((tmp_path / ".pulled").read_text().splitlines()) == 1
 
 
+def test_a_line_of_a_pulled_folder_that_lacks_a_value_is_skipped(engine, alice, tmp_path):
+    run(engine, "pull", str(tmp_path))
+    with (tmp_path / ".pulled").open("a") as lines:
+        lines.write('["alice/preferences.toml", "a digest", 0]\n')
+    assert run(engine, "push", str(tmp_path)).stdout == "stored 0 edited documents\n"
+
+
 def test_pull_to_a_file_is_refused(engine, alice, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("mine")

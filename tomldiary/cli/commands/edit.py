@@ -379,8 +379,8 @@ class _PulledFolder:
         for line in lines:
             # The last line of an interrupted pull may be incomplete; its file was not written.
             with suppress(ValueError):
-                name, *values = json.loads(line)
-                self._texts.setdefault(name, []).append(_Pulled(*values))
+                name, digest, epoch, database = json.loads(line)
+                self._texts.setdefault(name, []).append(_Pulled(digest, epoch, database))
 
     def edited(self) -> list[str]:
         """Return the names of the files that were added or edited, sorted."""
