@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.entries.fields import entry_data, tables_at
-from tomldiary.entries.incremental_index import IncrementalIndex, ask
+from tomldiary.entries.incremental_index import Marked, ask
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
@@ -265,7 +265,7 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
     return min(1.0, max(0.0, float(found))) if is_number else 1.0
 
 
-class FactIndex(IncrementalIndex):
+class FactIndex(Marked):
     """Indexes the facts of a type by singleton key and by data."""
 
     def __init__(self, category: str, schema: FactSchema) -> None:

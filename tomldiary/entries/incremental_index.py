@@ -18,16 +18,13 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.kind import EditedTables, Tables
 
-N = TypeVar("N", bound="IncrementalIndex")
+F = TypeVar("F", bound="IncrementalIndex")
 T = TypeVar("T")
 _MOST_NOTED = 64  # versions; an index that is not asked for keeps no more
 
 
 class IncrementalIndex:
-    """Finds entries by marks: values that are derived from an entry, such as its normalised text.
-
-    Hold `lock` from an update to the last use of the result.
-    """
+    """Base class of the indexes; hold `lock` from `update` to the last use of the result."""
 
     lock: threading.Lock
 
@@ -48,54 +45,17 @@ class IncrementalIndex:
         self._places: dict[str, int] = {}
         self._strays: set[int] = set()
         """The positions of values that are not entries."""
-        self._marks: list[tuple[Hashable, ...]] = []
-        self._marked: dict[Hashable, set[int]] = {}
         self._stamp: object = None
         """The version that is indexed; None during an update, and after an interrupted one."""
         self._noted: dict[object, tuple[object, tuple[tuple[str, Any], ...]]] = {}
         """By version: the version before it, and the entries that differ."""
-
-    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[Hashable, ...]:
-        """Return the marks of an entry."""
-        raise NotImplementedError
 
     @property
     def count(self) -> int:
         """The number of entries."""
         return len(self._keys) - len(self._strays)
 
-    def update(self, version: Tables, table: Callable[[], Mapping[str, Any]]) -> None:
-        """Update to a version; `table` returns its entries by id, in the order of the file."""
-        stamp = version.stamp
-        if self._reach(stamp):
-            return
-        found = table()
-        keys, entries = list(found), list(found.values())
-        if self._stamp is None:
-            self._clear()
-        self._stamp = None
-        known = min(len(self._keys), len(keys))
-        if keys[:known] != self._keys[:known]:
-            # An entry was removed or moved, so the positions after it are invalid.
-            pairs = zip(keys, self._keys, strict=False)
-            known = next(number for number, (new, old) in enumerate(pairs) if new != old)
-        if known < len(self._keys):
-            self._forget(known)
-        changed = [*compress(range(known), map(is_not, self._entries, entries))]
-        for number in (*changed, *range(known, len(keys))):
-            self._put(number, keys[number], entries[number])
-        self._stamp = stamp
-
-    def note(self, before: object, after: object, *changed: tuple[str, Any]) -> None:
-        """Keep a change for the next update: a turn changes a draft and then the memory, and rarely asks for both.
-
-        Version `after` differs from `before` only in the entries `changed`; a new entry is the last one.
-        """
-        if len(self._noted) == _MOST_NOTED:
-            self._noted.clear()
-        self._noted[after] = before, changed
-
-    def _reach(self, stamp: object) -> bool:
+    def reach(self, stamp: object) -> bool:
         """Update to version `stamp` by noted changes; return False if they do not lead to it."""
         changes: list[tuple[str, Any]] = []
         before = stamp  # for several documents, a tuple of their stamps
@@ -106,50 +66,72 @@ class IncrementalIndex:
             changes += changed
         self._stamp = None
         for key, entry in reversed(changes):
-            self._put(self._places.get(key, len(self._keys)), key, entry)
+            self._take(self._places.get(key, len(self._keys)), key, entry)
         self._stamp = stamp
         return True
 
-    def _put(self, number: int, key: str, entry: Any) -> None:
-        """Replace the value at a position; the new value may not be an entry."""
+    def update(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
+        """Update to version `stamp` from its ids and entries, which are in the order of the file."""
+        if self._stamp is None:
+            self._clear()
+        self._stamp = None
+        known = min(len(self._keys), len(keys))
+        if keys[:known] != self._keys[:known]:
+            # An entry was removed or moved, so the positions after it are invalid.
+            pairs = zip(keys, self._keys, strict=False)
+            known = next(number for number, (new, old) in enumerate(pairs) if new != old)
+        if known < len(self._keys):
+            self._cut(known)
+        changed = [*compress(range(known), map(is_not, self._entries, entries))]
+        for number in (*changed, *range(known, len(keys))):
+            self._take(number, keys[number], entries[number])
+        self._stamp = stamp
+
+    def note(self, before: object, after: object, *changed: tuple[str, Any]) -> None:
+        """Keep a change for `reach`: a turn changes a draft and then the memory, and rarely asks for both.
+
+        Version `after` differs from `before` only in the entries `changed`; a new entry is the last one.
+        """
+        if len(self._noted) == _MOST_NOTED:
+            self._noted.clear()
+        self._noted[after] = before, changed
+
+    def _take(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._keys):
             self._keys.append(key)
             self._entries.append(None)
-            self._marks.append(())
             self._places[key] = number
-        self._unmark(number)
+        self._put(number, key, entry)
         self._entries[number] = entry
         if type(entry) is dict:
             self._strays.discard(number)
-            self._marks[number] = self._marks_of(key, cast("Mapping[str, Any]", entry))
-            for mark in self._marks[number]:
-                self._marked.setdefault(mark, set()).add(number)
         else:
             self._strays.add(number)
 
-    def _forget(self, known: int) -> None:
-        """Drop the values from position `known` on."""
-        for number in range(known, len(self._keys)):
-            self._unmark(number)
-            del self._places[self._keys[number]]
-        del self._keys[known:], self._entries[known:], self._marks[known:]
+    def _cut(self, known: int) -> None:
+        """Drop everything from position `known` on."""
+        for key in self._keys[known:]:
+            del self._places[key]
+        del self._keys[known:]
+        del self._entries[known:]
         self._strays = {number for number in self._strays if number < known}
+        self._forget(known)
 
-    def _unmark(self, number: int) -> None:
-        for mark in self._marks[number]:
-            places = self._marked[mark]
-            places.discard(number)
-            if not places:
-                del self._marked[mark]
-        self._marks[number] = ()
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        """Replace the indexed value at a position; the new value may not be an entry."""
+        raise NotImplementedError
+
+    def _forget(self, known: int) -> None:
+        """Drop the indexed values from position `known` on."""
+        raise NotImplementedError
 
 
 def ask(
     version: Tables,
     key: tuple[object, ...],
-    make: Callable[[], N],
+    make: Callable[[], F],
     table: Callable[[], Mapping[str, Any]],
-    question: Callable[[N], T],
+    question: Callable[[F], T],
 ) -> T:
     """Return the result of a query to an index that is updated to a version.
 
@@ -164,8 +146,10 @@ def ask(
     if found is None:
         found = version.memo.setdefault(key, make())
     with found.lock:
-        found.update(version, table)
-        return question(cast("N", found))
+        if not found.reach(version.stamp):
+            values = table()
+            found.update(version.stamp, list(values), list(values.values()))
+        return question(cast("F", found))
 
 
 def put_noted(
@@ -184,3 +168,38 @@ def put_noted(
             elif not is_new or edit.is_last(path):  # else the next query reads the order again
                 found.note(before, after, (path[-1], stored))
     return stored
+
+
+class Marked(IncrementalIndex):
+    """Finds entries by marks: values that are derived from an entry, such as its normalised text."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._marks: list[tuple[Hashable, ...]] = []
+        self._marked: dict[Hashable, set[int]] = {}
+
+    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[Hashable, ...]:
+        """Return the marks of an entry."""
+        raise NotImplementedError
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        if number == len(self._marks):
+            self._marks.append(())
+        self._unmark(number)
+        if type(entry) is dict:
+            self._marks[number] = self._marks_of(key, cast("Mapping[str, Any]", entry))
+            for mark in self._marks[number]:
+                self._marked.setdefault(mark, set()).add(number)
+
+    def _forget(self, known: int) -> None:
+        for number in range(known, len(self._marks)):
+            self._unmark(number)
+        del self._marks[known:]
+
+    def _unmark(self, number: int) -> None:
+        for mark in self._marks[number]:
+            places = self._marked[mark]
+            places.discard(number)
+            if not places:
+                del self._marked[mark]
+        self._marks[number] = ()

@@ -19,7 +19,7 @@ from tomldiary.entries.fields import (
     text_list,
     updated_at,
 )
-from tomldiary.entries.incremental_index import IncrementalIndex, ask, put_noted
+from tomldiary.entries.incremental_index import IncrementalIndex, Marked, ask, put_noted
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.similarity import identity, normalise, same_text
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EditedTables, Tables
     from tomldiary.text.similarity import Match, Similarity
 
+F = TypeVar("F", bound=IncrementalIndex)
 T = TypeVar("T")
 MAX_TEXT = 10_000
 """The maximum number of characters of a preference."""
@@ -74,7 +75,7 @@ class Outcome:
         return entry_count(self.entry)
 
 
-class Catalog(IncrementalIndex):
+class Catalog(Marked):
     """Indexes the texts and the numbers of a category, to find equal texts and unused ids."""
 
     def _clear(self) -> None:
@@ -125,11 +126,6 @@ class Preferences:
 
     # Reading
 
-    @property
-    def memo(self) -> dict[Any, Any]:
-        """Data derived from the entries, which all versions of the document share."""
-        return self._tables.memo
-
     def check_category(self, category: str) -> None:
         """Raise UnknownCategory if the schema does not have `category`."""
         # A column of a DataFrame has no truth value, so it is not compared.
@@ -177,17 +173,17 @@ class Preferences:
 
     def count(self, category: str) -> int:
         """Return the number of entries of a category."""
-        return self._ask(category, lambda catalog: catalog.count)
+        return self.following(category, Catalog, lambda catalog: catalog.count)
 
     def same(self, category: str, text: str) -> str | None:
         """Return the id of the entry with the same text, or None."""
-        return self._ask(category, lambda catalog: catalog.same(text))
+        return self.following(category, Catalog, lambda catalog: catalog.same(text))
 
     def similar(
         self, similarity: Similarity, category: str, text: str, *, limit: int = 5
     ) -> list[Match]:
         """Return the entries of a category that resemble `text`, best first."""
-        keys, normalised = self._ask(category, lambda catalog: catalog.normalised)
+        keys, normalised = self.following(category, Catalog, lambda catalog: catalog.normalised)
 
         def text_of(key: str) -> str:
             found = self.find(category, key)
@@ -195,14 +191,11 @@ class Preferences:
 
         return similarity.find(category, text, keys, normalised, text_of, limit=limit)
 
-    def _ask(self, category: str, question: Callable[[Catalog], T]) -> T:
-        """Return the result of a query to the index of a category, updated to its present entries."""
+    def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
+        """Return the result of a query to an incremental index of a category, updated to its present entries."""
+        key = (kind, category)
         return ask(
-            self._tables,
-            (Catalog, category),
-            lambda: Catalog(category),
-            lambda: self.table(category),
-            question,
+            self._tables, key, lambda: kind(category), lambda: self.table(category), question
         )
 
     def table(self, category: str) -> Mapping[str, Any]:
@@ -370,7 +363,7 @@ class Preferences:
 
     def next_number(self, category: str) -> int:
         """Return the number of the next id of the form prefN."""
-        highest = self._ask(category, lambda catalog: catalog.highest)
+        highest = self.following(category, Catalog, lambda catalog: catalog.highest)
         marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
         marked: Any = (
             cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0

@@ -5,21 +5,23 @@ All of it is escaped data.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from tomldiary.entries.incremental_index import IncrementalIndex
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
-from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator
 
     from tomldiary.entries.preferences import Preferences
+    from tomldiary.retrieval.lexical_index import Question
 
+T = TypeVar("T")
 MEMORY_CHARACTERS = 8_000
 """Budget for stored preferences in a message, in characters (about 2,000 tokens)."""
 
@@ -95,78 +97,87 @@ def _shown(deps: MemoryDeps) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class _Line:
-    """The line of one entry, and what of the entry is compared with a turn, as in recall."""
+class _Words:
+    """What of an entry is compared with a turn, as in recall; the same object as long as it is equal."""
 
-    entry: Mapping[str, Any]
-    text: str
-    updated: str
-    """When the entry was last changed."""
     key: str
     searched_text: str
     searched_names: str
     turn: None = None
-    order: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> tuple[str]:
+        """The order of entries with equal score, which is not used here."""
+        return (self.key,)
 
 
-@dataclass(frozen=True, slots=True)
-class _Category:
-    """The lines of one category by the ids of their entries."""
+@dataclass(eq=False, slots=True)
+class _Line:
+    """The line of one entry."""
 
-    entries: Mapping[str, _Line]
-
-
-class _Memory:
-    """The lines of a memory, which are kept with its document from turn to turn.
-
-    An unchanged entry is the same object in the next version, so only changed entries are read again. Hold `lock` from
-    `update` to the last use.
-    """
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Drop all lines after a fork, because another thread may have been changing them."""
-        self.lock = threading.Lock()
-        self._categories: dict[str, _Category] = {}
-        self._index: LexicalIndex[_Line] = LexicalIndex()
-        """The words of the lines at the last call of `scores`."""
-
-    def update(self, preferences: Preferences) -> list[_Line]:
-        """Return the lines of all entries, in the order of the file."""
-        before = self._categories
-        self._categories = {
-            category: _updated(preferences, category, before.get(category))
-            for category in preferences.rules.categories
-        }
-        return [line for each in self._categories.values() for line in each.entries.values()]
-
-    def scores(self, turn: str) -> dict[_Line, float]:
-        """Return the scores of the lines that have words of a turn."""
-        # An index whose update is interrupted is incomplete, so it is not kept.
-        index, self._index = self._index, LexicalIndex[_Line]()
-        index.follow(self._categories)
-        self._index = index
-        question = question_of(turn, [index])
-        if question is None:
-            return {}
-        found = index.matches(question)
-        return {**found.estimated(), **found.scored}
+    text: str
+    updated: str
+    """When the entry was last changed."""
+    words: _Words
 
 
-def _updated(preferences: Preferences, category: str, before: _Category | None) -> _Category:
-    known: Mapping[str, _Line] = before.entries if before is not None else {}
-    lines: dict[str, _Line] = {}
-    for key, entry in preferences.items(category):
-        line = known.get(key)
-        if line is None or line.entry is not entry:
-            text = preference_line(category, key, entry)
-            updated = str(entry.get("_updated", ""))
-            line = _Line(entry, text, updated, key, PREFERENCES.body(entry), category)
-        lines[key] = line
-    return _Category(lines)
+class _CategoryLines(IncrementalIndex):
+    """The lines of one category."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.lines: list[_Line | None] = []
+        """A line for each entry, None for what is no entry."""
+        self.size = 0
+        """The number of characters of all lines, including line breaks."""
+        self._index: LexicalIndex[_Words] | None = None
+
+    @property
+    def index(self) -> LexicalIndex[_Words]:
+        """The index of their words, which is built when a memory first exceeds the budget."""
+        if self._index is None:
+            index: LexicalIndex[_Words] = LexicalIndex()
+            for line in filter(None, self.lines):
+                index.add(line.words)
+            self._index = index
+        return self._index
+
+    def ranks(self, question: Question) -> Iterator[tuple[float, str, int]]:
+        """Yield the score, the time of the last change and the position of each matching entry."""
+        found = self.index.matches(question)
+        for words, score in {**found.estimated(), **found.scored}.items():
+            at = self._places[words.key]
+            if line := self.lines[at]:
+                yield score, line.updated, at
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        if number == len(self.lines):
+            self.lines.append(None)
+        old, line = self.lines[number], None
+        if type(entry) is dict:
+            known = cast("dict[str, Any]", entry)
+            body = PREFERENCES.body(known)
+            same = old.words if old is not None and old.words.searched_text == body else None
+            words = same or _Words(key, body, self.category)
+            text = preference_line(self.category, key, known)
+            line = _Line(text, str(known.get("_updated", "")), words)
+        self._replace(old, line)
+        self.lines[number] = line
+
+    def _forget(self, known: int) -> None:
+        for line in self.lines[known:]:
+            self._replace(line, None)
+        del self.lines[known:]
+
+    def _replace(self, old: _Line | None, new: _Line | None) -> None:
+        """Count and index a line in place of another one."""
+        self.size += (len(new.text) + 1 if new else 0) - (len(old.text) + 1 if old else 0)
+        if self._index is None or (old and new and old.words is new.words):
+            return
+        if old is not None:
+            self._index.remove(old.words)
+        if new is not None:
+            self._index.add(new.words)
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
@@ -179,19 +190,37 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         turn: The texts of the turn.
         budget: The maximum number of characters, including line breaks.
     """
-    memory = preferences.memo.get(_Memory) or preferences.memo.setdefault(_Memory, _Memory())
-    with memory.lock:
-        lines = memory.update(preferences)
-        if sum(len(line.text) + 1 for line in lines) <= budget:
-            return [line.text for line in lines], 0
-        scores = memory.scores(turn)
+    if sum(_of_each(preferences, lambda category: category.size)) <= budget:
+        shown = _of_each(preferences, lambda category: [*filter(None, category.lines)])
+        return [line.text for lines in shown for line in lines], 0
+    question = question_of(turn, _of_each(preferences, lambda category: category.index))
+    lines: list[_Line | None] = []
+    ranked: list[tuple[float, str, int]] = []
+
+    def compare(category: _CategoryLines) -> int:
+        begin = len(lines)
+        lines.extend(category.lines)
+        if question is not None:
+            for score, updated, at in category.ranks(question):
+                ranked.append((score, updated, begin + at))
+        return category.count
+
+    count = sum(_of_each(preferences, compare))
     # New entries are at the end of their category, so of equal ones the last one has precedence.
-    best = [line for line in reversed(lines) if line in scores]
-    best.sort(key=lambda line: (scores[line], line.updated), reverse=True)
-    chosen: set[_Line] = set()
-    for line in dict.fromkeys([*best, *reversed(lines)]):
+    ranked.sort(reverse=True)
+    chosen: dict[int, str] = {}
+    for at in chain((at for _, _, at in ranked), reversed(range(len(lines)))):
+        line = lines[at]
+        if line is None or at in chosen:
+            continue
         budget -= len(line.text) + 1
         if budget < 0:
             break
-        chosen.add(line)
-    return [line.text for line in lines if line in chosen], len(lines) - len(chosen)
+        chosen[at] = line.text
+    return [chosen[at] for at in sorted(chosen)], count - len(chosen)
+
+
+def _of_each(preferences: Preferences, query: Callable[[_CategoryLines], T]) -> list[T]:
+    """Return the result of a query to the lines of each category."""
+    categories = preferences.rules.categories
+    return [preferences.following(each, _CategoryLines, query) for each in categories]
