@@ -143,3 +143,12 @@ def test_a_restored_older_memory_is_that_older_memory(tmp_path, is_open):
     assert texts(alice) == ["jazz", "chess"]
     assert numbers(alice) == [1, 2]
     assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_a_blank_line_before_the_first_record_is_no_damage(tmp_path):
+    alice = opened(tmp_path)
+    alice.upsert_preference("likes", "tea")
+    (segment,) = (tmp_path / "alice/history").iterdir()
+    segment.write_text(f"\n{segment.read_text()}")
+    assert numbers(opened(tmp_path)) == [1]
+    assert verify(alice.diary.engine.backend, "alice") is None

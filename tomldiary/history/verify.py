@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
 _END = END.encode()
-_RECORD = re.compile(rb".*?" + re.escape(_END) + rb"|.+", re.DOTALL)
-"""Matches a record, or the text after the last complete one."""
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 
@@ -145,8 +143,11 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         return
     paths = segments(backend.files, backend.folder(user) / "history")
     for path in paths:
-        line = 1
-        for record in _RECORD.findall(backend.files.content(path)):
+        data = backend.files.content(path)
+        records = data.lstrip()  # readers skip blank lines before the first record
+        line = 1 + data.count(b"\n", 0, len(data) - len(records))
+        *whole, rest = records.split(_END)
+        for record in [*(each + _END for each in whole), *([rest] if rest else [])]:
             yield f"{path}:{line}", record, path == paths[-1]
             line += record.count(b"\n")
 
