@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import BaseModel
 
+from hand_edits import age
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
@@ -40,6 +41,24 @@ def body(tmp_path):
     """The file without the bookkeeping in `_meta`: the transaction it grew from, the ids given out."""
     lines = (tmp_path / "alice/preferences.toml").read_text().splitlines()
     return [line for line in lines if not line.startswith(("seq = ", "next_ids = "))]
+
+
+def test_a_hand_edit_may_begin_inside_an_item_of_a_list_of_tables(alice, tmp_path):
+    file = tmp_path / "alice/preferences.toml"
+    alice.upsert_preference("likes", "tea")
+    shops = "[[preferences.likes.pref002.shops]]\nn = {}\n[preferences.likes.pref002.shops.at]\nx = {}\n"
+    entry = (
+        f'\n[preferences.likes.pref002]\ntext = "coffee"\n{shops.format(1, 1)}{shops.format(2, 2)}'
+    )
+    file.write_text(file.read_text() + entry)
+    age(file)
+    alice.upsert_preference("likes", "milk")
+    file.write_text(file.read_text().replace("x = 1", "x = 8").replace("n = 2", "n = 9"))
+    age(file)
+    alice.upsert_preference("likes", "juice")
+    assert [change.type for change in alice.history("likes/pref002")] == ["hand", "hand"]
+    assert "n = 9" in file.read_text()
+    assert alice.rollback(2, dry_run=True).conflicts == ["likes/pref002"]
 
 
 def test_history_lists_the_changes_of_an_entry_and_their_actors(alice):

@@ -367,7 +367,7 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
             if home_of(change.doc) == kind:
                 # A moved table is removed by one change and inserted by another, possibly in another part.
                 for text, found in ((change.old, old), (change.new, new)):
-                    for path, entry in entry_kind(kind).tables(Document.parse(text)).items():
+                    for path, entry in entry_kind(kind).tables(Document.parse_part(text)).items():
                         found[path] = {**found.get(path, {}), **entry}
         for path in changed_keys(old, new):
             yield kind, path, old.get(path), new.get(path)

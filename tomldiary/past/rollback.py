@@ -264,7 +264,7 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States, _States]:
         # A moved table is removed by one change and inserted by another.
         for change in record.changes:
             for text, states in ((change.old, old), (change.new, new)):
-                document = Document.parse(text)
+                document = Document.parse_part(text)
                 for path, values in own_tables(change.doc, document).items():
                     if path[0] != "_meta" and _state_of(change.doc, path, values) is not None:
                         is_whole = same_value(values, document.own_values(path))

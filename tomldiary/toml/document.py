@@ -10,7 +10,7 @@ from collections import Counter
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidTOML, InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import TOKEN, parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -81,6 +81,26 @@ class Document:
         """
         data = parse_toml(text, path=path)
         return cls(split_blocks(text), data, text)
+
+    @classmethod
+    def parse_part(cls, text: str) -> Document:
+        """Return consecutive blocks of a document as a document.
+
+        The blocks may begin inside an item of a list of tables, whose header must precede the next item. The result
+        begins with this header if it is necessary.
+        """
+        try:
+            return cls.parse(text)
+        except InvalidTOML:
+            blocks = split_blocks(text)
+            lists: list[Path] = []
+            for number, block in enumerate(blocks):
+                before = [each.path for each in blocks[:number]]
+                is_inside = any(path[: len(block.path)] == block.path for path in before)
+                if block.is_array and is_inside and block.path not in (*before, *lists):
+                    lists.append(block.path)
+            heads = [f"[[{render_path(path)}]]\n" for path in sorted(lists, key=len)]
+            return cls.parse("".join([*heads, text]))
 
     @property
     def blocks(self) -> list[Block]:
