@@ -52,6 +52,20 @@ def test_an_interpreter_that_ends_leaves_nothing_open():
     assert done.stderr == ""
 
 
+def test_an_interpreter_that_ends_inside_a_lock_reports_no_error(tmp_path):
+    code = (
+        "import builtins, sys; from tomldiary.storage.locks import UserLocks\n"
+        "def hold():\n"
+        "    with UserLocks(sys.argv[1]).hold('alice', 5):\n"
+        "        yield\n"
+        "builtins.held = hold(); next(builtins.held)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
 def open_below(folder):
     """The files below a folder that this process has open."""
     found = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from math import inf
 from os.path import samestat
 from typing import TYPE_CHECKING, TypeVar
@@ -259,12 +260,22 @@ def repeated(work: Callable[[], R], timeout: float) -> R:
 # Locks on open files, which the system releases when the process dies
 
 
+@lru_cache(maxsize=1)
+def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
+    """Return the functions that lock and unlock a file; kept, because an ending interpreter imports nothing."""
+    from filelock import (  # noqa: PLC0415 - Temporal's sandbox cannot import it, and it is slow to import
+        lock_descriptor,
+        unlock_descriptor,
+    )
+
+    return lock_descriptor, unlock_descriptor
+
+
 def try_lock(descriptor: int, wait: float = 0.0) -> bool:
     """Lock an open file; return False if another owner held the lock for all of `wait` seconds."""
-    from filelock import lock_descriptor  # noqa: PLC0415 - Temporal's sandbox cannot import it
-
+    lock = _system_lock()[0]
     deadline, pause = time.monotonic() + wait, _FIRST_WAIT
-    while not lock_descriptor(descriptor, blocking=False):
+    while not lock(descriptor, blocking=False):
         if time.monotonic() >= deadline:
             return False
         # Jitter spreads the attempts of processes that started together.
@@ -275,9 +286,7 @@ def try_lock(descriptor: int, wait: float = 0.0) -> bool:
 
 def unlock(descriptor: int) -> None:
     """Unlock an open file."""
-    from filelock import unlock_descriptor  # noqa: PLC0415 - see `try_lock`
-
-    unlock_descriptor(descriptor)
+    _system_lock()[1](descriptor)
 
 
 @contextmanager
