@@ -23,7 +23,7 @@ from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import changed_keys, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tomldiary.history.record import Latest, Record
 
@@ -269,7 +269,7 @@ class _Save:
     def __init__(self, record: Record, kind: str) -> None:
         changes = [change for change in record.changes if change.doc == kind]
         self._after = [Document.parse_part(change.new) for change in changes]
-        self._old = _tables(kind, (Document.parse_part(change.old) for change in changes))
+        self._old = _tables(kind, [Document.parse_part(change.old) for change in changes])
         self._new = _tables(kind, self._after)
 
     def made(self, path: Path, values: Table | None) -> bool:
@@ -282,9 +282,9 @@ class _Save:
         return next((part.index[path] for part in self._after if path in part.index), None)
 
 
-def _tables(kind: str, parts: Iterable[Document]) -> dict[Path, Table]:
+def _tables(kind: str, parts: Sequence[Document]) -> dict[Path, Table]:
     """Return the tables of several parts of a text; of equal paths, the first one."""
     found: dict[Path, Table] = {}
-    for part in parts:
-        found = {**own_tables(kind, part), **found}
+    for part in reversed(parts):
+        found |= own_tables(kind, part)
     return found
