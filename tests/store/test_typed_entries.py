@@ -244,3 +244,16 @@ def test_an_episode_put_in_a_transaction_is_read_in_it(diary):
         return entries.get(EPISODES, LATER) is not None
 
     assert diary.engine.write("alice", write, Source("put"))
+
+
+def test_entries_in_fixed_documents_need_no_list_of_the_documents(diary, monkeypatch):
+    apply(diary, (LIKES, "a", {"text": "tea"}), (BLOCKS, "persona", {"text": "kind"}))
+
+    def kinds(user):
+        pytest.fail("a remote storage would be asked once more")
+
+    monkeypatch.setattr(diary.engine, "kinds", kinds)
+    stored = TypedEntries(diary, "alice")
+    assert stored.get(LIKES, "a") is not None
+    assert stored.get(BLOCKS, "persona") is not None
+    assert [key for key, _ in stored.entries(LIKES)] == ["a"]

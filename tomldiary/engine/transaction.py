@@ -16,7 +16,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.entries.fields import same_data
-from tomldiary.entries.kind import Writing
+from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind, entry_path
 from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
@@ -281,7 +281,7 @@ class Transaction:
 
     def writing(self, rules: Rules, now: str, session: str) -> Writing:
         """Return the context that a kind of entries needs to write in this transaction."""
-        return Writing(rules, self.edit, self.entries, self.listed, now, session)
+        return Writing(rules, self.edit, self.entries, Listed(self.listed), now, session)
 
     def changed(self) -> Changed:
         """Return the documents with changes."""

@@ -184,7 +184,7 @@ def new_episode(
     if key is not None:
         check_key(key, "an id", _ROOT)
     chosen = key or id_of(when)
-    known = [writing.edit(name) for name in homes_of(writing.documents(), chosen)]
+    known = [writing.edit(name) for name in homes_of(writing.documents, chosen)]
     while any(document.table((_ROOT, chosen)) is not None for document in known):
         if key is not None:
             raise InvalidValue(
@@ -194,9 +194,9 @@ def new_episode(
         when += timedelta(microseconds=1)
         month, chosen = chosen[:7], id_of(when)
         if chosen[:7] != month:
-            known = [writing.edit(name) for name in homes_of(writing.documents(), chosen)]
+            known = [writing.edit(name) for name in homes_of(writing.documents, chosen)]
     month = chosen if _DAY.match(chosen) else id_of(when)
-    document = _document_for(homes_of(writing.documents(), month), month[:7], writing)
+    document = _document_for(homes_of(writing.documents, month), month[:7], writing)
     entry = {**value, "_created": when.isoformat(timespec="microseconds")}
     if writing.session:
         entry["_created_by"] = writing.session

@@ -99,10 +99,23 @@ class Writing(NamedTuple):
     """Returns the edit of a document by name."""
     entries: Callable[[str], EditedTables]
     """Returns the edit of all entries of a kind by name."""
-    documents: Callable[[], Iterable[str]]
-    """Returns the names of the user's documents."""
+    documents: Iterable[str]
+    """The names of the user's documents; may be iterated over several times."""
     now: str
     session: str = ""
+
+
+class Listed:
+    """The names of a user's documents, looked up each time they are iterated over.
+
+    Most kinds have fixed documents and need no names, which can take several requests to a remote storage.
+    """
+
+    def __init__(self, look_up: Callable[[], Iterable[str]]) -> None:
+        self._look_up = look_up
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._look_up())
 
 
 class EntryLine(NamedTuple):
@@ -426,5 +439,5 @@ class EntryKind:
         Raises:
             DiaryError: A rule forbids it.
         """
-        for document in self.documents_of(key, writing.documents()):
+        for document in self.documents_of(key, writing.documents):
             writing.edit(document).delete((*collection, key))

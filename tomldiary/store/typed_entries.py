@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kind import Collected, Rules, Tables, Writing
+from tomldiary.entries.kind import Collected, Listed, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class TypedEntries:
             partial(engine.readable, user) if tx is None else tx.entries
         )
         self._tables = cache(tables)
-        self._documents = partial(engine.kinds, user) if tx is None else tx.listed
+        self._documents = Listed(partial(engine.kinds, user) if tx is None else tx.listed)
 
     def get(self, collection: Collected, key: str) -> Mapping[str, Any] | None:
         """Return an entry unchanged, or None; a temporal fact also by its singleton key."""
         kind = KINDS[collection[0]]
-        for name in kind.documents_of(key, self._documents()):
+        for name in kind.documents_of(key, self._documents):
             found = kind.get(self._tables(name), self._rules, collection, key)
             if found is not None and not self._is_hidden(collection, key, found):
                 return found
@@ -61,7 +61,7 @@ class TypedEntries:
         Temporal facts that do not hold now are omitted.
         """
         kind = KINDS[collection[0]]
-        for name in kind.documents(self._documents()):
+        for name in kind.documents(self._documents):
             for key, entry in kind.listed(self._tables(name), self._rules, collection):
                 if not self._is_hidden(collection, key, entry):
                     yield key, entry

@@ -144,7 +144,7 @@ class ItemKind(EntryKind):
     def put(
         self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
-        documents, path = self.places((collection[1], key), writing.documents())
+        documents, path = self.places((collection[1], key), writing.documents)
         for edit in map(writing.edit, documents):
             old = edit.table(path)
             if old is None:
@@ -159,7 +159,7 @@ class ItemKind(EntryKind):
             edit.put(path, renewed(signed(fresh, old, writing.session, is_part=is_part)))
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
-        documents, path = self.places((collection[1], key), writing.documents())
+        documents, path = self.places((collection[1], key), writing.documents)
         for document in documents:
             writing.edit(document).delete(path)
 
