@@ -68,7 +68,7 @@ def lasting_token(known: Known) -> Token | None:
 class Snapshot:
     """The items of one namespace at one point in time."""
 
-    __slots__ = ("_entries", "_ordered", "base", "namespace", "parts", "user")
+    __slots__ = ("_entries", "_ordered", "base", "is_empty", "namespace", "parts", "user")
 
     def __init__(
         self,
@@ -83,11 +83,8 @@ class Snapshot:
         self._entries = entries
         self._ordered: list[Entry] | None = None
         self.base = part_of(parts[0].kind)[0] if parts else ""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the namespace has no item."""
-        return not self._entries and all(part.is_empty for part in self.parts)
+        self.is_empty = not entries and all(part.is_empty for part in parts)
+        """Whether the namespace has no item; listings ask for it each time."""
 
     @property
     def entries(self) -> Mapping[str, Entry]:
