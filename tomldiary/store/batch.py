@@ -60,8 +60,8 @@ class _Lane:
 class Batches:
     """Runs batches in order in a worker thread, with at most one run at a time for a lane of an event loop.
 
-    `finish` gets a batch and its session, and returns the results. Waiting batches of the same session run as one batch. If one of them cannot be applied, each runs separately, so that
-    only the invalid one fails.
+    `finish` gets a batch and its session, and returns the results. Waiting batches of the same session run as one
+    batch. If one of them cannot be applied, each runs separately, so that only the invalid one fails.
     """
 
     def __init__(self, finish: Callable[..., list[Result]]) -> None:

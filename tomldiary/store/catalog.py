@@ -150,13 +150,12 @@ class Catalog:
         if before is None or self._engine.transaction_of(self.user) is not None:
             return None
         holding = [part for part in before.parts if key in part.tables]
-        if (
-            len(holding) != 1 or holding[0].token is None
-        ):  # several if a hand edit duplicated the key
+        if len(holding) != 1:  # several if a hand edit duplicated the key
             return None
-        if holding[0].token != self._backend.token(self.user, holding[0].kind):
+        part = holding[0]
+        if part.token is None or part.token != self._backend.token(self.user, part.kind):
             return None
-        entry = holding[0].entries.get(key)
+        entry = part.entries.get(key)
         return None if entry is None else (before, entry)
 
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
