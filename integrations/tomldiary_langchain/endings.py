@@ -56,13 +56,19 @@ class Endings(RunTree, BaseCallbackHandler):
         Meanwhile `run.see` is called with the messages that each node is given, and `run.see_changes` with those that
         it returns.
         """
-        graph = self._graph(config)
+        graph = self.graph_of(config)
         if graph is not None:
             self._watched.setdefault(graph, {})[owner] = run, failed
 
-    def watched(self, config: RunnableConfig, owner: object) -> Any:
-        """Return the run that `watch` got for the graph that calls this, or None."""
-        run = self.run_of(config)
+    def watched(self, config: RunnableConfig, owner: object, graph: UUID | None) -> Any:
+        """Return the run that `watch` got for the graph that calls this, or None.
+
+        Args:
+            config: The config of the calling code; it names no run in a thread without the context of the graph.
+            owner: The owner that `watch` got.
+            graph: The graph that calls this, if the config names no run.
+        """
+        run = self.run_of(config) or graph
         while run is not None and run not in self._tools:  # a graph in a tool is another one
             kept = self._watched.get(run, {})
             if owner in kept:
@@ -70,7 +76,8 @@ class Endings(RunTree, BaseCallbackHandler):
             run = self._parents.get(run)
         return None
 
-    def _graph(self, config: RunnableConfig) -> UUID | None:
+    def graph_of(self, config: RunnableConfig) -> UUID | None:
+        """Return the graph of the node that has this config."""
         node = self.run_of(config)
         return self._parents.get(node) if node is not None else None
 

@@ -10,9 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
+from uuid import UUID
 
 from langchain.agents.middleware import PIIDetectionError
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, ExtendedModelResponse
+from langchain_core.runnables import ensure_config
 from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command, Overwrite
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
@@ -209,6 +211,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _begun(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         update = self._update(self._noted(state, run), notes_in(state, self.name)["ended"])
+        update["diary_graph"] = str(self._endings.graph_of(agent_config()) or "")
         if not all(one.id for one in state["messages"]):  # the next run must recognise them
             update["messages"] = Overwrite(run.messages)
         return update
@@ -223,7 +226,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return {
             one.id: Noted(
                 text=one.text,
-                by=self._owner(state, run.user, one),
+                by=known[one.id]["by"] if one.id in known else self._owner(state, run.user, one),
                 behind=known[one.id]["behind"] if one.id in known else behind.get(one.id, ""),
             )
             for one in (*run.turn.unanswered, *said)
@@ -278,17 +281,18 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 run.memory = self._shown_memory.text(lines, self._look_up)
         return run
 
-    def _settled(self) -> Run | None:
+    def _settled(self, state: AgentState[Any]) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""
-        return self._endings.watched(agent_config(), self)
+        graph = cast("dict[str, Any]", state).get("diary_graph")
+        return self._endings.watched(ensure_config(), self, UUID(graph) if graph else None)
 
     def _run_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
         called: Any = request  # a tool's runtime is no `Runtime`, but has the same attributes
-        return self._settled() or self._read(self._settle(called.state, called.runtime))
+        return self._settled(called.state) or self._read(self._settle(called.state, called.runtime))
 
     async def _arun_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
         called: Any = request
-        run = self._settled()
+        run = self._settled(called.state)
         return run or await in_thread(self._read, self._settle(called.state, called.runtime))
 
     # Around the model
@@ -355,7 +359,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return self._ended(state, run)
 
     def _end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
-        run = self._settled() or self._settle(state, runtime)
+        run = self._settled(state) or self._settle(state, runtime)
         run.is_over = True
         return run
 

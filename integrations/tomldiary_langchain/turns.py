@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langgraph.channels.untracked_value import UntrackedValue
 from pydantic_core import to_json
 
 from tomldiary.agents.turn_messages import (
@@ -289,8 +290,10 @@ def _merged(old: dict[str, Notes], new: dict[str, Notes]) -> dict[str, Notes]:
 
 
 class DiaryState(AgentState[Any]):
-    """An agent's state with a private field, which is in no input or output and holds no memory."""
+    """An agent's state with private fields, which are in no input or output and hold no memory."""
 
+    diary_graph: NotRequired[Annotated[str, UntrackedValue, PrivateStateAttr]]
+    """The id of the running graph. A middleware may call the model in a thread that has no context of it."""
     diary_notes: NotRequired[Annotated[dict[str, Notes], PrivateStateAttr, _merged]]
     """By the name of the middleware."""
 

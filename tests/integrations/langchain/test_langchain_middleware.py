@@ -531,6 +531,26 @@ def test_a_cancelled_turn_is_submitted_as_cancelled(diary, writer):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["invoke", "stream"])
+def test_a_middleware_may_call_the_model_and_tools_in_a_thread_without_the_context(
+    diary, writer, mode
+):
+    class Threads(AgentMiddleware):
+        def wrap_model_call(self, request, handler):
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(handler, request).result()
+
+        wrap_tool_call = wrap_model_call
+
+    model = Scripted(answers=[calling(("remember", {"text": "rain", "category": "likes"})), OK])
+    memory = DiaryMiddleware(diary, user_id="alice", writer=writer, tools="all")
+    agent = create_agent(model, middleware=[Threads(), memory], checkpointer=InMemorySaver())
+    talk(agent, "Hello", THREAD, mode)
+    assert [len(memories(asked)) for asked in model.asked] == [1, 1]
+    assert [(turn.session_id, turn.user_msg) for turn in writer.turns] == [("t1", "Hello")]
+    assert diary.user("alice").preferences("likes")["pref002"].text == "rain"
+
+
 @both
 def test_an_interrupted_turn_is_submitted_after_it_is_resumed(diary, writer, mode):
     class Asking(AgentMiddleware):

@@ -982,6 +982,30 @@ def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
     assert memories(model.asked[0])
 
 
+@both
+def test_a_resumed_sub_agent_does_not_take_the_turn_of_the_agent_around(writer, mode):
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+
+    @tool
+    def ask() -> str:
+        """Ask a person."""
+        return interrupt("May I?")
+
+    answers = [calling(("ask", {})), AIMessage("It may.")]
+    inner = create_agent(Scripted(answers=answers), [ask], middleware=[memory])
+
+    @tool
+    def delegate() -> str:
+        """Ask another agent."""
+        return inner.invoke({"messages": [HumanMessage("May it?")]})["messages"][-1].text
+
+    model = Scripted(answers=[calling(("delegate", {})), OK])
+    outer = create_agent(model, [delegate], middleware=[memory], checkpointer=InMemorySaver())
+    talk(outer, "Do it.", THREAD, mode)
+    talk(outer, Command(resume="Yes."), THREAD, mode)
+    assert writer.said == [("Do it.", "ok")]
+
+
 # Several agents on one turn
 
 
