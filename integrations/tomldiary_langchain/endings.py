@@ -6,7 +6,7 @@ handler for the process, registered with the first middleware, watches the runs 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -69,12 +69,10 @@ class Endings(RunTree, BaseCallbackHandler):
             graph: The graph that calls this, if the config names no run.
         """
         run = self.run_of(config) or graph
-        while run is not None and run not in self._tools:  # a graph in a tool is another one
-            kept = self._watched.get(run, {})
-            if owner in kept:
-                return kept[owner][0]
+        while run is not None and run not in self._graphs:  # a runnable within a node
             run = self._parents.get(run)
-        return None
+        kept = self._watched.get(run, {}) if run is not None else {}
+        return kept[owner][0] if owner in kept else None
 
     def graph_of(self, config: RunnableConfig) -> UUID | None:
         """Return the graph of the node that has this config."""
@@ -88,10 +86,11 @@ class Endings(RunTree, BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: Sequence[str] | None = None,
         **__: Any,
     ) -> None:
         """Pass the messages that a node is given to the watched runs of its graph."""
-        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id)
+        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
         messages = field_of(inputs, "messages")
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.agents.identity import field_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
 LANGCHAIN, PYDANTIC_AI = "langchain", "pydantic_ai"
@@ -16,6 +16,8 @@ _within: dict[str, list[Callable[[], bool]]] = {}
 
 _TOOL_NODE = "tools"
 """The name of the node that runs the tools in LangChain's agents."""
+_NODE = "graph:step:"
+"""The beginning of the tag that LangGraph gives to the run of a node."""
 _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
 """Metadata of the thread of a background task in deepagents; a server adds it to the runs."""
 
@@ -42,6 +44,8 @@ class RunTree:
         self._children: dict[UUID, set[UUID]] = {}
         self._tools: set[UUID] = set()
         """The runs that are tool calls."""
+        self._graphs: set[UUID] = set()
+        """The runs that are graphs and have begun a node."""
         self._failed: dict[UUID, list[UUID]] = {}
         """The failed runs by their parent, which may try again."""
 
@@ -50,6 +54,7 @@ class RunTree:
         *_: Any,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: Sequence[str] | None = None,
         **__: Any,
     ) -> None:
         """Record the parent run of a graph, a node or another chain."""
@@ -57,6 +62,8 @@ class RunTree:
         self._parents[run_id] = around
         if around is not None:
             self._children.setdefault(around, set()).add(run_id)
+            if any(each.startswith(_NODE) for each in tags or ()):
+                self._graphs.add(around)
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
@@ -89,6 +96,7 @@ class RunTree:
             if not siblings:
                 self._children.pop(parent, None)
         self._tools.discard(run_id)
+        self._graphs.discard(run_id)
         self._failed.pop(run_id, None)
         for child in list(self._children.pop(run_id, ())):
             RunTree.on_chain_end(self, run_id=child)

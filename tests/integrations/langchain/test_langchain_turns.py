@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
+    AgentMiddleware,
     HumanInTheLoopMiddleware,
     LLMToolSelectorMiddleware,
     ModelFallbackMiddleware,
@@ -1004,6 +1005,28 @@ def test_a_resumed_sub_agent_does_not_take_the_turn_of_the_agent_around(writer, 
     talk(outer, "Do it.", THREAD, mode)
     talk(outer, Command(resume="Yes."), THREAD, mode)
     assert writer.said == [("Do it.", "ok")]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_resumed_agent_in_a_hook_does_not_take_the_turn_of_the_agent_around(writer, is_first):
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+
+    class Guard(AgentMiddleware):
+        def wrap_model_call(self, request, handler):
+            guard.invoke({"messages": [HumanMessage("May it?")]})
+            return handler(request)
+
+    class Asking(AgentMiddleware):
+        def wrap_model_call(self, request, handler):
+            interrupt("May I?")
+            return handler(request)
+
+    guard = create_agent(Scripted(answers=[AIMessage("It may.")]), middleware=[memory, Asking()])
+    behind = [memory, Guard()] if is_first else [Guard(), memory]
+    agent = create_agent(Scripted(answers=[OK]), middleware=behind, checkpointer=InMemorySaver())
+    talk(agent, "Do it.", THREAD)
+    talk(agent, Command(resume="Yes."), THREAD)
+    assert writer.said == [("May it?", "It may."), ("Do it.", "ok")]
 
 
 # Several agents on one turn
