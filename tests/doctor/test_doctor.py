@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -396,6 +397,40 @@ def test_a_link_in_place_of_a_document_is_a_problem(root, tmp_path):
     found = only(wrong(root))
     assert (found.level, found.place) == ("problem", str(file))
     assert "link" in found.message
+
+
+def test_the_end_of_a_sentence_in_a_path_does_not_end_the_message(tmp_path):
+    root = tmp_path / "Dr. B"
+    Diary(root, agent="rules").user("alice").upsert_preference("likes", "tea")
+    (root / ".tomldiary/dead-letters").mkdir(0o700)
+    (root / ".tomldiary/dead-letters/alice.toml").mkdir(0o700)
+    found = only(wrong(root))
+    assert (found.level, found.place) == ("problem", "the dead letters")
+    place = root / ".tomldiary/dead-letters/alice.toml"
+    assert found.message == f"{place}: is not a regular file."
+    assert found.remedy == "Replace it with a regular file, or remove it."
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EACCES, "Check the permissions."),
+        (errno.ENOSPC, "Free some space on the disk."),
+        (errno.EMFILE, "Close some files, or raise the limit of open files."),
+        (errno.EROFS, "Make the file system writable, or use another folder."),
+        (errno.ENAMETOOLONG, "Use a shorter name, or a folder with a shorter path."),
+        (errno.EBUSY, ""),
+    ],
+)
+def test_the_remedy_fits_the_error_of_the_system(root, files, code, remedy):
+    def refuse(name, path, *_):
+        if name in {"open", "open_to_read"} and path.endswith("bob/preferences.toml"):
+            raise OSError(code, os.strerror(code), path)
+
+    files.hook = refuse
+    found = only(wrong(Diary(LocalBackend(root, files=files))))
+    assert (found.level, found.remedy) == ("problem", remedy)
+    assert found.message == f"cannot be read ({os.strerror(code)})."
 
 
 class Dish(PreferenceItem):

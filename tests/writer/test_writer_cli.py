@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 import re
 import shlex
 import stat
@@ -139,16 +141,25 @@ def test_unreadable_dead_letters_are_a_finding_of_the_doctor(tmp_path):
     assert ("problem", "the dead letters") in [(each["level"], each["place"]) for each in found]
 
 
-def test_dead_letters_that_may_not_be_read_are_named_by_the_doctor(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.EACCES, "permission denied. Check the permissions."),
+        (errno.ENFILE, "too many open files in system. Close some files,"),
+    ],
+)
+def test_dead_letters_that_cannot_be_read_are_named_by_the_doctor(
+    tmp_path, monkeypatch, code, told
+):
     park(tmp_path, "tea")
     place = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"
 
     def refuse(self):
-        raise PermissionError(13, "Permission denied", str(place))
+        raise OSError(code, os.strerror(code), str(place))
 
     monkeypatch.setattr(DeadLetters, "counts", refuse)
-    told = call("doctor", "--path", tmp_path, check=1).stdout
-    assert f"problem {place}: permission denied. Check the permissions." in " ".join(told.split())
+    shown = call("doctor", "--path", tmp_path, check=1).stdout
+    assert f"problem {place}: {told}" in " ".join(shown.split())
 
 
 def test_writer_list_reports_nothing_of_unaltered_dead_letters(tmp_path):

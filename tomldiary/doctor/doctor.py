@@ -6,6 +6,7 @@ The checks only read. They take no lock, and report interrupted writes without c
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.views import counted, to_second
+from tomldiary.storage.files import system_remedy
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import strays_in, user_of
 from tomldiary.storage.protocol import KeepsHidden
@@ -51,6 +53,8 @@ _NO_USERS = {
 """First namespace labels in the documentation of LangGraph and langmem, which has the user as the second label."""
 _RETRY_SECONDS = 0.05  # a concurrent write has finished by the second read
 _USERS_AT_ONCE = 8
+_PATH = re.compile(r"(?:/|[A-Za-z]:\\).*?: ")
+"""The path at the beginning of an error, which may contain the end of a sentence, such as `/home/Dr. B`."""
 
 
 def check(
@@ -311,9 +315,12 @@ def _problem(place: str, error: Exception) -> Finding:
     if isinstance(error, OSError):
         said = error.strerror or str(error)
         message = f"{said[:1].lower()}{said[1:]}."
-        return Finding("problem", str(error.filename or place), message, "Check the permissions.")
-    message, end, remedy = _without(place, error).partition(". ")
-    return Finding("problem", place, message + end.rstrip(), remedy)
+        return Finding("problem", str(error.filename or place), message, system_remedy(error))
+    text = _without(place, error)
+    path = _PATH.match(text)
+    begin = 0 if path is None else path.end()
+    message, end, remedy = text[begin:].partition(". ")
+    return Finding("problem", place, f"{text[:begin]}{message}{end.rstrip()}", remedy)
 
 
 def _without(place: str, error: Exception) -> str:

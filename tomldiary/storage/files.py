@@ -39,6 +39,21 @@ READING = os.O_RDONLY | PRIVATE | _AT_ONCE
 """The flags of `PRIVATE` for reading, and one that does not wait for a pipe or a lease."""
 _MODE = 0o600
 _WHERE = {"exchange": ("linux", "darwin"), "leases": ("linux",)}
+_PERMISSIONS = "Check the permissions."
+_SPACE = "Free some space on the disk."
+_OPEN_FILES = "Close some files, or raise the limit of open files."
+_REMEDIES = {
+    errno.EACCES: _PERMISSIONS,
+    errno.EPERM: _PERMISSIONS,
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.EROFS: "Make the file system writable, or use another folder.",
+    errno.ENAMETOOLONG: "Use a shorter name, or a folder with a shorter path.",
+    errno.EIO: "Check the disk.",
+}
+"""The next step after an error of the system, by its number."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY}
 _IGNORED = int(getattr(signal, "SIGURG", 0))
 
@@ -65,11 +80,25 @@ def file_on_the_way(path: str | Path) -> BackendError:
     )
 
 
+def system_remedy(error: OSError) -> str:
+    """Return the next step after an error of the system; "" if the error does not suggest one."""
+    return _REMEDIES.get(error.errno or 0, "")
+
+
 def file_error(
-    place: str | Path, what: str, error: OSError, remedy: str = "Check the permissions."
+    place: str | Path, what: str, error: OSError, remedy: str | None = None
 ) -> BackendError:
-    """Return the error for a failed file operation: its file, or `place` if that is unknown, and what failed."""
-    return BackendError(f"{error.filename or place}: {what} ({error.strerror}). {remedy}")
+    """Return the error for a failed file operation.
+
+    Args:
+        place: The file, if the error does not name it.
+        what: What failed.
+        error: The error of the system.
+        remedy: The next step; None takes that of the system's error.
+    """
+    remedy = system_remedy(error) if remedy is None else remedy
+    message = f"{error.filename or place}: {what} ({error.strerror}). {remedy}"
+    return BackendError(message.rstrip())
 
 
 def _unreadable(path: str | Path, error: OSError) -> BackendError:

@@ -32,7 +32,7 @@ from tomldiary.identifiers.user_ids import decode_folder, is_canonical
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
-from tomldiary.storage.files import READING, FileSystem, FileToken, file_error
+from tomldiary.storage.files import READING, FileSystem, FileToken, file_error, system_remedy
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
@@ -238,7 +238,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 problem = error
                 if isinstance(error, OSError):  # its file is an internal one
                     problem = (
-                        f"{base}/{name}: cannot be read ({error.strerror}). Check the permissions."
+                        f"{base}/{name}: cannot be read ({error.strerror}). {system_remedy(error)}"
                     )
                 tell(_logger, f"a user is skipped: {problem}")
         return sorted(found)
