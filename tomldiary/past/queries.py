@@ -156,7 +156,7 @@ class HistoryQueries:
                 `why(key).turn` returns it for an entry. The episode of a turn is one of these entries, and
                 names its turn.
             since: Only changes after this transaction, or from this time on; see `as_of` for points.
-            until: Only changes up to this transaction or time.
+            until: Only changes up to this transaction or time. A date means its start, so the next day includes it.
 
         Raises:
             UnknownEntry: `key` is not the key of an entry.

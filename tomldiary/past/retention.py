@@ -64,7 +64,8 @@ class Retention:
         would be applied a second time.
 
         Args:
-            before: Drop transactions before this time: a datetime, a date or ISO 8601 text (without a zone: UTC).
+            before: Drop transactions before this time: a datetime, a date (its start) or ISO 8601 text (UTC without a
+                zone).
             keep: The number of newest transactions to keep, at least 1.
             dry_run: Return the range that would be kept, and drop nothing.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 When = datetime | date | str
-"""A time or a date, also as ISO 8601 text. A time without a zone is in UTC."""
+"""A time, or a date for its start, also as ISO 8601 text. A time without a zone is in UTC."""
 NULL_FIELD = "_null"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Control characters, and those that display text differently from how it is stored

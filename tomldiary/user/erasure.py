@@ -64,7 +64,8 @@ class UserErasure(UserPart):
 
         Args:
             session_id: The session's conversation, and entries that only this session stated.
-            before: Entries last updated before this time: a datetime, a date or ISO 8601 text (UTC without a zone).
+            before: Entries last updated before this time: a datetime, a date (its start) or ISO 8601 text (UTC without
+                a zone).
             source: Entries extracted from this turn, `session#turn` or `episodes/id`, or from all turns of a session,
                 even if other sessions confirmed them since.
             key: One entry with all its versions. `history` and `recall` show its key. With an episode, also the

@@ -226,7 +226,7 @@ class UserFacts(Accessor):
             order_by: A field, or a managed field as in `where`; a minus before it sorts in descending
                 order. Facts without the field come last. None is the order of the file.
             session_id: Return only facts that this session committed or last changed.
-            valid_at: The time at which temporal facts must be valid; None is the current time.
+            valid_at: The time at which temporal facts must be valid, such as a date (its start); None is now.
             include_ended: Whether to include temporal facts of all times.
 
         Raises:

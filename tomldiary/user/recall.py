@@ -184,8 +184,8 @@ class UserRecall:
             kinds: The kinds to search: "preferences", "conversations", "facts", "blocks", "episodes"
                 and "items" (put by stores for this user); None is all of them.
             time_range: Only entries last changed at or after the first time and before the second:
-                datetimes, dates or ISO 8601 texts (UTC without a zone). None is no bound.
-            valid_at: The time at which temporal facts must be valid; None is the current time.
+                datetimes, dates (their start) or ISO 8601 texts (UTC without a zone). None is no bound.
+            valid_at: The time at which temporal facts must be valid, such as a date (its start); None is now.
 
         Raises:
             InvalidValue: The query is not text, the limit is not a number, a kind does not exist, or a
@@ -269,7 +269,7 @@ class UserRecall:
             max_tokens: The budget for the whole text. Facts are never cut, and the text shows the number
                 of omitted facts. A block that does not fit is cut after a line, and the text states this.
             token_counter: The function that counts tokens; None estimates them by script.
-            valid_at: The time at which temporal facts must be valid; None is the current time.
+            valid_at: The time at which temporal facts must be valid, such as a date (its start); None is now.
 
         Raises:
             InvalidValue: The query is not text, or the budget is not a number.

@@ -296,7 +296,8 @@ class UserDiary(Viewed, DeprecatedNames):
         words only, because entries that were removed since are not embedded again.
 
         Args:
-            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (UTC without a zone).
+            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (UTC without a zone). A date
+                means its start.
 
         Raises:
             InvalidValue: `at` is neither a number nor a time, or the transaction does not exist.
