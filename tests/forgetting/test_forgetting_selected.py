@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -185,6 +187,24 @@ def test_traces_find_a_text_that_json_escapes(alice, tmp_path):
     said = json.dumps({"said": "\N{GRINNING FACE} John\u00a0\u00d6l\nSmith"})
     queue.write_text(f"turn = {json.dumps(said)}")
     assert alice.traces("\N{GRINNING FACE} john \u00f6l smith") == [".tomldiary/queue.toml"]
+
+
+def test_traces_are_searched_while_a_writer_removes_its_journal(alice, tmp_path, monkeypatch):
+    alice.blocks.set("a", "walnut")
+    root = tmp_path / ".tomldiary" / "journal"
+    for name in ("one", "two"):
+        (root / name).mkdir(parents=True)
+        (root / name / "000001.toml").touch()
+    read = Path.read_bytes
+
+    def read_late(path):
+        if root in path.parents:
+            shutil.rmtree(root)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_late)
+    assert alice.traces("walnut")[0] == "alice/blocks.toml"
+    assert not root.exists()
 
 
 def test_a_text_of_hidden_characters_cannot_be_forgotten(alice):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -176,8 +177,10 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(backend, LocalFolder):
         top = backend.base_path
         own = Path(backend.place(user, "preferences")).parent.name
-        for path in chain((top / SYSTEM).rglob("*"), (top / own).rglob("*")):
-            if path.is_file() and not path.is_symlink():
+        for path in chain(_files_below(top / SYSTEM), _files_below(top / own)):
+            with suppress(
+                FileNotFoundError
+            ):  # a writer removes its journal when its turns are applied
                 yield path.relative_to(top).as_posix(), path.read_bytes()
         return
     for kind in backend.kinds(user):
@@ -188,3 +191,16 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(backend, KeepsHidden):
         for kind in sorted(HIDDEN):
             yield kind, backend.hidden(user, kind).encode()
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the regular files below a folder; links are not followed, and folders may be removed meanwhile."""
+
+    def tell(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for place, _, names in os.walk(folder, onerror=tell):
+        for path in map(Path(place).joinpath, names):
+            if path.is_file() and not path.is_symlink():
+                yield path
