@@ -246,6 +246,20 @@ def test_pull_overwrites_no_edit_that_is_made_meanwhile(
     assert file.read_text() == "# mine\n"
 
 
+def test_pull_names_the_first_file_that_is_added_meanwhile(engine, alice, tmp_path, monkeypatch):
+    run(engine, "pull", str(tmp_path))
+    added = [tmp_path / f"user{number}" / "preferences.toml" for number in range(9)]
+
+    def add():
+        for file in added:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("# mine\n")
+
+    after_each(monkeypatch, SharedBackend, "users", add)
+    done = run(engine, "pull", str(tmp_path))
+    assert f"{added[0]}: was edited during this call" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [

@@ -438,7 +438,9 @@ class _PulledFolder:
 
     def keep_only(self, names: set[str]) -> None:
         """Remove the files that are not in `names`, and the lines of texts that no file has."""
-        for name in set(self._names()) - names:
+        for name in self._names():
+            if name in names:
+                continue
             self._keep_edited(name)
             (self._folder / name).unlink()
         if names:
