@@ -576,6 +576,34 @@ def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
     assert {"I love light roast.", "late tea"} <= {*likes(memories)}
 
 
+@pytest.mark.parametrize("other", ["agent", "person"])
+def test_edit_says_what_another_writer_changed_meanwhile(memories, tmp_path, other):
+    file, script = memories / "alice/preferences.toml", tmp_path / "writes.py"
+    writes = (
+        f"Diary({str(memories)!r}).user('alice').upsert_preference('likes', 'mocha', id='pref001')"
+        if other == "agent"
+        else f"change({str(file)!r}, 'I love dark roast.', 'mocha')"
+    )
+    script.write_text(
+        "import sys; from tomldiary import Diary\n"
+        "def change(file, old, new):\n"
+        "    text = open(file).read()\n"
+        "    assert old in text\n"
+        "    open(file, 'w').write(text.replace(old, new))\n"
+        f"{writes}\n"
+        "change(sys.argv[1], 'dark roast', 'light roast')\n"
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+    editor = {"VISUAL": shlex.join([sys.executable, str(script)]), "PYTHONPATH": paths}
+    done = CliRunner(env=editor).invoke(app, ["edit", "--path", str(memories), "--json"])
+    assert done.exit_code == 0, done.output
+    [problem] = json.loads(done.stdout)["problems"]
+    assert problem.startswith("preferences.likes.pref001: another writer also changed it")
+    assert "I love light roast." in likes(memories)
+    changes = Diary(memories).user("alice").history("likes/pref001")
+    assert changes[0].before["text"] == "mocha"
+
+
 def test_ctrl_c_in_the_editor_ends_neither_the_editor_nor_the_command(memories, tmp_path):
     script = tmp_path / "interrupts.py"
     script.write_text(

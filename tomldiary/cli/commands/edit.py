@@ -34,6 +34,7 @@ from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import writable, write_new
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue
+from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import next_sequence
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
@@ -128,6 +129,7 @@ def edit(
         with backend.lock(alice.user_id, engine.lock_timeout):
             log = partial(engine.logged_versions, alice.user_id, [document])
             repeated(log, engine.lock_timeout)
+    displaced: list[str] = []
     before = _numbered(engine, alice.user_id, document)
     if before is None:
         names = ", ".join(backend.kinds(alice.user_id)) or "all deleted"
@@ -145,6 +147,7 @@ def edit(
             if not all(mistake.problem for mistake in kept):
                 raise InvalidValue("the text has mistakes; nothing was stored", where=document)
             if is_changed:
+                displaced = _displaced(engine, alice.user_id, document, before, text)
                 save_text(alice.diary, alice.user_id, document, text, epoch)
         except Forgotten:
             raise
@@ -154,6 +157,11 @@ def edit(
                 print_error(f"The edited text is kept in {file}.")
             raise
     problems = [one_line(problem) for problem in alice.problems()] if is_changed else []
+    problems += [
+        f"{one_line(table)}: another writer also changed it meanwhile. Your version is stored, and the other one is in"
+        " history."
+        for table in displaced
+    ]
     if as_json:
         print_json({"document": document, "is_changed": is_changed, "problems": problems})
         return
@@ -179,6 +187,14 @@ def _numbered(engine: Engine, user: str, document: str) -> str | None:
             edit.set_meta(seq=last.seq)
             return edit.done().text
     return stored.text
+
+
+def _displaced(engine: Engine, user: str, document: str, before: str, text: str) -> list[str]:
+    """Return the tables in which an edited text displaces changes that were stored since it was opened."""
+    with suppress(DocumentError):  # a text with mistakes is merged once it is correct
+        now = engine.document(user, document)
+        return merge(document, Document.parse(before), now, Document.parse(text)).conflicts
+    return []
 
 
 def _corrected(
