@@ -44,6 +44,43 @@ import copyreg
 import re
 from typing import Any
 
+__all__ = [
+    "BackendError",
+    "CommittedUnpublished",
+    "Conflict",
+    "DiaryError",
+    "DocumentError",
+    "EntryConflict",
+    "ExtractionError",
+    "ExtractorUnusable",
+    "Forgotten",
+    "HandEditConflict",
+    "HistoryPruned",
+    "HookError",
+    "IdentifierError",
+    "ImmutableEntry",
+    "InvalidTOML",
+    "InvalidValue",
+    "LimitReached",
+    "LockTimeout",
+    "MissingExtra",
+    "NestedTransaction",
+    "NewerVersion",
+    "NotSupported",
+    "OperationConflict",
+    "RevisionConflict",
+    "RollbackConflict",
+    "SchemaError",
+    "SequenceConflict",
+    "TurnTaken",
+    "UnknownCategory",
+    "UnknownEntry",
+    "UnsafeDocument",
+    "UnsupportedFormat",
+    "WeakClaim",
+    "WriterBusy",
+]
+
 
 class DiaryError(Exception):
     """Base of all errors of this library."""

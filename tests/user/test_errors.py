@@ -37,6 +37,17 @@ def test_an_error_keeps_its_message_and_fields(error, protocol):
         assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
+def test_a_star_import_brings_all_errors_and_nothing_else():
+    names = {}
+    exec("from tomldiary.errors import *", names)  # noqa: S102 - a star import at the top of a module is no test
+    defined = {
+        name
+        for name, each in vars(errors).items()
+        if isinstance(each, type) and issubclass(each, errors.DiaryError)
+    }
+    assert names.keys() - {"__builtins__"} == defined
+
+
 def test_a_key_with_control_characters_is_escaped_in_the_message():
     alice = Diary("memory:", agent="rules").user("alice")
     with pytest.raises(errors.UnknownEntry) as refused:
