@@ -80,6 +80,7 @@ def filled(text, name):
         Findings([Finding("warning", text, text, text)]), Report([Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)] * 2)]),
         Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)]), user.drafts(), user.drafts()[0],
         user.add_turn(f"I hate {text}.", "", session_id=session), user.items(), user.blocks,
+        user.promote_session(session), user.discard_session(session),
     ]  # fmt: skip
     return [*shown, *user.similar("likes", text)[:1]]
 
@@ -358,6 +359,21 @@ def test_pending_changes_are_shown_as_the_entries_that_they_would_write():
     alice.review.edit("2", {"food": "fish"})
     assert "food: vegan → fish" in repr(alice.history(limit=1))
     assert alice.history().to_pandas()["new"][0] == "role = user, food = fish"
+
+
+def test_decided_changes_are_shown_as_applied_or_dropped():
+    alice = Diary("memory:", agent="rules", quarantine={"web"}).user("alice")
+    for text in ("casino", "chess", "tea"):
+        alice.upsert_preference("likes", text, actor="web:x")
+    assert repr(alice.review()).startswith("3 pending changes\n")
+    accepted = alice.review.accept("1", "2")
+    assert repr(accepted).startswith("2 applied changes\n")
+    assert "1 applied change" in read(accepted[:1]._repr_html_())
+    assert list(accepted.to_pandas()["id"]) == ["1", "2"]
+    assert repr(alice.review.reject("3")).startswith("1 dropped change\n")
+    alice.upsert_preference("likes", "jazz", session_id="s1", ephemeral=True)
+    assert repr(alice.promote_session("s1")).startswith("1 applied change\n")
+    assert "No change was dropped." in repr(alice.discard_session("s1"))
 
 
 def test_hits_show_their_score_and_mark_the_words(alice):

@@ -160,12 +160,19 @@ _CHANGES = Listing(
     lambda one: f"{one.seq}: {_line(one, f' by {one_line(one.actor or one.type)},')}",
     "Nothing was changed.",
 )
-_PENDING = Listing(
-    "pending change",
-    ("id", "time (UTC)", "from", "key", "old → new"),
-    _pending_row,
-    lambda one: f"{one_line(one.id)}: {_line(one, ':')}",
-    "No change is pending.",
+_PENDING, _APPLIED, _DROPPED = (
+    Listing(
+        noun,
+        ("id", "time (UTC)", "from", "key", "old → new"),
+        _pending_row,
+        lambda one: f"{one_line(one.id)}: {_line(one, ':')}",
+        empty,
+    )
+    for noun, empty in (
+        ("pending change", "No change is pending."),
+        ("applied change", "No change was applied."),
+        ("dropped change", "No change was dropped."),
+    )
 )
 _DIFFERENCES = Listing(
     "difference",
@@ -176,6 +183,7 @@ _DIFFERENCES = Listing(
 )
 view_history_entry = _CHANGES.one
 view_pending_change, view_pending_changes = _PENDING.one, _PENDING.all
+view_applied_changes, view_dropped_changes = _APPLIED.all, _DROPPED.all
 view_difference, view_differences = _DIFFERENCES.one, _DIFFERENCES.all
 
 

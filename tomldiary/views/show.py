@@ -28,7 +28,9 @@ _MAKERS = {
         ConversationItem ConversationItems Episode Episodes Fact FactList Hit Hits ItemValues Match Matches
         PreferenceItem PreferenceItems PreferenceTables TextBlock TextBlocks
     """,
-    "history": "Changes Difference Differences HistoryEntry Origin PendingChange PendingChanges",
+    "history": """
+        AppliedChanges Changes Difference Differences DroppedChanges HistoryEntry Origin PendingChange PendingChanges
+    """,
     "memory": "Accessor Diary UserDiary Users",
     "reports": """
         Applied Consolidated Finding Findings ForgetReceipt Health Import IngestReport KeptHistory MemoryWriter

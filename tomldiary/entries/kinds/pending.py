@@ -104,6 +104,18 @@ class PendingChanges(ListView[PendingChange]):
     __slots__ = ()
 
 
+class AppliedChanges(PendingChanges):
+    """Changes that were pending until they were applied."""
+
+    __slots__ = ()
+
+
+class DroppedChanges(PendingChanges):
+    """Changes that were pending until they were dropped."""
+
+    __slots__ = ()
+
+
 Raw = dict[str, Any]
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import PREFERENCES, entry_key, entry_kind, find_entry
 from tomldiary.entries.kinds.pending import (
+    AppliedChanges,
+    DroppedChanges,
     PendingChange,
     PendingChanges,
     Raw,
@@ -85,7 +87,7 @@ class _Waiting(UserPart):
             else:
                 for each in chosen:
                     tx.edit(self.into).delete((self.into, each.id))
-            return chosen
+            return AppliedChanges(chosen) if is_made else DroppedChanges(chosen)
 
         # `context.write` would hold a decision by an untrusted actor for review again.
         return self._context.engine.write(self._context.user_id, decided, source)
