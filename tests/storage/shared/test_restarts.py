@@ -371,6 +371,30 @@ def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
         assert [remedy in each for each in problems] == [True]
 
 
+@pytest.mark.parametrize("name", ["redis"])
+@pytest.mark.parametrize("is_new", [False, True], ids=["known process", "new process"])
+@pytest.mark.parametrize(
+    "selector", [{"everything": True}, {"matching": "coffee"}, {"session_id": "s1"}]
+)
+def test_a_redis_with_full_memory_forgets(place, selector, is_new):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with servers.redis(*place) as url, Diary(url, agent="rules") as diary:
+        alice = diary.user("alice")
+        for text in ("tea", "coffee"):
+            alice.upsert_preference("likes", text, session_id="s1" if text == "coffee" else "s0")
+        with redis.Redis.from_url(url) as client:
+            client.config_set("maxmemory", "1")
+        with Diary(url, agent="rules") as other:
+            user = (other if is_new else diary).user("alice")
+            user.forget(**selector)
+            assert user.traces("coffee") == []
+            with pytest.raises(BackendError, match="raise maxmemory"):
+                user.upsert_preference("likes", "juice")
+        left = [] if "everything" in selector else ["tea"]
+        assert [each.text for each in alice.preferences("likes").values()] == left
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

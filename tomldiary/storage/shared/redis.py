@@ -73,6 +73,8 @@ local head, texts, versions, history = user .. 'head', user .. 'texts', user .. 
 local hidden = all .. 'hidden'
 if (redis.call('HGET', head, 'revision') or '0') ~= ARGV[1] then return false end
 local at = 9
+-- An erasure begins with a write that needs no memory, so that a full server does not refuse it.
+if ARGV[3] ~= '0' or ARGV[4] ~= '' then redis.call('SREM', all .. 'users', '') end
 local revision = redis.call('HINCRBY', head, 'revision', ARGV[2])
 if ARGV[3] ~= '0' then redis.call('HINCRBY', head, 'erasures', ARGV[3]) end
 if ARGV[4] ~= '' then redis.call('ZREMRANGEBYSCORE', history, '-inf', ARGV[4]) end
@@ -101,9 +103,11 @@ return revision
 """
 # The server does not undo a script at an error. So each command of a step is run here before the first step.
 # If its memory is full, the server refuses only the first write of a script, and only if this needs memory.
+# ARGV: 1 before an erasure, which needs no free memory, otherwise 0.
 _CHECK_WRITES = """
 local user, all = KEYS[1], KEYS[2]
 local head, texts, versions, history = user .. 'head', user .. 'texts', user .. 'versions', user .. 'history'
+if ARGV[1] == '1' then redis.call('SREM', all .. 'users', '') end
 redis.call('ZADD', history, 'XX', 0, '')
 redis.call('SREM', all .. 'users', '')
 redis.call('HGET', head, '')
@@ -310,7 +314,8 @@ class RedisDatabase:
     def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if the revision is still that of `head`."""
         if not self._may_write:
-            self.check_writes()
+            is_erasure = bool(step.erasures or step.dropped)
+            self._check_writes(is_erasure=is_erasure)
             self._may_write = True
         keys = [self._key(user), f"{self._prefix}:"]
         values: list[Any] = [head.revision, step.growth, step.erasures, step.dropped or ""]
@@ -331,8 +336,11 @@ class RedisDatabase:
 
     def check_writes(self) -> None:
         """Run each command of a step with the keys of an empty user id, and leave nothing."""
+        self._check_writes(is_erasure=False)
+
+    def _check_writes(self, *, is_erasure: bool) -> None:
         keys = [self._key(""), f"{self._prefix}:"]
-        self._run(lambda: self._client.eval(_CHECK_WRITES, len(keys), *keys))
+        self._run(lambda: self._client.eval(_CHECK_WRITES, len(keys), *keys, int(is_erasure)))
 
     def listen(self) -> Listener:
         """Return a new connection on which the server sends a notice of every changed key."""
