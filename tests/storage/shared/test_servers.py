@@ -666,6 +666,40 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
     backend.close()
 
 
+@pytest.mark.parametrize("tables", [["users", "documents", "history", "tomldiary"], ["history"]])
+def test_row_level_security_without_a_policy_is_an_error(tables):
+    """Without the error, the memory would look empty."""
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    role = f"r{schema}"
+    with Diary(engine.url, agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", "tea")
+    address = engine.url.partition("@")[2]
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+
+        def told():
+            with Diary(f"postgresql://{role}:secret@{address}", agent="rules") as diary:
+                return [each.text for each in diary.user("alice").preferences("likes").values()]
+
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        connection.execute(
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}"
+        )
+        assert told() == ["tea"]
+        for table in tables:
+            connection.execute(f"ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY")
+            connection.execute(f"CREATE POLICY other ON {schema}.{table} TO tomldiary USING (true)")
+        with pytest.raises(BackendError, match="Add a policy for the role") as caught:
+            told()
+        assert f"'{role}': {', '.join(sorted(tables))}." in str(caught.value)
+        for table in tables:
+            connection.execute(f"CREATE POLICY mine ON {schema}.{table} TO {role} USING (true)")
+        assert told() == ["tea"]
+
+
 def test_a_pool_of_postgres_that_can_no_longer_connect_says_why(monkeypatch):
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only

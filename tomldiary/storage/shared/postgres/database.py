@@ -284,13 +284,20 @@ class PostgresDatabase:
         """Create the tables unless they exist.
 
         Raises:
-            BackendError: The tables have the version of another release of this package.
+            BackendError: The tables have the version of another release of this package, or their rows are hidden.
         """
         if not self._has_tables(connection):
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
                 if not self._has_tables(connection):  # another process may have been faster
                     self._create_tables(connection)
+        unseen = connection.execute(statements.UNSEEN, [self._schema]).fetchall()
+        if unseen:
+            names = ", ".join(name for (name,) in unseen)
+            raise BackendError(
+                f"{self}: row-level security hides the rows of these tables in the schema {self._schema!r} from the role"
+                f" {connection.info.user!r}: {names}. Add a policy for the role, or disable row-level security there."
+            )
         version = connection.execute(self._sql(statements.GET_VERSION)).fetchone()
         if version != (_VERSION,):
             raise BackendError(

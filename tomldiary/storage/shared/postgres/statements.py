@@ -26,6 +26,13 @@ WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 
 # Not `to_regclass`, which after a lock may not see yet what its last owner created.
 FOUND: LiteralString = """
 SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'tomldiary'"""
+# The tables whose rows the role cannot see: row-level security applies to it, and no policy for reading does.
+UNSEEN: LiteralString = """
+SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+WHERE nspname = %s AND relname IN ('users', 'documents', 'history', 'tomldiary') AND row_security_active(c.oid)
+    AND NOT EXISTS (SELECT FROM pg_policy, unnest(polroles) AS role
+        WHERE polrelid = c.oid AND polcmd IN ('*', 'r') AND (role = 0 OR pg_has_role(role, 'USAGE')))
+ORDER BY relname"""
 HAS_LZ4: LiteralString = """
 SELECT FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"""
 # The default method takes longer to compress a document than the rest of a commit.
