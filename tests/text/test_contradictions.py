@@ -85,6 +85,24 @@ def test_another_amount_name_or_end_of_one_thing_is_a_conflict(one, two, named):
     assert conflict(one, two) == conflict(two, one) == named
 
 
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ("Takes ٣ pills a day", "Takes 3 pills a day", "Takes 4 pills a day"),
+        ("रोज़ २ कप चाय", "रोज़ 2 कप चाय", "रोज़ 3 कप चाय"),
+        ("Ho due cani", "Ho 2 cani", "Ho tre cani"),
+    ],
+)
+def test_digits_of_every_script_and_number_words_are_the_same_numbers(one, same, other):
+    assert conflict(one, same) == conflict(same, one) == ""
+    assert conflict(one, other) == conflict(other, one) == "different number"
+
+
+def test_the_english_word_due_is_no_italian_number():
+    one, two = "The bill is due in May", "The bill is in May"
+    assert conflict(one, two) == conflict(two, one) == ""
+
+
 def test_two_texts_of_full_length_are_compared_quickly():
     letters = "abcdefghkl"
     words = [a + b + c + d for a in letters for b in letters for c in letters for d in letters]
