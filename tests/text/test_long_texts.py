@@ -8,6 +8,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.extraction.failures import explained
+from tomldiary.toml.values import render_text
 from tomldiary_langgraph import DiaryStore
 
 LONGEST = 10_000  # characters of a preference
@@ -35,6 +36,17 @@ def test_an_item_that_repeats_digits_is_found_quickly(run):
     text = f"{run * 10 * LONGEST}"[: 10 * LONGEST]
     store.put(("alice",), "k", {"text": text})
     assert took(store.search, ("alice",), query=text) < 2
+
+
+@pytest.mark.parametrize("start", ["", "é "])
+def test_a_text_with_quotes_is_escaped_nearly_as_fast_as_one_without(start):
+    """A pattern for the frequent escapes takes ten times as long as replacements."""
+    quoted, plain = (
+        start + line * (10 * LONGEST) for line in ('He said "no".\n', "He said -no-. ")
+    )
+    times = [(took(render_text, quoted), took(render_text, plain)) for _ in range(7)]
+    fastest, fastest_plain = map(min, zip(*times, strict=True))
+    assert fastest < 5 * fastest_plain
 
 
 @pytest.mark.parametrize("run", ["a.", "sk-a-", "1+"])
