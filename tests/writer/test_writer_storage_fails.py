@@ -289,12 +289,12 @@ def test_a_sync_that_finds_no_file_fails_once(tmp_path):
     def missing(name, path, *_):
         if name == "sync_data" and "/journal/" in path:
             syncs.append(path)
-            raise FileNotFoundError(errno.ENOENT, "gone", path)
+            if len(syncs) == 1:  # a second attempt would end the test, instead of repeating forever
+                raise FileNotFoundError(errno.ENOENT, "gone", path)
 
     files = HookedFiles(missing)
     with MemoryWriter(Diary(LocalBackend(tmp_path, files=files), agent="rules")) as writer:
         receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
         with pytest.raises(BackendError, match="cannot be written"):
             receipt.wait_stored(LONG)
-        assert len(syncs) == 1
-        files.hook = None
+    assert len(syncs) == 1
