@@ -190,8 +190,12 @@ class Database(Protocol):
         """Return the address, without a password."""
         ...
 
-    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
-        """Return the state of a user, with the texts of `kinds`, in one request; an empty state for an unknown user."""
+    def head(self, user: str, kinds: Sequence[str] = (), known: Head | None = None) -> Head:
+        """Return the state of a user, with the texts of `kinds`, in one request; an empty state for an unknown user.
+
+        With `known`, an earlier state, the database may read only what shows that no step was applied since, and what
+        programs without revisions write.
+        """
         ...
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:

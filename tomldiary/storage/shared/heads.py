@@ -58,6 +58,8 @@ class Remembered:
     """The duration of the last step, in seconds."""
     conflicts: int = 0
     """The number of steps refused since the last applied one."""
+    quiet_until: float = 0.0
+    """The time until which a request may assume that no other process writes; it is in the past after a change."""
     wanted: tuple[str, ...] = ()
     """The documents of the refused step, which are read together with the state next time."""
     notices: int = 0

@@ -253,18 +253,23 @@ class RedisDatabase:
     def _key(self, user: str, part: str = "") -> str:
         return f"{self._prefix}:{{{quote(user, safe='')}}}:{part}"
 
-    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
+    def head(
+        self,
+        user: str,
+        kinds: Sequence[str] = (),
+        known: Head | None = None,  # noqa: ARG002 - one request reads all
+    ) -> Head:
         """Return the state of a user, with the texts of `kinds`, in one request."""
         answer = self._evaluated(self._head, [self._key(user)], kinds)
         revision, epoch, versions, record, texts = answer
         with parsing(self, user):
             found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
-            known = {
+            wanted = {
                 kind: _split(text)[0]
                 for kind, text in zip(kinds, texts, strict=True)
                 if text is not None
             }
-            return Head(int(revision), int(epoch), found, record, known)
+            return Head(int(revision), int(epoch), found, record, wanted)
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""

@@ -54,6 +54,7 @@ _TURN = 0.05  # seconds that an attempt waits for the lock before it checks its 
 _LONG = 1.0  # seconds after which a refused transaction reserves the user
 _RESERVATION = 20.0  # seconds; others wait no longer, as the process that reserved may be dead
 _TRIES = 25  # attempts to begin or end a reservation
+_QUIET = 60.0  # seconds after an unchanged state for which a request may assume that no other process writes
 _MOST_RECORDS = 64  # of a group
 _LARGEST = 1 << 20  # characters of a group
 
@@ -167,6 +168,7 @@ class Transactions:
     def __init__(self, database: Database, timeout: float, watch: float = 0.0) -> None:
         self.database = database
         self.timeout = timeout
+        self.quiet = _QUIET
         self.heads = Heads()
         self.watch: Watch | None = None
         if watch:
@@ -339,8 +341,13 @@ class Transactions:
 
     def _ask(self, user: str, known: Remembered, kinds: Sequence[str] = ()) -> Head:
         """Return the stored state of a user, with the texts of `kinds`, and cache it."""
-        stamp = self.heads.stamp(known)
-        head = self.asked(lambda: self.database.head(user, kinds))
+        stamp, now, before = self.heads.stamp(known), time.monotonic(), known.head
+        is_quiet = known.is_alone and now < known.quiet_until
+        head = self.asked(lambda: self.database.head(user, kinds, before if is_quiet else None))
+        if before is None or head.revision != before.revision:
+            known.quiet_until = 0.0
+        elif not is_quiet:
+            known.quiet_until = now + self.quiet
         self.heads.keep(known, head, stamp)
         return head
 
@@ -375,7 +382,8 @@ class Transactions:
 
     def refresh(self, user: str) -> None:
         """Let the next call read the state of a user again, also in a block of `reading` and with a watch."""
-        self.heads.of(user).confirmed = None
+        known = self.heads.of(user)
+        known.confirmed, known.quiet_until = None, 0.0
         if self._reading.heads is not None:
             self._reading.heads.pop(user, None)
 

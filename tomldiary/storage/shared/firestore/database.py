@@ -115,8 +115,16 @@ class FirestoreDatabase:
 
     # Reading
 
-    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
-        """Return the state of a user by one query; without `kinds` it reads no text of a document."""
+    def head(self, user: str, kinds: Sequence[str] = (), known: Head | None = None) -> Head:
+        """Return the state of a user by one query; without `kinds` it reads no text of a document.
+
+        A query costs a read for each document. With `known`, only three documents are read, unless a step was applied
+        since.
+        """
+        if isinstance(known, FirestoreHead) and not kinds:
+            same = self._same(user, known)
+            if same is not None:
+                return same
         fields = [*_HEAD_FIELDS, PARTS, *(["content"] if kinds else [])]
         query = self.connection.user(user).select(fields)
         head, is_long = FirestoreHead(), False
@@ -134,6 +142,23 @@ class FirestoreDatabase:
         if is_long:
             newest = self._records(user, head, WHOLE_HISTORY, 1)
             head.record = newest[0][1] if newest else None
+        return head
+
+    def _same(self, user: str, known: FirestoreHead) -> FirestoreHead | None:
+        """Return a known state with the current versions of what TOMLDiary 0.9 writes; None if a step was applied since."""
+        state = self.connection.head(user)
+        places = {self.connection.document(user, kind): kind for kind in _KINDS_OF_0_9}
+        head = copy(known)
+        head.versions, head.parts = dict(known.versions), dict(known.parts)
+        for each in self._listed(self.connection.client.get_all, [state, *places], [PARTS]):
+            kind = places.get(each.reference)
+            if kind is not None and each.exists:
+                head.versions[kind] = each.update_time
+                head.parts[each.id] = each.to_dict().get(PARTS) or []
+            elif kind is not None:
+                head.versions.pop(kind, None)
+            elif each.update_time != known.time:
+                return None
         return head
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
@@ -230,6 +255,8 @@ class FirestoreDatabase:
         """Apply a step if neither the head nor a document has changed since `head` was read."""
         assert isinstance(head, FirestoreHead)  # noqa: S101 - only this class makes heads for it
         head = copy(head)
+        if step.erasures and self.head(user).versions != head.versions:
+            return None  # a program without revisions wrote a document that `head` may lack
         if not clear_trash(self.connection, user, head):
             return None
         batch = Batch(self.connection)

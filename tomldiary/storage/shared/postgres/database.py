@@ -325,7 +325,12 @@ class PostgresDatabase:
 
     # Reading
 
-    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
+    def head(
+        self,
+        user: str,
+        kinds: Sequence[str] = (),
+        known: Head | None = None,  # noqa: ARG002 - one request reads all
+    ) -> Head:
         """Return the state of a user, with the texts of `kinds`, in one statement."""
         rows = self._rows(statements.HEAD, list(kinds), stored_id(user))
         if not rows:
