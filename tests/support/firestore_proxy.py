@@ -22,7 +22,8 @@ class FirestoreProxy(grpc.GenericRpcHandler):
         self.faults: list[tuple[str, str]] = []
         """Methods with a code each, used up in this order.
 
-        The code `HANG` never answers, and `BROKEN` breaks a stream after its first message.
+        The code `HANG` never answers, and `BROKEN` breaks a stream after its first message. `LOST` with a code applies
+        the request before it answers with that code.
         """
         self.always: tuple[str, str] = ("", "")
         """A method, or "*", and its code."""
@@ -65,9 +66,9 @@ class FirestoreProxy(grpc.GenericRpcHandler):
             context.abort(getattr(grpc.StatusCode, code), "said the test")
 
     def _answer(self, ask: Any, request: bytes, context: Any, code: str) -> Any:
-        if code == "LOST":  # applied, but its answer is lost
+        if code.startswith("LOST "):
             ask(request, metadata=_headers(context))
-            code = "UNAVAILABLE"
+            code = code.removeprefix("LOST ")
         self._refuse(context, code)
         return self._passed(lambda: ask(request, metadata=_headers(context)), context)
 

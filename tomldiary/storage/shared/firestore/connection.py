@@ -144,7 +144,11 @@ class Connection:
             refusals = exceptions.FailedPrecondition, exceptions.NotFound, exceptions.Conflict
             if is_conditional and isinstance(error, refusals):
                 raise Refused from error
-            if isinstance(error, exceptions.Aborted):
+            # A broken connection may end a commit with these codes, also an applied one.
+            broken = exceptions.Unknown, exceptions.Cancelled
+            if isinstance(error, exceptions.Aborted) or (
+                is_conditional and isinstance(error, broken)
+            ):
                 raise DatabaseLost(_reason(error)) from error
             reason = f"{error.message}".rstrip(".") or type(error).__name__
             raise BackendError(
@@ -209,7 +213,9 @@ def _segment_of_user(user: str) -> str:
 
 def _checked(segment: str) -> str:
     if len(segment.encode()) > 1400:  # noqa: PLR2004 - Firestore allows 1,500 bytes
-        raise IdentifierError("a Firestore id has at most 1,400 bytes. Use a shorter user id.")
+        raise IdentifierError(
+            "a Firestore id has at most 1,400 bytes. Use a shorter user id or name of a document."
+        )
     return segment
 
 
