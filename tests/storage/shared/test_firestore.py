@@ -104,6 +104,19 @@ def test_a_user_whom_0_9_deletes_begins_anew(engine, backend):
     assert "tea" not in engine.texts()
 
 
+def test_a_user_whom_0_9_deletes_keeps_no_mark(engine, backend):
+    diary = Diary(backend, agent="rules")
+    backend.change_hidden("alice", ".queue", lambda *_: "turns")
+    diary.user("bob").upsert_preference("likes", "tea")
+    diary.user("bob").forget(everything=True)
+    for user in ("alice", "bob"):
+        for document in backend.database.connection.user(user).stream():
+            document.reference.delete()  # as its `delete_user` does
+        Diary(engine.backend(), agent="rules").user(user).blocks.set("persona", "kind")
+    assert diary.users() == ["alice", "bob"]
+    assert backend.holders(".queue") == backend.erased_users() == []
+
+
 def test_what_0_9_writes_after_an_erasure_is_listed(backend):
     diary = Diary(backend, agent="rules")
     for user in ("alice", "bob"):

@@ -159,3 +159,9 @@ def test_an_erasure_finds_documents_of_other_programs(alice, backend, engine, se
     save(backend, "items/foreign", '[items.zebra]\ntext = "zebra"\n')
     alice.forget(**selection)
     assert "zebra" not in engine.texts()
+
+
+def test_a_read_of_no_document_sends_no_request(backend, monkeypatch):
+    counts = counted("firestore", monkeypatch)
+    assert backend.database.read("alice", []) == {}
+    assert counts["requests"] == 0

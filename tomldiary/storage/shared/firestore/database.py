@@ -163,6 +163,8 @@ class FirestoreDatabase:
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
+        if not kinds:
+            return {}
         places = {self.connection.document(user, kind): kind for kind in kinds}
         found = self._listed(self.connection.client.get_all, list(places))
         return {
@@ -276,7 +278,8 @@ class FirestoreDatabase:
         after.trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
         if step.erasures:
             after.trash.append(_LEFT)
-        marked = _marks(head.versions) if head.revision else _NO_MARKS
+        # TOMLDiary 0.9 deletes the state document of a user, but not the mark.
+        marked = _marks(head.versions) if head.time is not None else None
         marks = _marks(after.versions)
         if marks not in (marked, _NO_MARKS):
             batch.put(self.connection.mark(user), marks, ANY)
