@@ -418,7 +418,7 @@ class FirestoreBackend(SharedBackend):
 
     options = ("database", "timeout")
     queue_part = 128 * 1024
-    """As in `SharedBackend`, but larger, because each document of a user costs a read whenever the state is read."""
+    """As in `SharedBackend`, but larger, because each document of a user costs a read whenever they are listed."""
 
     def __init__(
         self,
