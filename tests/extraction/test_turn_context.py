@@ -373,6 +373,16 @@ def test_tool_writes_of_another_session_are_ignored(diary):
     assert texts(diary) == {"likes": [("I love tango.", 2)]}
 
 
+def test_all_tool_writes_of_a_turn_are_known_to_it(diary):
+    said = [f"I love dance number {number}." for number in range(70)]
+    for text in said:
+        tools(diary).remember(text, "likes")
+    for _ in range(20):
+        tools(diary, "s2").remember("I love tea.", "likes")
+    add_turn(diary, " ".join(said), "Noted.")
+    assert {count for text, count in texts(diary)["likes"] if text in said} == {1}
+
+
 def test_tool_writes_of_the_next_turn_are_ignored_by_a_queued_turn(tmp_path):
     """The writer is behind: while it reads the first turn, the second is answered."""
     going, goes_on = threading.Event(), asyncio.Event()

@@ -180,8 +180,8 @@ class Sessions:
 
 # What tools changed
 
-_MOST_RECORDS = 64
-"""The maximum number of records to read; older ones belong to earlier turns that waited in the queue."""
+_MOST_OTHERS = 64
+"""The maximum number of other records to read; what is behind them belongs to earlier turns."""
 _HEAD = re.compile(r'\[\[tx\]\]\ncheck = .*\nseq = .*\ntime = "(.*)"\ntype = "(.*)"\n')
 _OTHERS = frozenset({"compaction", "rollback", "import", "hand", "put_back", SNAPSHOT})
 """The types of transactions that tools do not make."""
@@ -277,21 +277,22 @@ def find_tool_writes(
 def _changes(
     backend: Backend, user: str, session: str, began: str, ended: str
 ) -> Iterator[HistoryEntry]:
-    said = f"session = {render_text(session)}\n" if session else ""
-    for number, text in enumerate(backend.records(user)):
+    said, others = f"session = {render_text(session)}\n" if session else "", 0
+    for text in backend.records(user):
         head = _HEAD.match(text)
-        if number == _MOST_RECORDS or head is None:
+        if others == _MOST_OTHERS or head is None:
             return
         time, kind = head.groups()
         if began and time < began:
             return
-        if not said or not text.startswith(said, head.end()) or (ended and time > ended):
-            continue
-        if kind == "turn":
-            if not began:
+        changes: list[HistoryEntry] = []
+        if said and text.startswith(said, head.end()) and not (ended and time > ended):
+            if kind == "turn" and not began:
                 return
-        elif kind not in _OTHERS:
-            yield from _preferences(text)
+            if kind != "turn" and kind not in _OTHERS:
+                changes = list(_preferences(text))
+        yield from changes
+        others += not changes
 
 
 def _preferences(text: str) -> Iterator[HistoryEntry]:
