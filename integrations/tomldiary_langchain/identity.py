@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig, ensure_config
 
 from tomldiary.agents.identity import given, places_in, session_of, user_of
+from tomldiary.agents.turn_messages import memory_place
 
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime
+
+    from tomldiary.diary import Diary
 
 Who = str | Callable[[RunnableConfig], str | None] | None
 """An id; a function of the run's config that returns one; or None to look it up in the run."""
 AgentWho = str | Callable[[Any, Any], str | None] | None
 """An id; a function of an agent's state and `Runtime` that returns one; or None to look it up."""
 
+_turns: ContextVar[Mapping[tuple[object, str], str]] = ContextVar(
+    "tomldiary_langchain_turns", default=MappingProxyType({})
+)
+"""The sessions of the turns in whose tools the code runs, by memory and user."""
 _HINT = (
     "Give user_id when you make the {what}, put a user_id in the context, or pass"
     ' config={{"configurable": {{"user_id": …}}}}.'
@@ -36,13 +46,30 @@ def resolve_user(explicit: Who, config: RunnableConfig) -> str:
     return user_of(named, hint=hint, around=around, **_places(config, _context(config)))
 
 
-def resolve_session(explicit: Who, config: RunnableConfig) -> str:
-    """Return the session of a run; "" if the run names none.
+@contextmanager
+def within_turn(diary: Diary, user: str, session: str) -> Generator[None]:
+    """Record for the block, in which a tool is called, that it is part of a turn."""
+    token = _turns.set({**_turns.get(), (memory_place(diary), user): session})
+    try:
+        yield
+    finally:
+        _turns.reset(token)
+
+
+def session_around(diary: Diary, user: str) -> str:
+    """Return the session of the user's turn in whose tool this is called; "" outside of one."""
+    return _turns.get().get((memory_place(diary), user), "")
+
+
+def resolve_session(explicit: Who, config: RunnableConfig, diary: Diary, user: str) -> str:
+    """Return the session given explicitly, of the user's turn around the call, or of the run; "" if there is none.
 
     Raises:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, config)
+    if named is None:
+        named = session_around(diary, user) or None
     return session_of(named, default="", **_places(config, _context(config)))
 
 

@@ -45,6 +45,8 @@ from tomldiary_langchain.identity import (
     agent_user,
     resolve_session,
     resolve_user,
+    session_around,
+    within_turn,
 )
 from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 from tomldiary_langchain.turns import (
@@ -245,7 +247,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         messages = identified(state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         named = agent_session(self._session_id, state, runtime)
-        session = named or self._chats.session(user, messages)
+        around = session_around(self.diary, user)  # of the agent that calls this one in a tool
+        session = named or around or self._chats.session(user, messages)
         own = digest(user)
         turn = turn_of(
             messages,
@@ -442,15 +445,16 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run.see(request.state["messages"])  # an `after_model` may have redacted the answer
         is_ours = request.tool_call["name"] in self._tool_names
         # A later middleware may replace the call by one of our tools, for example after a review.
-        if not (is_ours or callable(self._user_id)):
-            yield
-            return
-        call = run, _call_id(request) if is_ours else ""
-        token = _calling.set({**_calling.get(), self: call})
-        try:
-            yield
-        finally:
-            _calling.reset(token)
+        with within_turn(self.diary, run.user, run.session):
+            if not (is_ours or callable(self._user_id)):
+                yield
+                return
+            call = run, _call_id(request) if is_ours else ""
+            token = _calling.set({**_calling.get(), self: call})
+            try:
+                yield
+            finally:
+                _calling.reset(token)
 
     def _verbs(self, config: RunnableConfig) -> MemoryVerbs:
         run, call_id = _calling.get().get(self, (None, ""))
@@ -459,9 +463,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 raise IdentifierError(
                     "user_id is a function of the agent's run. Outside of it use diary_tools(diary, user_id)."
                 )
-            user_id = resolve_user(self._user_id, config)
-            session = None if callable(self._session_id) else self._session_id
-            return MemoryVerbs(self.diary.user(user_id), resolve_session(session, config))
+            user = self.diary.user(resolve_user(self._user_id, config))
+            named = None if callable(self._session_id) else self._session_id
+            session = resolve_session(named, config, self.diary, user.user_id)
+            return MemoryVerbs(user, session)
         user = self.diary.user(run.user)
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
 

@@ -38,7 +38,7 @@ from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
 from tomldiary.retrieval.render import count_tokens
-from tomldiary_langchain import DiaryMiddleware
+from tomldiary_langchain import DiaryMiddleware, diary_tools
 from tomldiary_langgraph import DiaryStore
 
 modes = pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
@@ -821,6 +821,43 @@ def test_a_reviewer_may_turn_a_call_into_one_of_a_diary_s_tool(diary, writer):
     }
     messages = talk(agent, Command(resume={"decisions": [edit]}), THREAD)["messages"]
     assert "dark roast" in messages[2].text
+
+
+@both
+@pytest.mark.parametrize("is_sub_agent", [True, False])
+def test_tools_without_a_session_write_in_that_of_the_turn(diary, writer, is_sub_agent, mode):
+    note = calling(("remember", {"text": "I like tea.", "category": "likes"}))
+    memory, tools = DiaryMiddleware(diary, writer=writer), diary_tools(diary)
+    if is_sub_agent:
+        of_inner = DiaryMiddleware(diary, writer=writer, tools=["remember"])
+        inner = create_agent(Scripted(answers=[note, OK]), middleware=[of_inner])
+
+        @tool
+        def delegate() -> str:
+            """Ask another agent."""
+            return inner.invoke({"messages": "She likes tea."})["messages"][-1].text
+
+        tools, note = [delegate], calling(("delegate", {}))
+
+    agent = create_agent(Scripted(answers=[note, OK]), tools, middleware=[memory])
+    talk(agent, "I like tea.", {"configurable": {"user_id": "alice"}}, mode)
+    writer.flush()
+    (turn,) = writer.turns
+    entry = diary.user("alice").preferences("likes")["pref002"]
+    assert (entry.text, entry.count, entry.created_by) == ("I like tea.", 1, turn.session_id)
+
+
+def test_tools_for_another_user_do_not_write_in_the_session_of_the_turn(diary, writer):
+    @tool
+    def remember_for_bob() -> str:
+        """Note something about another user."""
+        (remember,) = diary_tools(diary, "bob", tools=["remember"])
+        return remember.invoke({"text": "rice", "category": "likes"}, {"configurable": {}})
+
+    memory = DiaryMiddleware(diary, user_id="alice", writer=writer)
+    model = Scripted(answers=[calling(("remember_for_bob", {})), OK])
+    talk(create_agent(model, [remember_for_bob], middleware=[memory]), "Hello")
+    assert diary.user("bob").preferences("likes")["pref001"].created_by == ""
 
 
 def test_bound_tools_outside_of_their_agent_keep_user_and_session(diary, writer):
