@@ -33,7 +33,7 @@ from tomldiary.agents.turn_messages import (
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 _OURS = "tomldiary"
@@ -91,6 +91,10 @@ def turn_of(
     """
     begun_with, ended = notes["unanswered"], notes["ended"]
     thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
+    words = {id_: noted["text"] for id_, noted in begun_with.items()}
+    if not goes_on:  # the user may have written the last message again
+        words |= dict.fromkeys([one.id for one in thread if one.by == "user"][-1:], "")
+    thread = [_own_words(words.get(one.id, ""), one) for one in thread]
     has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)
     present = {one.id for one in messages}
     replaced: dict[str, str] = {}
@@ -149,13 +153,21 @@ def identified(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
-    """Return a turn with the current texts of the thread, which a middleware may have redacted."""
-    ids = {one.id for one in turn.unanswered if one.id}
-    now = {one.id: one for one in _spoken([one for one in messages if one.id in ids])}
+    """Return a turn with the current texts of the thread, which a middleware may have redacted; see `_own_words`."""
+    now = {one.id: one for one in _with_ids(messages, [one.id for one in turn.unanswered])}
     asked, unanswered = (
-        tuple(now.get(one.id, one) for one in each) for each in (turn.asked, turn.unanswered)
+        tuple(_own_words(one.text, now.get(one.id, one)) for one in each)
+        for each in (turn.asked, turn.unanswered)
     )
     return turn._replace(asked=asked, unanswered=unanswered)
+
+
+def _own_words(known: str, now: Spoken) -> Spoken:
+    """Return a message as it is now; if all its known words are still in it, with these alone.
+
+    A middleware may put documents that it retrieved around the words of the user.
+    """
+    return now._replace(text=known) if known and known in now.text else now
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
@@ -183,6 +195,8 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         start = next((n for n, one in enumerate(messages[:start]) if one.id in own), start)
         others = {one.id for one in turn.unanswered} - own
         said = own_part(_spoken(messages[start + bool(turn.behind) :]), others)
+        words = {one.id: one.text for one in turn.unanswered if one.id}
+        said = [_own_words(words.get(one.id, ""), one) for one in said]
         submitted = own - set(turn.ids)
         said = [one for one in said if one.by != "user" or one.id not in submitted]
     if structured is not None and said and said[-1].by == "tool":
@@ -228,6 +242,10 @@ def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
     return next(kinds, len(messages))
 
 
+def _with_ids(messages: Sequence[BaseMessage], ids: Collection[str]) -> list[Spoken]:
+    return _spoken([one for one in messages if one.id and one.id in ids])
+
+
 def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
     # A tool result followed by a user message was not shown to the model, so it is the answer.
     return spoken(messages, is_before_question)
@@ -245,7 +263,7 @@ class Run:
     messages: list[BaseMessage]
     """The last known messages of the thread."""
     as_said: tuple[Spoken, ...]
-    """The user's messages at the start of the run."""
+    """The user's messages, in each form that the thread had during the run."""
     memory: str = ""
     epoch: int | None = None
     """The user's fencing token at the start of the run; None is unknown."""
@@ -258,6 +276,8 @@ class Run:
         """Update the thread and the texts of the turn, which a middleware may have redacted."""
         self.messages = list(messages)
         self.turn = as_in(messages, self.turn)
+        forms = _with_ids(messages, self.turn.ids)
+        self.as_said += tuple(one for one in forms if one not in self.as_said)
 
     def see_changes(self, returned: Sequence[object]) -> None:
         """Take over the texts that a node has changed, because the run may end before another node gets them."""

@@ -42,7 +42,7 @@ from langsmith import traceable
 from pydantic import BaseModel
 from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
 
-from scripted_chat import Scripted, calling
+from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
@@ -801,6 +801,52 @@ def test_words_that_were_redacted_and_then_summarised_stay_redacted(writer, is_r
     assert writer.said == team.said == [("I am [REDACTED_EMAIL].", "ok")]
     assert "ann@" not in str(agent().get_state(THREAD).values)
     team.close_sync()
+
+
+class Retrieval(AgentMiddleware):
+    """Puts documents around the user's words, as in LangChain's tutorial."""
+
+    def before_model(self, state, runtime):
+        last = state["messages"][-1]
+        found = f"Documents: I like rain.\n\n{last.text}\n\nI like snow."
+        return {"messages": [last.model_copy(update={"content": found})]}
+
+
+@both
+@pytest.mark.parametrize("is_first", [True, False])
+def test_documents_that_a_middleware_puts_around_the_words_are_no_part_of_them(writer, is_first, mode):  # fmt: skip
+    saver, behind = InMemorySaver(), [] if is_first else [Retrieval()]
+    review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+
+    def agent(*answers):  # another process has another middleware
+        behind_all = [*behind, review]
+        before = [Retrieval()] if is_first else []
+        return agent_of(writer, *answers, before=before, behind=behind_all, checkpointer=saver)
+
+    with suppress(Down):
+        talk(agent(Down()), "I like tea.", THREAD, mode)
+    assert writer.said == [("I like tea.", "")]
+    talk(agent(NOOP), "I like salt.", THREAD, mode)
+    talk(agent(OK), Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
+    talk(agent(NOOP), "I like rice.", THREAD, mode)
+    talk(agent(OK), "I like figs.", THREAD, mode)
+    assert writer.said[1:] == [("I like salt.", "ok"), ("I like rice.\n\nI like figs.", "ok")]
+
+
+def test_words_with_documents_around_them_are_submitted_once_by_the_agents_of_a_graph(writer):
+    builder = StateGraph(MessagesState)
+    agents = [agent_of(writer, OK, behind=[Retrieval()]), agent_of(writer, DONE)]
+    builder.add_sequence([("first", agents[0]), ("second", agents[1])]).add_edge(START, "first")
+    talk(builder.compile(), "I like tea.", THREAD)
+    assert writer.said == [("I like tea.", "ok"), ("", "done")]
+
+
+def test_a_message_that_is_written_again_during_an_approval_is_submitted_as_it_is_now(writer):
+    behind = [HumanInTheLoopMiddleware(interrupt_on={"noop": True})]
+    agent = agent_of(writer, NOOP, OK, behind=behind, checkpointer=InMemorySaver())
+    talk(agent, [HumanMessage("I like tea.", id="1")], THREAD)
+    talk(agent, [HumanMessage("I like tea. I like rice.", id="1")], THREAD)
+    assert writer.said == [("I like tea. I like rice.", "ok")]
 
 
 def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(writer):
