@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, Typed
 from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
-from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    convert_to_messages,
+)
 from langgraph.channels.untracked_value import UntrackedValue
 from pydantic_core import to_json
 
@@ -218,8 +224,10 @@ def with_memory(messages: Sequence[AnyMessage], turn: Turn, memory: str) -> list
     The messages before it are the same on each call, so a provider's prompt cache remains valid.
     """
     shown = HumanMessage(memory, additional_kwargs={SOURCE: _OURS})
-    place = _start(messages, turn)
-    return [*messages[:place], shown, *messages[place:]]
+    # Another middleware may have added dictionaries to the request.
+    request = cast("list[AnyMessage]", convert_to_messages(messages))
+    place = _start(request, turn)
+    return [*request[:place], shown, *request[place:]]
 
 
 def with_text(message: SystemMessage | None, text: str) -> SystemMessage:

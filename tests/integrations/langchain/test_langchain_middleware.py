@@ -179,6 +179,24 @@ def test_the_memory_stands_between_the_cached_prefix_and_the_turn(diary, writer)
     assert [str(one.content)[: len(part)] for one, part in zip(asked, shape, strict=True)] == shape
 
 
+@both
+def test_the_memory_is_shown_beside_a_message_that_another_middleware_adds(diary, writer, mode):
+    class WithFiles(AgentMiddleware):
+        def wrap_model_call(self, request, handler):
+            added = {"role": "user", "content": "The files are empty."}  # as in LangChain's pages
+            return handler(request.override(messages=[*request.messages, added]))
+
+        async def awrap_model_call(self, request, handler):
+            return await self.wrap_model_call(request, handler)
+
+    model = Scripted(answers=[OK])
+    memory = DiaryMiddleware(diary, user_id="alice", writer=writer)
+    talk(create_agent(model, middleware=[WithFiles(), memory]), "Hello", mode=mode)
+    shown, *texts = [one.text for one in model.asked[0]]
+    assert "dark roast" in shown
+    assert texts == ["Hello", "The files are empty."]
+
+
 @pytest.mark.parametrize("inject", ["user", "instructions"])
 def test_an_empty_memory_adds_nothing_to_a_request(diary, writer, inject):
     model = Scripted(answers=[OK])
