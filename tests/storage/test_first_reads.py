@@ -160,3 +160,21 @@ def test_a_first_read_lists_what_a_killed_writer_did_not_publish(tmp_path, name)
     found = str({**READS, **listing}[name](Diary(tmp_path / "m", agent="rules").user("bob")))
     assert "trips" in found
     assert name != "users" or "'bob'" in found
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_a_folder_without_history_creates_nothing(tmp_path, name):
+    """The path may be that of other files, such as a project with a folder `src`."""
+    for file, text in (
+        ("alice/preferences", '[likes.tea]\ntext = "tea"'),
+        ("src/project", "a = 1"),
+    ):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / f"{file}.toml").write_text(f"{text}\n")
+    diary = Diary(tmp_path, agent="rules")
+    for user in diary.users():
+        READS[name](diary.user(user))
+    assert {each.name for each in tmp_path.iterdir()} == {"alice", "src"}
+    assert texts(diary.user("alice")) == ["tea"]
+    diary.user("alice").upsert_preference("likes", "walking")
+    assert {*texts(Diary(tmp_path, agent="rules").user("alice"))} == {"tea", "walking"}

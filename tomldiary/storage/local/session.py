@@ -190,16 +190,31 @@ class OpenedUsers:
         """
         if user in self._recovered:
             return True
+        folder = self.folder(user)
         try:
-            if not self.files.is_folder(self.folder(user)):
+            if not self.files.is_folder(folder):
                 return True
         except OSError:
             return True  # an inaccessible folder counts as missing
+        if self._has_only_documents(folder):
+            # A lock would create `.tomldiary`, although the path may be that of other files.
+            self._recovered[user] = f"{folder}/"
+            return True
         try:
             with self.lock(user, 0.0):
                 return True
         except (BackendError, LockTimeout):
             return False
+
+    def _has_only_documents(self, folder: Path) -> bool:
+        """Return whether a folder has no history and nothing of an interrupted write, so nothing can be recovered."""
+        try:
+            if self.files.exists(folder / HISTORY):
+                return False
+            names = self.files.listdir(folder)
+        except OSError:
+            return False
+        return bool(names) and _is_clean(names)
 
     def _recover(self, user: str) -> None:
         """Publish committed documents and remove staged files; the caller holds the lock."""
@@ -209,8 +224,7 @@ class OpenedUsers:
         try:
             names = self.files.listdir(folder)
             # Such a name was left by a process that was killed while it held the lock.
-            is_clean = names and not any(name.startswith((STAGED, JOB_PREFIX)) for name in names)
-            if not is_clean or user not in self._recovered:
+            if not names or not _is_clean(names) or user not in self._recovered:
                 self._repair(user, folder, names)
         except FileNotFoundError:
             return  # the user does not exist yet, or another program has just removed the folder
@@ -303,6 +317,11 @@ class OpenedUsers:
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
         """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
         raise NotImplementedError
+
+
+def _is_clean(names: list[str]) -> bool:
+    """Return whether no name in a user's folder was left by a write or a forget job that was interrupted."""
+    return not any(name.startswith((STAGED, JOB_PREFIX)) for name in names)
 
 
 def _read_error(error: OSError, folder: Path) -> BackendError:
