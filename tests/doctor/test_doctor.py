@@ -669,7 +669,7 @@ def test_a_lost_log_tail_is_found_through_the_documents(root):
     damage = verify(LocalBackend(root), "alice")
     assert damage.seq == 3
     assert damage.place == str(root / "alice/conversations.toml")
-    assert damage.message.endswith("If the number was typed by hand, set seq in [_meta] to 2.")
+    assert damage.message.endswith("or was typed by hand, set seq in [_meta] to 2.")
     rewrite(root / "alice/conversations.toml", lambda text: text + "[broken")
     assert verify(LocalBackend(root), "alice").seq == 3
 

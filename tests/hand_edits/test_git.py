@@ -91,3 +91,31 @@ def test_reads_and_writes_go_on_during_a_merge_and_both_sides_are_kept(tmp_path,
     by_hand = [change for change in alice.history() if change.type == "hand"]
     assert {change.after["text"] for change in by_hand} == {"jazz", "funk"}
     assert problems(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_mended_first", [True, False])
+def test_a_document_of_the_other_side_is_newer_than_history(tmp_path, git, alice, is_mended_first):
+    """git takes it without a conflict, so that nobody looks at its number."""
+    git("checkout", "-qb", "other")
+    for text in ("baker", "cook"):
+        alice.blocks.set("persona", text)
+    git("add", "-A")
+    git("commit", "-qm", "blocks")
+    git("checkout", "-q", "main")
+    write(alice, git, "blues")
+    git("merge", "-q", "other", check=False)
+    git("add", "-A")
+    git("commit", "-qm", "merged")
+    (found,) = problems(tmp_path)
+    assert found.message.endswith("merge in git, or was typed by hand, set seq in [_meta] to 3.")
+    if is_mended_first:
+        file = tmp_path / "memories/alice/blocks.toml"
+        file.write_text(file.read_text().replace("seq = 4", "seq = 3"))
+    alice = Diary(tmp_path / "memories").user("alice")
+    alice.upsert_preference("likes", "ska")
+    assert (texts(alice)[-2:], alice.blocks["persona"].text) == (["blues", "ska"], "cook")
+    if not is_mended_first:
+        (found,) = problems(tmp_path)
+        assert "tomldiary history --user NAME --keep 1 --yes" in found.remedy
+        alice.prune_history(keep=1)
+    assert problems(tmp_path) == []

@@ -270,10 +270,16 @@ def _damaged(damage: Damage, backend: Backend, user: str) -> Finding:
         return Finding("problem", damage.place, damage.message, remedy)
     without_backup = ""
     if isinstance(backend, LocalBackend):
-        without_backup = (
-            f" Without a backup, move {backend.folder(user) / 'history'} away, and begin a new history with tomldiary"
-            " export, forget --everything and import."
+        begin_anew = (
+            f"move {backend.folder(user) / 'history'} away, and begin a new history with tomldiary export,"
+            " forget --everything and import."
         )
+        if damage.is_gap:
+            begin_anew = (
+                "drop the history before the gap with tomldiary history --user NAME --keep 1 --yes. If that is refused,"
+                f" {begin_anew}"
+            )
+        without_backup = f" Without a backup, {begin_anew}"
     return Finding(
         "problem",
         damage.place,

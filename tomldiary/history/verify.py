@@ -39,6 +39,8 @@ class Damage:
     message: str
     is_torn: bool = False
     """Whether the record is a torn append that was never acknowledged."""
+    is_gap: bool = False
+    """Whether the records before this complete one are missing."""
     is_set_aside: bool = False
     """Whether a writer found the record damaged, moved it to a separate file and continued without it."""
 
@@ -97,7 +99,7 @@ def walk(backend: Backend, user: str) -> Walked:
             backend.place(user, kind),
             end + 1,
             f"the document was written by transaction {named}, but history ends at {end}. If the"
-            f" number was typed by hand, set seq in [_meta] to {end}.",
+            f" number comes from a merge in git, or was typed by hand, set seq in [_meta] to {end}.",
         )
     return walked
 
@@ -191,6 +193,7 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
             place,
             before.seq + 1,
             f"transaction {record.seq} follows {before.seq}: records are missing.",
+            is_gap=True,
         )
     for kind, wanted in record.results.items():
         # The base is unknown if the document was last changed before the kept history.
