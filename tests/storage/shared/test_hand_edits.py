@@ -15,6 +15,8 @@ from tomldiary.cli.commands import edit
 from tomldiary.errors import RevisionConflict
 from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 
 
 @pytest.fixture
@@ -197,6 +199,18 @@ def test_pull_keeps_no_trace_of_older_texts(engine, alice, tmp_path):
         alice.upsert_preference("likes", text)
         assert run(engine, "pull", str(tmp_path)).exit_code == 0
     assert len((tmp_path / ".pulled").read_text().splitlines()) == 1
+
+
+def test_pull_removes_the_folder_of_an_erased_user(engine, alice, tmp_path):
+    bob = alice.diary.user("bob")
+    bob.upsert_preference("likes", "chess")
+    ItemStore(alice.diary).run([Put(("bob", "trips"), "porto", {"text": "by train"})])
+    for _ in range(2):
+        assert run(engine, "pull", str(tmp_path)).exit_code == 0
+        assert (tmp_path / "bob").exists() == bool(bob.documents())
+        (tmp_path / "alice" / "notes.txt").write_text("mine")
+        bob.forget(everything=True)
+    assert (tmp_path / "alice" / "notes.txt").exists()
 
 
 def test_a_line_of_a_pulled_folder_that_lacks_a_value_is_skipped(engine, alice, tmp_path):

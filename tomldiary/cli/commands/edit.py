@@ -459,6 +459,9 @@ class _PulledFolder:
                 continue
             self._keep_edited(name)
             (self._folder / name).unlink()
+            for parent in Path(name).parents[:-1]:  # their names may be that of an erased user
+                with suppress(OSError):  # not empty
+                    (self._folder / parent).rmdir()
         if names:
             replace_file(self._list, "".join(map(self._line, sorted(names))))
         else:
