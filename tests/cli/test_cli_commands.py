@@ -22,7 +22,7 @@ from test_cli import on_a_terminal
 from typer.testing import CliRunner
 
 from command_line import ROOT, call, program
-from tomldiary import Diary, PreferenceItem
+from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.cli import output
 from tomldiary.cli.app import app
 from tomldiary.cli.commands import entries
@@ -369,7 +369,7 @@ def test_a_dry_run_that_finds_nothing_offers_no_yes_for_it(memories):
     for selector in (["--session", "none"], ["--key", "likes/none"], ["--matching", "none"]):
         told = call("forget", "--user", "alice", *selector, "--path", memories, check=0).stdout
         assert "Add --yes" not in told
-        assert "turns that wait in a queue" in told
+        assert "turns that wait or failed" in told
     kept = call("history", "--keep", "1000", "--path", memories, check=0).stdout
     assert kept.startswith("would drop: nothing; ")
     assert "Add --yes" not in kept
@@ -382,6 +382,35 @@ def test_a_dry_run_offers_yes_for_a_folder_without_entries(tmp_path):
     told = call("forget", "--user", "alice", "--everything", "--path", tmp_path, check=0).stdout
     assert told.startswith("would forget: 0 entries")
     assert "Add --yes" in told
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_left"), [(["--matching", "jazz"], True), (["--everything"], False)]
+)
+def test_forget_names_turns_of_a_user_without_a_memory(tmp_path, selector, is_left):
+    def refuse(message, *, deps):
+        raise ValueError("no")
+
+    with MemoryWriter(Diary(tmp_path, agent=refuse)) as writer:
+        for text in ("I love jazz.", "I love tea."):
+            writer.submit_nowait(Turn("bob", "s1", text, "Noted."))
+    line = ["forget", "--user", "bob", *selector, "--path", tmp_path]
+    planned = call(*line, check=0).stdout
+    assert planned.startswith("only turns that wait or failed are stored for bob")
+    done = call(*line, "--yes", check=0).stdout
+    assert f"turns that waited or failed: {'some are left' if is_left else 'all erased'}" in done
+    assert [turn["turn"]["user_msg"] for turn in letters(tmp_path)] == ["I love tea."] * is_left
+    if not is_left:
+        assert call(*line, check=0).stdout.startswith("nothing is stored for bob")
+
+
+def letters(place):
+    return json.loads(call("writer", "list", "--json", "--path", place, check=0).stdout)
+
+
+def test_an_export_to_a_dash_is_printed(memories):
+    told = call("export", "--output", "-", "--path", memories, check=0).stdout
+    assert json.loads(told)["user"] == "alice"
 
 
 # edit

@@ -17,12 +17,16 @@ from tomldiary.entries.models import PreferenceItem
 from tomldiary.entries.preferences import by_category
 from tomldiary.errors import EntryConflict, IdentifierError, InvalidValue
 from tomldiary.past.as_of import point_of
+from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
+from tomldiary.storage.protocol import KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
+from tomldiary.writer.journals import waiting_users
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from datetime import datetime
 
+    from tomldiary.storage.protocol import Backend
     from tomldiary.toml.document import Document
     from tomldiary.user.user import UserDiary
 
@@ -65,6 +69,15 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
 def is_stored(diary: Diary, user: str) -> bool:
     """Return whether a memory has documents of a user, or a history of documents that were deleted by hand."""
     return bool(diary.engine.backend.kinds(user) or diary.user(user).last_transaction())
+
+
+def users_with_turns(backend: Backend) -> set[str]:
+    """Return the ids of the users with turns that wait in a queue or failed."""
+    found: set[str] = set()
+    if isinstance(backend, KeepsHidden):
+        found.update(backend.holders(QUEUE), backend.holders(DEAD_LETTERS))
+    folder = backend.journal_folder if isinstance(backend, KeepsJournal) else None
+    return found if folder is None else found | waiting_users(folder)
 
 
 def check_user(diary: Diary, path: str, user: str) -> None:

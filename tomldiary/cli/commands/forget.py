@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from tomldiary.cli.memory import fact_key, is_stored, known_user, open_memory
+from tomldiary.cli.memory import (
+    fact_key,
+    is_stored,
+    known_user,
+    open_memory,
+    users_with_turns,
+)
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, RequiredUser, Yes
 from tomldiary.cli.output import print_json, print_not_done, print_text
 from tomldiary.cli.places import shown
@@ -61,6 +67,7 @@ def forget(
             raise InvalidValue("expected a non-empty text", where=name)
     diary = open_memory(path)
     is_known = is_stored(diary, user)
+    has_turns = user in users_with_turns(diary.engine.backend)
     # Everything can be erased even if a document cannot be read.
     alice = known_user(path, user) if is_known and not everything else diary.user(user)
     receipt = alice.forget(
@@ -76,8 +83,12 @@ def forget(
         print_json(receipt)
         return
     if not is_known:  # no error, because an erasure may be repeated
-        print_text(f"nothing is stored for {one_line(user)} in {one_line(shown(path))}")
+        what = "only turns that wait or failed are" if has_turns else "nothing is"
+        print_text(f"{what} stored for {one_line(user)} in {one_line(shown(path))}")
     _print(alice, receipt, matching, is_folder=everything and is_known)
+    if has_turns and receipt.is_done:
+        is_left = user in users_with_turns(diary.engine.backend)
+        print_text(f"turns that waited or failed: {'some are left' if is_left else 'all erased'}")
 
 
 def _print(
@@ -103,4 +114,4 @@ def _print(
     if is_folder or receipt.entries or receipt.conversations or receipt.records:
         print_not_done()
     else:  # a dry run does not search the queues of writers
-        print_text("Nothing was changed. --yes would only erase turns that wait in a queue.")
+        print_text("Nothing was changed. --yes would only erase turns that wait or failed.")

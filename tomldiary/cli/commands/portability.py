@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from tomldiary.cli.memory import known_user, user_to_change
+from tomldiary.cli.memory import known_user, user_to_change, users_with_turns
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     Agent,
@@ -32,12 +32,9 @@ from tomldiary.errors import DiaryError, EntryConflict, InvalidValue
 from tomldiary.ingest import KNOWN_FORMATS
 from tomldiary.ingest import ingest as run_ingest
 from tomldiary.ingest.source import decode, parse, read_text
-from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import Copied, copy_users
-from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
-from tomldiary.writer.journals import waiting_users
 
 if TYPE_CHECKING:
     from tomldiary.importers import Import
@@ -122,7 +119,7 @@ def export_memory(
 ) -> None:
     """Print everything about a user as JSON, or write it to a file."""
     exported = known_user(path, user).export()
-    if output is None:
+    if output is None or str(output) == "-":
         print_json(exported)
         return
     try:
@@ -306,7 +303,7 @@ def copy_memory(
     """
     read = open_storage(source, "name the folder to copy")
     written = Diary(target, agent="rules").engine.backend
-    left = _with_turns(read)
+    left = sorted(users_with_turns(read))
     if left:
         print_error(
             f"turns that wait or failed are not copied: those of {one_line(', '.join(left))}. Interrupt this command,"
@@ -333,12 +330,3 @@ def copy_memory(
         )
     if failure is not None:
         raise failure
-
-
-def _with_turns(backend: Backend) -> list[str]:
-    """Return the ids of the users with turns that no writer has applied yet."""
-    found: set[str] = set()
-    if isinstance(backend, KeepsHidden):
-        found.update(backend.holders(QUEUE), backend.holders(DEAD_LETTERS))
-    folder = backend.journal_folder if isinstance(backend, KeepsJournal) else None
-    return sorted(found if folder is None else found | waiting_users(folder))
