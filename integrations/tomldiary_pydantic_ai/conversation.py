@@ -429,15 +429,30 @@ def prompt_words(prompt: object) -> str | None:
     Parts that an application marked as its own are left out, and so is memory that has lost its mark, for example in a
     user interface.
     """
-    items = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(items, Sequence):
-        return None
-    texts: list[str] = []
-    for item in cast("Sequence[Any]", items):
-        text = item if isinstance(item, str) else getattr(item, "content", None)
-        if isinstance(text, str) and _marks(item).get("origin") is None and not is_framed(text):
-            texts.append(text)
+    texts = [
+        text
+        for item, text in _texts(prompt)
+        if _marks(item).get("origin") is None and not is_framed(text)
+    ]
     return "\n".join(texts) or None
+
+
+def is_unsaid(part: ModelRequestPart) -> bool:
+    """Return whether a part has text, but no words of a user: memory, or text of an application."""
+    return (
+        isinstance(part, UserPromptPart)
+        and any(text for _, text in _texts(part.content))
+        and not said([part])
+    )
+
+
+def _texts(prompt: object) -> Iterator[tuple[Any, str]]:
+    """Yield the parts of a prompt that are text, each with its text."""
+    items = [prompt] if isinstance(prompt, str) else prompt
+    for item in cast("Sequence[Any]", items) if isinstance(items, Sequence) else ():
+        text = item if isinstance(item, str) else getattr(item, "content", None)
+        if isinstance(text, str):
+            yield item, text
 
 
 def _items(part: UserPromptPart) -> Iterator[object]:

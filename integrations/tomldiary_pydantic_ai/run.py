@@ -26,6 +26,7 @@ from tomldiary_pydantic_ai.conversation import (
     PAUSED,
     answered,
     exchanges,
+    is_unsaid,
     mark_of,
     prompt_words,
     prompts_in,
@@ -180,11 +181,20 @@ class RunState:
         gone = gone[-len(unknown) :]
         for number, (part, message) in enumerate(unknown):
             if number < len(gone):
-                yield self._with(part, gone[number].utterance)
+                before, utterance = gone[number]
+                yield self._with(part, utterance or self._unsaid(before, part))
             elif message.run_id == ctx.run_id and not returns_tools(message):
                 yield self._with_new(part)
             else:
                 yield _Part(part, None)
+
+    def _unsaid(self, before: ModelRequestPart, now: ModelRequestPart) -> Utterance | None:
+        """Return an utterance for words that replace memory, or text of an application: no user said them."""
+        if not (is_unsaid(before) and said([now])):
+            return None
+        one = Utterance("", self.owner.user, is_submitted=True)
+        self.turn.utterances.append(one)
+        return one
 
     def collect_enqueued(self, ctx: RunContext[Any]) -> None:
         """Add texts of enqueued messages that are not part of the conversation yet."""

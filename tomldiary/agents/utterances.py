@@ -72,6 +72,7 @@ class Utterance:
     """What a user said once. The turns of overlapping runs share it."""
 
     text: str
+    """ "" for text of the history that no user said; `forms` has it."""
     user: str
     id: str = ""
     """The id that a user interface gave to its message; "" is none."""
@@ -111,7 +112,7 @@ class UserTurn:
     @property
     def said(self) -> list[str]:
         """The user's texts."""
-        return [one.text for one in self.utterances]
+        return [one.text for one in self.utterances if one.text]
 
 
 class TakenWords(NamedTuple):

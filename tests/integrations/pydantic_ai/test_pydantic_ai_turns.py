@@ -1498,6 +1498,69 @@ def test_rewritten_words_of_a_failed_run_are_not_submitted_again(tmp_path: Path,
     setting.writer.close_sync()
 
 
+def shortened(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """Return messages with the first letters of the user's texts, as a history processor leaves them."""
+    short: list[ModelMessage] = []
+    for message in messages:
+        parts = [
+            UserPromptPart("".join(getattr(text, "content", text) for text in part.content)[:40])
+            if isinstance(part, UserPromptPart)
+            else part
+            for part in message.parts
+        ]
+        short.append(replace(message, parts=parts))
+    return short
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("user", ["ann", "bob"])
+def test_memory_that_a_processor_rewrites_is_no_user_message(
+    tmp_path: Path, user: str, is_plain: bool
+):
+    setting = Setting(tmp_path)
+    setting.diary.user("ann").upsert_preference("likes", "rain")
+    memory = DiaryCapability(setting.diary, session_id="s1", writer=setting.writer)
+    agent: Agent[Deps, str] = Agent(
+        FunctionModel(answer), deps_type=Deps, capabilities=[memory, ProcessHistory(shortened)]
+    )
+    history: list[ModelMessage] = []
+    for words in (SAID, "I like milk."):
+        options: dict[str, Any] = {"message_history": history, "conversation_id": "room"}
+        history = failed(agent, words, deps=Deps("ann"), **options)
+    assert prompts(history[0])[1].startswith("<user_memory")
+    if is_plain:
+        history = user_says(*(each for message in history for each in prompts(message)))
+    options["message_history"] = history
+    asyncio.run(agent.run("I like cake.", deps=Deps(user), **options))
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("ann", SAID), ("ann", "I like milk."), (user, "I like cake.")]
+    setting.writer.close_sync()
+
+
+def test_spoken_words_that_a_processor_writes_down_are_submitted(tmp_path: Path):
+    setting = Setting(tmp_path)
+    spoken = UserPromptPart([BinaryContent(b"tea", media_type="audio/wav")])
+
+    def written(messages: list[ModelMessage]) -> list[ModelMessage]:
+        texts = [
+            UserPromptPart(SAID) if part == spoken else part
+            for message in messages
+            for part in message.parts
+        ]
+        return [ModelRequest(parts=texts)]
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(answer), capabilities=[setting.capability, ProcessHistory(written)]
+    )
+    history: list[ModelMessage] = [*user_says("I like cake."), ModelRequest(parts=[spoken])]
+    history = failed(agent, None, message_history=history)
+    texts = [each for message in history for each in prompts(message)]
+    asyncio.run(agent.run("I like milk.", message_history=user_says(*texts)))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == ["I like cake.", f"{SAID}\n\nI like milk."]
+    setting.writer.close_sync()
+
+
 def test_words_that_a_processor_rewrites_in_the_history_are_known_again(tmp_path: Path):
     setting = Setting(tmp_path)
 
