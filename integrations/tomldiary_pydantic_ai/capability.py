@@ -396,7 +396,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             _check_owner(run, user)
             if error_type:
                 noted["error_type"] = error_type
-                return ""
+                # Without a frame, the model takes the memory of another user for that of this one.
+                if before or not about:
+                    return ""
             lines = MemoryLines(shown, also_true)
             form = toolset.shown.form(toolset.look_up(ctx))
             news = next_injection(before, lines, about=about, **form)

@@ -523,6 +523,25 @@ def test_an_unreadable_memory_fails_a_run_only_on_request(
         Talk(DiaryCapability(tmp_path, "alice", on_error="raise")).say("hello")
 
 
+def test_a_user_with_unreadable_memory_is_not_taken_for_another_one(tmp_path: Path):
+    diary = diary_with("tea", path=tmp_path)
+    file = tmp_path / "bob" / "preferences.toml"
+    file.parent.mkdir()
+    file.write_text("= broken", encoding="utf-8")
+    talk = Talk(DiaryCapability(diary, lambda ctx: ctx.deps, record=False), deps_type=str)
+    assert "likes: tea" in talk.say("hello", deps="alice")
+    text = talk.say("it is Bob now", deps="bob")
+    assert '<user_memory about="bob" note=' in text
+    assert "(nothing is known)" in text
+    assert talk.say("and again", deps="bob") == ""
+    file.unlink()
+    diary.user("bob").upsert_preference("likes", "milk")
+    text = talk.say("and now", deps="bob")
+    assert "likes: milk" in text
+    file.write_text("= broken", encoding="utf-8")
+    assert talk.say("and then", deps="bob") == ""
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"system_prompt": "Be kind."}, {"instructions": "Be kind."}]
 )
