@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 from uuid import UUID
@@ -15,11 +16,11 @@ from uuid import UUID
 from langchain.agents.middleware import PIIDetectionError
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, ExtendedModelResponse
 from langchain_core.runnables import ensure_config
-from langgraph.errors import GraphBubbleUp, ParentCommand
+from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.types import Command, Overwrite
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.agents.identity import checked_id
+from tomldiary.agents.identity import checked_id, saves_checkpoints
 from tomldiary.agents.options import checked_episodes, memory_name, one_of
 from tomldiary.agents.shown_memory import ShownMemory
 from tomldiary.agents.submission import (
@@ -270,7 +271,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             first[1],
             messages,
             turn.asked,
+            known=frozenset(notes_in(state, self.name)["unanswered"]),
             is_delegated=self._endings.is_delegated(config),
+            is_saved=saves_checkpoints(settings),
         )
         self._endings.watch(config, self, run, self._submit_broken)
         return run
@@ -282,7 +285,17 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if self._inject:
                 lines = self._shown_memory.lines(user, run.session, run.turn.question)
                 run.memory = self._shown_memory.text(lines, self._look_up)
+        self._note_submitted(run)
         return run
+
+    def _note_submitted(self, run: Run) -> None:
+        """Note the messages that another process submitted when an earlier run of the thread broke off."""
+        user, said = self.diary.user(run.user), with_ids(run.turn.asked, run.turn.ids, run.ids)
+        with errors_logged("ignore", "a turn may be recorded twice", _logger):
+            for number, one in enumerate(run.turn.asked):
+                is_new = not self._submitted.has(run.user, run.session, said[number])
+                if one.id in run.known and is_new and user.has_done(_words_id(run, one)):
+                    self._submitted.note(run.user, run.session, said[: number + 1])
 
     def _settled(self, state: AgentState[Any]) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""
@@ -346,6 +359,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             Exception: The turn cannot be stored, or the queue is full, and `on_error` is "raise".
         """
         run = self._end(state, runtime)
+        self._note_submitted(run)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
                 store_turn(self._writer, turn)
@@ -356,6 +370,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     ) -> dict[str, Any]:
         """Do what `after_agent` does without holding the event loop; also wait while the queue is full."""
         run = self._end(state, runtime)
+        if run.known:
+            await in_thread(self._note_submitted, run)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
                 await submit_turn(self._writer, turn)
@@ -377,8 +393,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         status: TurnStatus = "failed"
         if isinstance(error, ParentCommand):  # a handoff: another agent has answered
             status = "completed"
-        elif isinstance(error, GraphBubbleUp | PIIDetectionError):
+        elif isinstance(error, GraphInterrupt | PIIDetectionError):
             return  # after an interrupt the run continues later; blocked texts must not be stored
+        elif isinstance(error, GraphBubbleUp):  # the graph was drained
+            if run.is_saved:
+                return
+            status = "aborted"
         elif isinstance(error, GeneratorExit):
             status = "aborted"
         elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
@@ -417,8 +437,16 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             episode=self._episodes,
             epoch=run.epoch,
         )
+        # Words that a tool adds later, or answers, need no id that another process finds.
+        words = zip(run.turn.asked[-1:], run.ids[-1:], strict=True)
+        broken = [
+            _words_id(run, one)
+            for one, first in words
+            if status != "completed"
+            and not self._submitted.has(run.user, run.session, one._replace(id=first))
+        ]
         with self._submitted.once(turn, said, run.as_said, outlives_cancellation=True) as new:
-            yield new
+            yield replace(new, operation_id=broken[0]) if new is not None and broken else new
 
     # The tools
 
@@ -469,6 +497,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return MemoryVerbs(user, session)
         user = self.diary.user(run.user)
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
+
+
+def _words_id(run: Run, last: Spoken) -> str:
+    """Return the operation id of a turn that broke off; another process that resumes the run finds it by this id."""
+    return digest("unfinished", run.session, last.id, last.text)
 
 
 def _call_id(request: ToolCallRequest) -> str:

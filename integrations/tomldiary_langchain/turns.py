@@ -275,8 +275,12 @@ class Run:
     memory: str = ""
     epoch: int | None = None
     """The user's fencing token at the start of the run; None is unknown."""
+    known: frozenset[str] = frozenset()
+    """The ids of the messages that an earlier run was given."""
     is_delegated: bool = False
     """Whether a model wrote the prompt, so that the turn is not submitted."""
+    is_saved: bool = False
+    """Whether checkpoints keep the thread, so that a run that stops can continue."""
     is_over: bool = False
     """Whether the turn has ended without an error."""
 

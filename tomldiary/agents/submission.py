@@ -312,6 +312,12 @@ class SubmittedMessages:
         """Return whether a message of a user's session was submitted."""
         return bool(message.id) and _key(user, session, message) in self._known
 
+    def note(self, user: str, session: str, messages: Iterable[Spoken]) -> None:
+        """Record that another process submitted messages of a user's session."""
+        with self._guard:
+            for one in messages:
+                self._known.keep(_key(user, session, one), None)
+
     @contextmanager
     def once(
         self,

@@ -350,6 +350,81 @@ def test_messages_of_a_failed_run_are_not_submitted_twice(writer):
     assert ended(writer) == [("failed", "I am a vegan.", ""), ("completed", "What should I cook?", "ok")]  # fmt: skip
 
 
+class WhenReleased:
+    """An extractor that waits for the test."""
+
+    def __init__(self):
+        self.released = threading.Event()
+
+    async def run(self, message, /, *, deps):
+        await asyncio.to_thread(self.released.wait, 60)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(None, ("", "ok")), ("What should I cook?", ("What should I cook?", "ok"))]
+)
+@pytest.mark.parametrize("applied", ["before", "during the run"])
+@both
+def test_words_of_a_run_that_broke_off_in_another_process_are_not_submitted_again(
+    tmp_path, applied, given, said, mode
+):
+    saver, extractor = InMemorySaver(), WhenReleased()
+    there = Diary(tmp_path / "diary", agent=extractor)
+    (tmp_path / "link").symlink_to("diary")  # this process does not know that it is the same folder
+    with Recording(there) as broken:
+        with pytest.raises(Down):
+            talk(agent_of(broken, Down(), checkpointer=saver), "I am a vegan.", THREAD, mode)
+
+        @after_model
+        def end_the_other(state, runtime):
+            extractor.released.set()
+            broken.close_sync()
+
+        if applied == "before":
+            end_the_other.after_model({}, None)
+        with Recording(Diary(tmp_path / "link", agent="rules")) as writer:
+            agent = agent_of(writer, OK, behind=[end_the_other], checkpointer=saver)
+            talk(agent, given, THREAD, mode)
+    assert broken.said == [("I am a vegan.", "")]
+    assert writer.said == [said]
+
+
+def test_words_that_a_tool_got_before_a_second_failure_are_submitted(writer):
+    agent = agent_of(
+        writer, Down(), ASKS, Down(), OK, tools=[ask_user], checkpointer=InMemorySaver()
+    )
+    with pytest.raises(Down):
+        talk(agent, "Book me a table.", THREAD)
+    talk(agent, None, THREAD)
+    with pytest.raises(Down):
+        talk(agent, Command(resume="No walnuts."), THREAD)
+    writer.flush()
+    assert writer.said == [("Book me a table.", ""), ("No walnuts.", "")]
+    assert writer.stats()["failed"] == 0
+
+
+@both
+@pytest.mark.parametrize("saver", [None, InMemorySaver])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_drained_run_is_submitted_if_no_checkpoint_keeps_it(writer, is_nested, saver, mode):
+    control = pytest.importorskip("langgraph.runtime").RunControl()
+    errors = pytest.importorskip("langgraph.errors")
+
+    @before_model
+    def drain(state, runtime):
+        control.request_drain()
+
+    kept = {"checkpointer": saver and saver()}
+    agent: Any = agent_of(writer, OK, behind=[drain], **({} if is_nested else kept))
+    if is_nested:
+        agent = (
+            StateGraph(MessagesState).add_node(agent).add_edge(START, agent.name).compile(**kept)
+        )
+    with pytest.raises(errors.GraphDrained):
+        talk(agent, "I am a vegan.", THREAD, mode, control=control)
+    assert ended(writer) == ([] if saver else [("aborted", "I am a vegan.", "")])
+
+
 @endings_without_answer
 def test_words_of_a_turn_that_ended_are_not_submitted_by_another_process(answer, behind):
     saver, said = InMemorySaver(), []
