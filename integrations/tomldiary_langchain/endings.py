@@ -15,6 +15,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
+from langgraph.types import Command
 
 from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
 from tomldiary.agents.identity import field_of
@@ -74,6 +75,13 @@ class Endings(RunTree, BaseCallbackHandler):
         kept = self._watched.get(run, {}) if run is not None else {}
         return kept[owner][0] if owner in kept else None
 
+    def is_continued(self, config: RunnableConfig) -> bool:
+        """Return whether a graph around the calling code continues an earlier run of its thread."""
+        run = self.run_of(config)
+        while run is not None and run not in self._continued:
+            run = self._parents.get(run)
+        return run is not None
+
     def graph_of(self, config: RunnableConfig) -> UUID | None:
         """Return the graph of the node that has this config."""
         node = self.run_of(config)
@@ -91,6 +99,8 @@ class Endings(RunTree, BaseCallbackHandler):
     ) -> None:
         """Pass the messages that a node is given to the watched runs of its graph."""
         super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
+        if inputs is None or isinstance(inputs, Command):
+            self._continued.add(run_id)
         messages = field_of(inputs, "messages")
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from tomldiary.agents.identity import given, places_in, session_of, user_of
+from tomldiary.agents.identity import (
+    given,
+    kept_thread,
+    places_in,
+    saved_user,
+    session_of,
+    user_of,
+)
 from tomldiary.agents.turn_messages import memory_place
 
 if TYPE_CHECKING:
@@ -31,6 +38,8 @@ _HINT = (
     "Give user_id when you make the {what}, put a user_id in the context, or pass"
     ' config={{"configurable": {{"user_id": …}}}}.'
 )
+_SAVER = "__pregel_checkpointer"
+_CHECKPOINTS = 32  # the number that is searched for the sender of a message
 
 
 def resolve_user(explicit: Who, config: RunnableConfig) -> str:
@@ -114,3 +123,59 @@ def agent_config() -> RunnableConfig:
     from langgraph.config import get_config  # noqa: PLC0415 - LangChain's core does not need it
 
     return get_config()
+
+
+def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str, str]:
+    """Return the user of each message that the run of another user saved in the graph's checkpoints, by id.
+
+    Args:
+        config: The config of the running graph.
+        user: The user of the run. If only its context names this user, the result is empty.
+        ids: The ids of the messages.
+    """
+    place = _thread(config, user, ids)
+    if place is None:
+        return {}
+    saver = config.get("configurable", {})[_SAVER]
+    with suppress(NotImplementedError):  # a saver of the host may list nothing
+        return _senders(saver.list(place, limit=_CHECKPOINTS), user, ids)
+    return {}
+
+
+async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str, str]:
+    """Do what `senders` does without holding the event loop."""
+    place = _thread(config, user, ids)
+    if place is None:
+        return {}
+    saver = config.get("configurable", {})[_SAVER]
+    with suppress(NotImplementedError):
+        saved = [one async for one in saver.alist(place, limit=_CHECKPOINTS)]
+        return _senders(saved, user, ids)
+    return {}
+
+
+def _thread(config: RunnableConfig, user: str, ids: Collection[str]) -> Any:
+    """Return the config of the outermost graph's checkpoints; None if they cannot tell the senders."""
+    settings = config.get("configurable", {})
+    thread = kept_thread(settings)
+    named = {**(config.get("metadata") or {}), **settings}
+    if not (ids and thread and saved_user(named) == user):
+        return None
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+
+def _senders(saved: Iterable[Any], user: str, ids: Collection[str]) -> dict[str, str]:
+    """Return the users of the oldest checkpoints with the messages; `saved` begins with the newest one."""
+    found: dict[str, str] = {}
+    for one in saved:
+        present = _ids_in(one.checkpoint["channel_values"]).intersection(ids)
+        if not present:
+            break
+        found |= dict.fromkeys(present, saved_user(one.metadata))
+    return {id_: by for id_, by in found.items() if by and by != user}
+
+
+def _ids_in(state: Mapping[str, Any]) -> set[str]:
+    """Return the ids of the messages in the fields of a state."""
+    lists = (cast("list[Any]", held) for held in state.values() if isinstance(held, list))
+    return {str(getattr(one, "id", "")) for held in lists for one in held}

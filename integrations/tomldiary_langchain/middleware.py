@@ -44,8 +44,10 @@ from tomldiary_langchain.identity import (
     agent_config,
     agent_session,
     agent_user,
+    asenders,
     resolve_session,
     resolve_user,
+    senders,
     session_around,
     within_turn,
 )
@@ -62,6 +64,7 @@ from tomldiary_langchain.turns import (
     notes_in,
     said_in,
     turn_of,
+    unanswered_in,
     with_memory,
     with_text,
 )
@@ -90,6 +93,7 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 """The context type of the agent; any for a middleware outside of one."""
 _logger = get_logger(__name__)
 _NOT_STORED = "a turn could not be stored"
+_NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 _calling: ContextVar[Mapping[object, tuple[Run, str]]] = ContextVar(
@@ -203,14 +207,25 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             IdentifierError: The run names no user, or a name is invalid.
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
-        return self._begun(state, self._read(self._settle(state, runtime, begins=True)))
+        user, earlier = agent_user(self._user_id, state, runtime), self._of_earlier_runs(state)
+        others = senders(agent_config(), user, earlier) if self._user_id is None else _NOBODY
+        run = self._settle(state, runtime, begins=True, earlier=earlier, others=others)
+        return self._begun(state, self._read(run))
 
     async def abefore_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
     ) -> dict[str, Any]:
         """Do what `before_agent` does without holding the event loop."""
-        run = self._settle(state, runtime, begins=True)
+        user, earlier = agent_user(self._user_id, state, runtime), self._of_earlier_runs(state)
+        others = await asenders(agent_config(), user, earlier) if self._user_id is None else _NOBODY
+        run = self._settle(state, runtime, begins=True, earlier=earlier, others=others)
         return self._begun(state, await in_thread(self._read, run))
+
+    def _of_earlier_runs(self, state: AgentState[Any]) -> frozenset[str]:
+        """Return ids of unanswered messages without notes if an earlier run may have been given some of them."""
+        ids = unanswered_in(state["messages"]).difference(notes_in(state, self.name)["unanswered"])
+        is_only_new = len(ids) == 1 and not self._endings.is_continued(agent_config())
+        return frozenset() if is_only_new else frozenset(ids)
 
     def _begun(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         update = self._update(self._noted(state, run), notes_in(state, self.name)["ended"])
@@ -235,16 +250,33 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             for one in (*run.turn.unanswered, *said)
         }
 
-    def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
+    def _owner(
+        self, state: AgentState[Any], user: str, message: Spoken, other: str | None = None
+    ) -> str:
         """Return a digest of the user who wrote an unanswered message."""
         known = notes_in(state, self.name)["unanswered"].get(message.id)
-        noted = None if known is None else known["by"]
+        noted = known["by"] if known is not None else other and digest(other)
         settings = agent_config().get("configurable")
         return self._submitted.owner(settings, self._where, noted, message, digest(user))
 
     def _settle(
-        self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
+        self,
+        state: AgentState[Any],
+        runtime: Runtime[ContextT],
+        *,
+        begins: bool = False,
+        earlier: Collection[str] = (),
+        others: Mapping[str, str] = _NOBODY,
     ) -> Run:
+        """Return the run that this hook is called in.
+
+        Args:
+            state: The agent's state.
+            runtime: LangGraph's runtime.
+            begins: Whether the run of the agent begins.
+            earlier: The ids of messages that an earlier run may have been given, beside those in the notes.
+            others: The users of those that another user wrote, by id.
+        """
         messages = identified(state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         named = agent_session(self._session_id, state, runtime)
@@ -254,7 +286,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         turn = turn_of(
             messages,
             lambda one: self._submitted.has(user, session, one),
-            lambda one: self._owner(state, user, one) != own,
+            lambda one: self._owner(state, user, one, others.get(one.id)) != own,
             notes_in(state, self.name),
             goes_on=not begins,
         )
@@ -271,7 +303,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             first[1],
             messages,
             turn.asked,
-            known=frozenset(notes_in(state, self.name)["unanswered"]),
+            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"]),
             is_delegated=self._endings.is_delegated(config),
             is_saved=saves_checkpoints(settings),
         )

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import (
+    AIMessage,
     AnyMessage,
     BaseMessage,
     HumanMessage,
@@ -131,6 +132,24 @@ def turn_of(
         tuple(thread[n] for n in unanswered),
         tuple(thread[n] for n in numbers),
         ids_before=frozenset(one.id for one in thread[: numbers[0]]),
+    )
+
+
+def unanswered_in(messages: Sequence[BaseMessage]) -> set[str]:
+    """Return the ids of the user's messages since the last answer."""
+    # Not the whole thread, which may be long.
+    plain = (n for n in range(len(messages) - 1, 0, -1) if _is_plain_answer(messages[n]))
+    thread = _spoken(messages[next(plain, 0) :])
+    start = turn_start(thread)
+    asked = () if start is None else (one for one in thread[start:] if one.by == "user")
+    return {one.id for one in asked if one.id}
+
+
+def _is_plain_answer(message: BaseMessage) -> bool:
+    return (
+        isinstance(message, AIMessage)
+        and not (message.tool_calls or message.invalid_tool_calls)
+        and bool(message.text.strip())
     )
 
 

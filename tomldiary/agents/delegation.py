@@ -46,6 +46,8 @@ class RunTree:
         """The runs that are tool calls."""
         self._graphs: set[UUID] = set()
         """The runs that are graphs and have begun a node."""
+        self._continued: set[UUID] = set()
+        """The runs without an input of their own, which continue an earlier run of a thread."""
         self._failed: dict[UUID, list[UUID]] = {}
         """The failed runs by their parent, which may try again."""
 
@@ -97,6 +99,7 @@ class RunTree:
                 self._children.pop(parent, None)
         self._tools.discard(run_id)
         self._graphs.discard(run_id)
+        self._continued.discard(run_id)
         self._failed.pop(run_id, None)
         for child in list(self._children.pop(run_id, ())):
             RunTree.on_chain_end(self, run_id=child)

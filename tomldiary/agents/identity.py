@@ -263,6 +263,19 @@ def is_resumed(settings: Any) -> bool:
     return bool(field_of(settings, "__pregel_resuming"))
 
 
+def saved_user(metadata: Any) -> str:
+    """Return the user of the run that saved a LangGraph checkpoint; "" if its metadata names none.
+
+    LangGraph copies settings and metadata of a run into the metadata of its checkpoints, but not the context. An update
+    of the state counts for no user.
+    """
+    try:
+        found = user_of(None, hint="", settings=metadata)
+    except IdentifierError:
+        return ""
+    return "" if field_of(metadata, "source") == "update" else found
+
+
 def _step_of(checkpoint: str) -> int:
     """Return the number of a checkpoint in its thread, which LangGraph writes into the id, counted from 0."""
     return (UUID(checkpoint).clock_seq + 2) % 2**14

@@ -1387,6 +1387,95 @@ def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer
     assert said_by(writer) == [("ann", "I am Ann.", "ok")]
 
 
+def drained_and_resumed(runs, mode):
+    """Drain a graph before its agent has a checkpoint, and resume it in other processes; return what each recorded."""
+    control = pytest.importorskip("langgraph.runtime").RunControl()
+    drained = pytest.importorskip("langgraph.errors").GraphDrained
+    saver = InMemorySaver()
+
+    @before_model
+    def drain(state, runtime):
+        control.request_drain()
+
+    def run(given, config, behind=(), **more):
+        with Recording(Diary("memory:", agent="rules")) as own:  # as another process
+            memory = DiaryMiddleware(own.diary, writer=own)
+            agent = create_agent(Scripted(answers=[OK]), middleware=[memory, *behind])
+            graph = StateGraph(MessagesState, context_schema=dict)
+            graph = graph.add_node("agent", agent).add_edge(START, "agent")
+            kept: Any = {"configurable": {"thread_id": "t1", **config.get("configurable", {})}}
+            kept["metadata"] = config.get("metadata", {})
+            more |= {"context": config.get("context", {}), "durability": "exit"}
+            talk(graph.compile(checkpointer=saver), given, kept, mode, **more)
+            return said_by(own)
+
+    with pytest.raises(drained):
+        run("I am Ann.", runs[0], [drain], control=control)
+    for config in runs[1:]:
+        yield lambda config=config: run(None, config)
+
+
+@both
+@pytest.mark.parametrize("place", ["configurable", "metadata"])
+def test_a_run_whose_agent_left_no_checkpoint_is_resumed_by_its_own_user_alone(place, mode):
+    ann, bob = {place: {"user_id": "ann"}}, {place: {"user_id": "bob"}}
+    by_bob, by_ann = drained_and_resumed([ann, bob, ann], mode)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        by_bob()
+    assert by_ann() == [("ann", "I am Ann.", "ok")]
+
+
+@both
+def test_another_name_in_the_metadata_is_no_other_user_if_the_context_names_the_user(mode):
+    ann = {"context": {"user_id": "ann"}}
+    names = [{**ann, "metadata": {"user_id": operator}} for operator in ("o1", "o2")]
+    (resumed,) = drained_and_resumed(names, mode)
+    assert resumed() == [("ann", "I am Ann.", "ok")]
+
+
+@both
+@pytest.mark.parametrize("place", ["in front of the middleware", "in a graph"])
+def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
+    tmp_path, place, mode
+):
+    (tmp_path / "diary").mkdir()
+    saver, found = InMemorySaver(), []
+
+    @before_agent
+    def fail(state, runtime):
+        raise Down
+
+    def run(number, user, text, *answers):
+        (tmp_path / str(number)).symlink_to("diary")  # each run is in a process of its own
+        with Recording(Diary(tmp_path / str(number), agent="rules")) as own:
+            memory = DiaryMiddleware(own.diary, writer=own)
+            is_nested = place == "in a graph"
+            around = [memory] if is_nested or answers else [fail, memory]
+            graph: Any = create_agent(
+                Scripted(answers=list(answers) or [Down()]),
+                middleware=around,
+                checkpointer=None if is_nested else saver,
+            )
+            if is_nested:
+                graph = StateGraph(MessagesState).add_node("agent", graph).add_edge(START, "agent")
+                graph = graph.compile(checkpointer=saver)
+            with nullcontext() if answers else pytest.raises(Down):
+                talk(graph, text, in_room(user), mode)
+            found.extend(said_by(own))
+
+    run(1, "ann", "I am Ann.")
+    run(2, "bob", "I am Bob.", OK)
+    run(3, "ann", "I am Ann again.")
+    run(4, "ann", "Hello.", OK)
+    if place == "in a graph":
+        assert found == [
+            ("ann", "I am Ann.", ""), ("bob", "I am Bob.", "ok"),
+            ("ann", "I am Ann again.", ""), ("ann", "Hello.", "ok"),
+        ]  # fmt: skip
+    else:
+        assert found == [("bob", "I am Bob.", "ok"), ("ann", "I am Ann again.\n\nHello.", "ok")]
+
+
 @both
 def test_words_that_a_tool_got_of_another_user_are_no_part_of_a_turn(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
