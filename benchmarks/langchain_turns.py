@@ -52,16 +52,24 @@ class Timed(DiaryMiddleware):
         return result
 
     def after_agent(self, state: Any, runtime: Any) -> None:
-        """Measure the submission, which is the same in an async run."""
+        """Time the submission."""
         start = time.perf_counter()
-        super().after_agent(state, runtime)
+        result = super().after_agent(state, runtime)
         self._took("after_agent", start)
+        return result
 
     async def abefore_agent(self, state: Any, runtime: Any) -> Any:
         """Time the reading."""
         start = time.perf_counter()
         result = await super().abefore_agent(state, runtime)
         self._took("before_agent", start)
+        return result
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> Any:
+        """Time the submission."""
+        start = time.perf_counter()
+        result = await super().aafter_agent(state, runtime)
+        self._took("after_agent", start)
         return result
 
 
