@@ -367,6 +367,30 @@ def test_queued_turns_of_one_session_can_be_extracted_together(tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 5
 
 
+class OwnUpdate(Diary):
+    async def update_memory(self, *args, **kwargs):
+        return await super().update_memory(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Diary, OwnUpdate])
+def test_turns_that_no_model_reads_are_read_alone(tmp_path, kind):
+    """The rules of one language stop at a request, and an overridden method takes one turn."""
+    diary = kind(tmp_path, agent="rules")
+    said = ["Translate this:\nMy cat is grey.", "I love chess.", "Ich mag gerne Tee."]
+    with MemoryWriter(diary, workers=1, coalesce=4) as writer:
+        with diary.engine.backend.lock("alice", LONG):
+            receipts = [writer.submit_nowait(Turn("alice", "s", each, "ok")) for each in said]
+            receipts[-1].wait_stored(LONG)
+        done = [receipt.wait(LONG) for receipt in receipts]
+    assert texts(diary, "alice") == said[1:]
+    assert diary.user("alice").conversations()["s"].turns == 3
+    assert [each.source for each in diary.user("alice").history() if each.key[:6] == "likes/"] == [
+        "s#3",
+        "s#2",
+    ]
+    assert all(each is not None for each in done) == (kind is Diary)
+
+
 def _raise(deps):
     raise ValueError(deps.user_msg)
 

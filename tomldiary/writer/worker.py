@@ -35,7 +35,7 @@ from tomldiary.writer.attempts import (
     lost_database,
 )
 from tomldiary.writer.queue import UserQueues
-from tomldiary.writer.receipts import apply_turn, works_for
+from tomldiary.writer.receipts import apply_turn, is_overridden, works_for
 from tomldiary.writer.shared.queue import SharedQueue
 
 if TYPE_CHECKING:
@@ -126,6 +126,16 @@ class Workers:
         """The number of turns in work."""
         return sum(1 + len(job.group) for job in self.working)
 
+    @property
+    def _most_together(self) -> int:
+        """The maximum number of turns that are read together: 1 unless the diary's extractor may be a model.
+
+        The rules need no call of a model, and read each turn in its own language. An overridden `update_memory` takes
+        one turn.
+        """
+        is_alone = is_overridden(self._diary) or self._diary.turns.origin == "rule"
+        return 1 if is_alone else self._options.coalesce
+
     def _dispatch(self) -> None:
         with self._state:
             self._is_scheduled = False
@@ -138,7 +148,7 @@ class Workers:
                         self._timer.cancel()
                     self._timer = asyncio.get_running_loop().call_later(wait, self._dispatch)
                     return
-                job = self.queues.pop(self._options.coalesce)
+                job = self.queues.pop(self._most_together)
                 self.breaker.begin()
                 self.working[job] = asyncio.get_running_loop().create_task(
                     self._process(job), context=self._context.copy()
