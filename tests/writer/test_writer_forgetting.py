@@ -257,7 +257,9 @@ def test_a_turn_that_is_done_leaves_the_journal_of_a_running_writer(tmp_path, se
         assert texts(diary) == ["coffee"]
 
 
-@pytest.mark.parametrize("selector", [{"key": "likes/pref001"}, {"source": "s#2"}])
+@pytest.mark.parametrize(
+    "selector", [{"key": "likes/pref001"}, {"source": "s#1"}, {"source": "s#2"}, {"source": "s"}]
+)
 def test_turns_that_were_read_together_leave_the_journal_together(tmp_path, selector):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
@@ -273,6 +275,59 @@ def test_turns_that_were_read_together_leave_the_journal_together(tmp_path, sele
         assert texts(diary) == ["secret one\n\nsecret two"]
         diary.user("alice").forget(**selector)
         assert hits(tmp_path, "secret") == []
+
+
+@pytest.fixture
+def together(tmp_path):
+    """A user with a turn that was read alone, three that were read together, and a last one."""
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate, episodes=True)
+    with MemoryWriter(diary, workers=1, coalesce=3) as writer:
+        submit(writer, "tea")
+        assert gate.began.acquire(timeout=LONG)
+        submit(writer, "secret one", "two", "three", "juice")
+        gate.open.set()
+        assert writer.flush(LONG)
+    assert gate.seen == ["tea", "secret one\n\ntwo\n\nthree", "juice"]
+    return diary.user("alice")
+
+
+def test_what_was_read_together_names_all_its_turns_and_an_episode_its_own(together):
+    sources = [together.why(f"likes/pref00{number}").turn for number in (1, 2, 3)]
+    assert sources == ["s#1", "s#2-4", "s#5"]
+    assert [each.source for each in together.episodes()] == [f"s#{n}" for n in range(1, 6)]
+    for source, said in {"s#2": "secret one", "s#3": "two", "s#2-4": "three"}.items():
+        found = together.history(source=source)
+        assert [each.key for each in found if each.key[:6] == "likes/"] == ["likes/pref002"]
+        assert together.episodes.get(source).input == said
+    assert together.episodes.get("s#2-1") is None
+
+
+@pytest.mark.parametrize(
+    ("selector", "episodes"),
+    [
+        ({"source": "s#2"}, [1, 3, 4, 5]),
+        ({"source": "s#4"}, [1, 2, 3, 5]),
+        ({"source": "s#2-4"}, [1, 5]),
+        ({"key": "episodes/{}"}, [1, 3, 4, 5]),
+    ],
+)
+def test_what_was_read_together_goes_with_each_of_its_turns(together, selector, episodes):
+    second = together.episodes()[1].id
+    selector = {name: value.format(second) for name, value in selector.items()}
+    assert "likes/pref002" in together.forget(**selector, dry_run=True).keys
+    together.forget(**selector)
+    assert [item.text for item in together.preferences("likes").values()] == ["tea", "juice"]
+    assert [each.source for each in together.episodes()] == [f"s#{n}" for n in episodes]
+    assert bool(together.traces("secret")) == (2 in episodes)
+
+
+@pytest.mark.parametrize("selector", [{"source": "s#1"}, {"source": "s#5"}, {"source": "t#2"}])
+def test_another_turn_leaves_what_was_read_together(together, selector):
+    together.forget(**selector)
+    assert "secret one\n\ntwo\n\nthree" in [
+        item.text for item in together.preferences("likes").values()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -30,6 +31,7 @@ MAX_KEY = 200
 COMPACTOR = "compactor"
 """The value of `_updated_by` that a compaction writes, as in TOMLDiary 0.9; it names no session."""
 _MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to", "_expires")
+_TURNS = re.compile(r"(?s:(.+))#([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
 """The TOML names of types; `bool` is first, because it is a subclass of `int`."""
 
@@ -154,6 +156,24 @@ def updated_at(old: Mapping[str, Any], now: str) -> str:
 def last_used(entry: Mapping[str, Any]) -> str:
     """Return the stored time of the last change of an entry; "" if there is none."""
     return str(entry.get("_updated") or entry.get("_created") or "")
+
+
+def source_of(session: str, first: int, last: int) -> str:
+    """Return the turns of a session as `_source` names them: `session#turn`, or `session#first-last`."""
+    return f"{session}#{last}" if first == last else f"{session}#{first}-{last}"
+
+
+def shares_turn(source: str, other: str) -> bool:
+    """Return whether two sources are equal or name a common turn, as `s1#2-4` and `s1#3` do."""
+    if source == other:
+        return True
+    found, named = _TURNS.fullmatch(source), _TURNS.fullmatch(other)
+    if found is None or named is None or found[1] != named[1]:
+        return False
+    first, last, start, end = (
+        int(each) for turns in (found, named) for each in (turns[2], turns[3] or turns[2])
+    )
+    return first <= end and start <= last
 
 
 def author(entry: Mapping[str, Any]) -> str:

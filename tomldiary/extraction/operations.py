@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.fields import data_text, entry_text, wrong_fields
+from tomldiary.entries.fields import data_text, entry_text, source_of, wrong_fields
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
 from tomldiary.errors import (
@@ -243,7 +243,8 @@ def apply_turn(
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
-    by = Provenance(now, session_id, turn_source(conversations, session_id) if turns else origin)
+    source = turn_source(conversations, session_id, turns) if turns else origin
+    by = Provenance(now, session_id, source)
     changes = partial(_Changes, transaction, rules, by)
     if transaction.engine.rules is None:
         return changes().apply(operations)
@@ -451,10 +452,20 @@ def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenan
     return f"{schema.name}/{book.commit(schema, data, by)}"
 
 
-def turn_source(conversations: Conversations, session_id: str) -> str:
-    """Return the last counted turn as `session#turn`, the format of `_source`."""
+def turn_source(
+    conversations: Conversations, session_id: str, turns: int = 1, *, later: int = 0
+) -> str:
+    """Return the last counted turns of a session in the format of `_source`; see `source_of`.
+
+    Args:
+        conversations: The sessions, in which the turns are counted.
+        session_id: The session.
+        turns: The number of turns that were read together.
+        later: The number of counted turns after them.
+    """
     entry = conversations.find(session_id) or {}
-    return f"{session_id}#{entry.get('_turns', 0)}"
+    last = entry.get("_turns", 0) - later
+    return source_of(session_id, last - turns + 1, last)
 
 
 _NAMES = frozenset(

@@ -396,7 +396,7 @@ class Turns:
         *,
         now: datetime | None = None,
         operation: TurnOperation,
-        said: Sequence[KeptTurn] = (),
+        said: Sequence[KeptTurn | None] = (),
     ) -> Applied:
         """Apply extracted operations to the current memory, and count the turn.
 
@@ -406,7 +406,7 @@ class Turns:
             operations: The operations of the extractor.
             now: The time of the turn; None is now.
             operation: Identifies the turn, so that a second attempt has no effect.
-            said: The turns that become episodes in the same transaction.
+            said: The turns that become episodes in the same transaction; None for a turn that becomes none.
 
         Raises:
             Conflict: The operation id was used for a different change.
@@ -420,11 +420,12 @@ class Turns:
             applied = self.apply(
                 tx, operations, session_id=session_id, now=moment, turns=operation.turns
             )
-            for turn in said:
-                if not turn.is_empty:
+            for later, turn in zip(reversed(range(len(said))), said, strict=True):
+                if turn is not None and not turn.is_empty:
                     writing = tx.writing(self._diary, moment, session_id)
                     sessions = Conversations(tx.edit("conversations"))
-                    value = {**turn.value, "_source": turn_source(sessions, session_id)}
+                    source = turn_source(sessions, session_id, later=later)
+                    value = {**turn.value, "_source": source}
                     new_episode(writing, value, in_utc(turn.when))
             return applied
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.episodes import CONSOLIDATION
-from tomldiary.entries.fields import author, said_by
+from tomldiary.entries.fields import author, said_by, shares_turn
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.pending import place_of
 from tomldiary.errors import InvalidValue
@@ -141,7 +141,7 @@ class Selection:
             named = {entry_kind(kind).session(path[-1]), author(values), *said_by(values)}
             return self.session_id in named
         source = values.get("_source")
-        if self.turn and source == self.turn:
+        if self.turn and isinstance(source, str) and shares_turn(source, self.turn):
             return True
         if self.source:
             return isinstance(source, str) and self.names(source, self.source)
@@ -177,8 +177,8 @@ class Selection:
 
     @staticmethod
     def names(source: str, wanted: str) -> bool:
-        """Return whether `source` is the session or turn `wanted`, or a turn of that session."""
-        return source == wanted or source.startswith(f"{wanted}#")
+        """Return whether `source` is the session or turn `wanted`, a turn of that session, or turns with that turn."""
+        return source.startswith(f"{wanted}#") or shares_turn(source, wanted)
 
     def without_name(self, values: Mapping[str, Any], witness: str) -> dict[str, Any]:
         """Return the fields of an entry that is kept, without the name of the session.

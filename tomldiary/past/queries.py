@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.fields import entry_data
+from tomldiary.entries.fields import entry_data, shares_turn
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
@@ -98,7 +98,10 @@ class Origin(Viewed):
     session: str
     """The session that created it."""
     turn: str
-    """The turn it was extracted from, `session#turn`; "" if the extractor did not report it."""
+    """The turn it was extracted from, `session#turn`; "" if the extractor did not report it.
+
+    Turns that were read together are `session#first-last`.
+    """
     is_verified: bool
     """False for a sentence that a rule stored and that is not confirmed yet; True for all other content."""
     confirmations: int
@@ -154,7 +157,7 @@ class HistoryQueries:
             actor: Only changes by this actor.
             source: Only changes of entries that were extracted from this turn, `session#turn` or `episodes/id`.
                 `why(key).turn` returns it for an entry. The episode of a turn is one of these entries, and
-                names its turn.
+                names its turn. Entries of turns that were read together are those of each of these turns.
             since: Only changes after this transaction, or from this time on; see `as_of` for points.
             until: Only changes up to this transaction or time. A date means its start, so the next day includes it.
 
@@ -183,7 +186,8 @@ class HistoryQueries:
             found += [
                 each
                 for each in entry_changes(record)
-                if wanted in {None, each.key} and (sources is None or each.source in sources)
+                if wanted in {None, each.key}
+                and (sources is None or any(shares_turn(each.source, one) for one in sources))
             ]
             if most is not None and len(found) >= most:
                 break

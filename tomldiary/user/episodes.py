@@ -17,7 +17,7 @@ from tomldiary.entries.episodes import (
     new_episode,
     to_episode,
 )
-from tomldiary.entries.fields import entry_data
+from tomldiary.entries.fields import entry_data, shares_turn
 from tomldiary.entries.kinds import find_entry
 from tomldiary.errors import UnknownEntry
 from tomldiary.history.record import Source
@@ -103,7 +103,7 @@ class UserEpisodes(Accessor):
 
         Args:
             id: The id, `episodes/id` as `recall` shows it, or the turn, `session#turn`. The `source` of a hit and
-                `why(key).turn` are one of these.
+                `why(key).turn` are one of these. Of turns that were read together, the last one is returned.
         """
         path = _path(id)
         with self._context.reading():
@@ -112,7 +112,12 @@ class UserEpisodes(Accessor):
                 return to_episode(path[1], found[2])
             turns = self._newest_first() if "#" in path[1] else ()
             return next(
-                (to_episode(*each) for each in turns if each[1].get("_source") == path[1]), None
+                (
+                    to_episode(*each)
+                    for each in turns
+                    if shares_turn(str(each[1].get("_source", "")), path[1])
+                ),
+                None,
             )
 
     aget = async_twin(get)

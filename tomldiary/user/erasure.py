@@ -68,7 +68,8 @@ class UserErasure(UserPart):
             before: Entries last updated before this time: a datetime, a date (its start) or ISO 8601 text (UTC without
                 a zone).
             source: Entries extracted from this turn, `session#turn` or `episodes/id`, or from all turns of a session,
-                even if other sessions confirmed them since.
+                even if other sessions confirmed them since. Entries of turns that were read together, such as
+                `session#2-4`, are erased with each of these turns.
             key: One entry with all its versions. `history` and `recall` show its key. With an episode, also the
                 entries extracted from it or from its turn.
             matching: Content that mentions this text, in any case, form of Unicode and white space, also with hidden

@@ -353,7 +353,7 @@ def _commit(
     done = diary.turns.commit(
         job.turn.user_id, job.turn.session_id, operations,
         now=job.turn.context_now, operation=operation,
-        said=[kept for each in jobs if (kept := _kept(diary, each)) is not None],
+        said=[_kept(diary, each) for each in jobs],
     )  # fmt: skip
     _finish(job)
     return done

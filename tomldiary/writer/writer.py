@@ -75,7 +75,8 @@ class MemoryWriter(Viewed):
         qsize: The maximum number of waiting turns; at this limit `submit` waits and `submit_nowait` raises.
         timeout: The extractor's time limit for one turn in seconds; None is no limit.
         retry: The number of attempts after transient errors, and the pauses between them.
-        coalesce: The maximum number of waiting turns of one session that are read in one call of the model.
+        coalesce: The maximum number of waiting turns of one session that are read in one call of the model. What is found
+            in them has all of them as its source. The offline rules read each turn alone.
         breaker: The number of consecutive transient errors, of any users, after which the model is considered down.
         breaker_pause: The time in seconds until the model is called again; doubles while it stays down.
         takeover_interval: The maximum time in seconds until the journal of a dead writer is found.
