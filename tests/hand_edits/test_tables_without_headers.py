@@ -8,6 +8,7 @@ from hand_edits import age, texts
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import EntryConflict
+from tomldiary_langgraph import DiaryStore
 
 META = '[_meta]\nversion = "0.3"\nschema_name = "DefaultPrefTable"\nseq = 1\n\n'
 LAYOUTS = {
@@ -161,3 +162,17 @@ def test_the_last_entry_of_a_dotted_category_is_removed(alice, file):
     assert not alice.preferences("goals")
     alice.upsert_preference("goals", "sleep", id="h")
     assert texts(alice, "goals") == ["sleep"]
+
+
+def test_an_older_buffer_brings_no_list_below_a_table_without_a_header_back(tmp_path):
+    store, file = DiaryStore(tmp_path), tmp_path / "alice/items/m.toml"
+    for key in ("a", "b"):
+        store.put(("alice", "m"), key, {"x": 1})
+    file.write_text(f"{file.read_text()}\n[[items.a.home.rooms]]\nn = 1\n")
+    age(file)
+    store.put(("alice", "m"), "b", {"x": 2})
+    buffer = file.read_text()
+    store.put(("alice", "m"), "a", {"x": 1})
+    file.write_text(buffer.replace("x = 2", "x = 3"))
+    age(file)
+    assert [store.get(("alice", "m"), key).value for key in "ab"] == [{"x": 1}, {"x": 3}]

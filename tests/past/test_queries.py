@@ -58,7 +58,9 @@ def test_a_hand_edit_may_begin_inside_an_item_of_a_list_of_tables(alice, tmp_pat
     alice.upsert_preference("likes", "juice")
     assert [change.type for change in alice.history("likes/pref002")] == ["hand", "hand"]
     assert "n = 9" in file.read_text()
-    assert alice.rollback(2, dry_run=True).conflicts == ["likes/pref002"]
+    assert alice.rollback(2).keys == ["likes/pref002", "likes/pref004"]
+    assert "x = 8" not in file.read_text()
+    assert entry.strip() in file.read_text()
 
 
 def test_history_lists_the_changes_of_an_entry_and_their_actors(alice):

@@ -168,7 +168,7 @@ def _hand_record(
 def add_save(record: Record, kind: str, known: Known) -> None:
     """Add the hand edit of one document to a record, if there is one."""
     if known.logged is not None:
-        record.changes.extend(block_changes(kind, known.logged.blocks, known.document.blocks))
+        record.changes.extend(block_changes(kind, known.logged, known.document))
         record.bases[kind] = known.logged.fingerprint
         record.results[kind] = known.document.fingerprint
         record.conflicts.extend(known.conflicts)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.entries.fields import same_data
 from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind, entry_path
-from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
+from tomldiary.entries.kinds.parts import JoinedEdit, entry_at, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.three_way_merge import NOTHING, merge
@@ -28,11 +28,11 @@ from tomldiary.storage.protocol import Commit, Token
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from tomldiary.engine.cache import DocumentCache
     from tomldiary.engine.engine import Engine
-    from tomldiary.entries.kind import Rules
+    from tomldiary.entries.kind import EntryKind, Rules
     from tomldiary.hand_edits.detect import Known
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.lexer import Block
@@ -400,7 +400,7 @@ def prepare(
         record.bases[kind] = old.fingerprint
         expected[kind] = None if base is None else base.token
         replaces_save = replaces_save or (base is not None and base.is_merged)
-        record.changes.extend(block_changes(kind, old.blocks, document.blocks))
+        record.changes.extend(block_changes(kind, old, document))
         if base is not None and base.problem:
             broken[kind] = base
         else:
@@ -425,18 +425,47 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
 # The changes between two versions
 
 
-def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
+_Span = tuple[int, int, int, int]
+"""A range of blocks in the old version and the range that replaces it: start and end of each."""
+
+
+def block_changes(doc: str, old: Document, new: Document) -> list[Change]:
     """Return the changes between two versions, in the order of the old one; each replaces whole blocks.
+
+    An entry in several blocks, such as one with a list of tables, is covered with all its blocks, so that the changes
+    have its whole state.
+    """
+    spans = [
+        span
+        for span in _spans(old.blocks, new.blocks)
+        if [block.text for block in old.blocks[span[0] : span[1]]]
+        != [block.text for block in new.blocks[span[2] : span[3]]]
+    ]
+    kind = KINDS.get(doc.partition("/")[0]) or entry_kind(doc)
+    split = _split_entries(kind, old, new, spans)
+    if split:
+        spans = _widened(kind, old.blocks, new.blocks, spans, split)
+    found: list[Change] = []
+    at = known = 0
+    for first, end, start, stop in spans:
+        at += sum([len(block.text) for block in old.blocks[known:first]])
+        known = first
+        found.append(
+            _change(doc, at, old.blocks[first:end], new.blocks[start:stop], is_whole=bool(split))
+        )
+    return found
+
+
+def _spans(old: list[Block], new: list[Block]) -> Iterator[_Span]:
+    """Yield the ranges that differ.
 
     Blocks that an edit did not touch are the same objects in both versions, so most of the comparison is done
     by comparing slices of references.
     """
-    found: list[Change] = []
     places: dict[int, int] = {}
-    i = j = at = 0
+    i = j = 0
     while (same := _common(old, i, new, j)) < max(len(old) - i, len(new) - j):
         i, j = i + same, j + same
-        at += sum([len(block.text) for block in old[i - same : i]])
         first, start = i, j
         if i < len(old) and not places:
             places = {id(block): number for number, block in enumerate(new[j:], j)}
@@ -445,11 +474,46 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
             i += 1
         while j < len(new) and (i == len(old) or new[j] is not old[i]):
             j += 1
-        change = _change(doc, at, old[first:i], new[start:j])
-        if change.old != change.new:
-            found.append(change)
-        at = change.at + len(change.old)
-    return found
+        yield first, i, start, j
+
+
+def _split_entries(
+    kind: EntryKind, old: Document, new: Document, spans: Sequence[_Span]
+) -> set[Path]:
+    """Return the entries with changed blocks that have several blocks in one of the versions."""
+    changed: set[Path] = set()
+    for first, end, start, stop in spans:
+        for block in (*old.blocks[first:end], *new.blocks[start:stop]):
+            path = entry_at(kind, block.path)
+            if path is not None and (path in old.parents or path in new.parents):
+                changed.add(path)
+    return changed
+
+
+def _widened(
+    kind: EntryKind,
+    old: list[Block],
+    new: list[Block],
+    spans: Sequence[_Span],
+    entries: set[Path],
+) -> list[_Span]:
+    """Return ranges that also cover all other blocks of some entries; adjacent ranges are joined."""
+    found: list[_Span] = [(0, 0, 0, 0)]
+
+    def add(first: int, end: int, start: int, stop: int) -> None:
+        if found[-1][1] == first and found[-1][3] == start:
+            first, _, start, _ = found.pop()
+        found.append((first, end, start, stop))
+
+    i = j = 0
+    for span in (*spans, (len(old), len(old), len(new), len(new))):
+        while i < span[0]:  # both versions have the same blocks between the ranges
+            if entry_at(kind, old[i].path) in entries:
+                add(i, i + 1, j, j + 1)
+            i, j = i + 1, j + 1
+        add(*span)
+        i, j = span[1], span[3]
+    return [span for span in found if span[0] < span[1] or span[2] < span[3]]
 
 
 def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
@@ -457,11 +521,17 @@ def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
     return sum(takewhile(bool, map(is_, islice(old, i, None), islice(new, j, None))))
 
 
-def _change(doc: str, at: int, old: list[Block], new: list[Block]) -> Change:
-    """Return a change of blocks, without unchanged blocks that only get a blank line before added ones."""
+def _change(
+    doc: str, at: int, old: list[Block], new: list[Block], *, is_whole: bool = False
+) -> Change:
+    """Return a change of blocks.
+
+    Unless `is_whole`, it omits unchanged blocks that only get a blank line before added ones.
+    """
     texts = [block.text for block in new]
     before, kept = "".join([block.text for block in old]), "".join(texts[: len(old)])
     distance = kept[len(before) :]
-    if len(new) > len(old) and kept.startswith(before) and not distance.strip("\r\n"):
+    is_longer = len(new) > len(old) and not is_whole
+    if is_longer and kept.startswith(before) and not distance.strip("\r\n"):
         return Change(doc, at + len(before), "", distance + "".join(texts[len(old) :]))
     return Change(doc, at, before, "".join(texts))

@@ -230,7 +230,7 @@ def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
         new_text = joined(new)
         changes = [change for change in record.changes if change.doc == document.kind]
         if (old_text, new_text) != (before, after):
-            changes = block_changes(document.kind, old, new)
+            changes = block_changes(document.kind, Document(old, {}), Document(new, {}))
         new_digest = digest(new_text)
         base = EMPTY if record.bases[document.kind] == EMPTY else old_digest
         yield _Part(number, changes, base, new_digest, document.is_touched(before, after))
@@ -383,7 +383,7 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
             continue
         edit.set_meta(seq=forget.seq)
         fresh = edit.done()
-        forget.changes.extend(block_changes(name, document.blocks, fresh.blocks))
+        forget.changes.extend(block_changes(name, document, fresh))
         forget.bases[name] = document.fingerprint
         forget.results[name] = fresh.fingerprint
         erased.texts[name] = fresh.text

@@ -268,8 +268,8 @@ class _Save:
 
     def __init__(self, record: Record, kind: str) -> None:
         changes = [change for change in record.changes if change.doc == kind]
-        self._after = [Document.parse_part(change.new) for change in changes]
-        self._old = _tables(kind, [Document.parse_part(change.old) for change in changes])
+        self._after = Document.parse_parts([change.new for change in changes])
+        self._old = _tables(kind, Document.parse_parts([change.old for change in changes]))
         self._new = _tables(kind, self._after)
 
     def made(self, path: Path, values: Table | None) -> bool:

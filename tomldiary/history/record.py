@@ -29,6 +29,7 @@ from zlib import crc32
 
 from tomldiary.errors import InvalidTOML
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.toml.document import Document
 from tomldiary.toml.values import checked_text, render_key, render_text, render_value, timestamp
 
 if TYPE_CHECKING:
@@ -133,6 +134,12 @@ class Record:
     """Tables in which a hand edit displaced our change."""
     boot: str = ""
     """Fingerprint of the boot that wrote it."""
+
+    def parts(self, doc: str) -> tuple[list[Document], list[Document]]:
+        """Return the changed blocks of a document before and after; see `Document.parse_parts`."""
+        changes = [change for change in self.changes if change.doc == doc]
+        old, new = [change.old for change in changes], [change.new for change in changes]
+        return Document.parse_parts(old), Document.parse_parts(new)
 
 
 def render_record(record: Record) -> str:

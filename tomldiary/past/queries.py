@@ -367,12 +367,13 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
     for kind in dict.fromkeys(home_of(change.doc) for change in record.changes):
         old: dict[Path, dict[str, Any]] = {}
         new: dict[Path, dict[str, Any]] = {}
-        for change in record.changes:
-            if home_of(change.doc) == kind:
+        for name in dict.fromkeys(change.doc for change in record.changes):
+            if home_of(name) == kind:
                 # A moved table is removed by one change and inserted by another, possibly in another part.
-                for text, found in ((change.old, old), (change.new, new)):
-                    for path, entry in entry_kind(kind).tables(Document.parse_part(text)).items():
-                        found[path] = {**found.get(path, {}), **entry}
+                for parts, found in zip(record.parts(name), (old, new), strict=True):
+                    for part in parts:
+                        for path, entry in entry_kind(kind).tables(part).items():
+                            found[path] = {**found.get(path, {}), **entry}
         for path in changed_keys(old, new):
             yield kind, path, old.get(path), new.get(path)
 

@@ -10,21 +10,22 @@ from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
-from tomldiary.history.timeline import check_follows, out_of_reach, pruned
+from tomldiary.history.timeline import check_follows, out_of_reach, pruned, undo
 from tomldiary.runtime.views import Viewed, counted
-from tomldiary.toml.document import Document, Path, split_tail
+from tomldiary.toml.document import META, Document, Path, digest, split_tail
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tomldiary.engine.rules import EnforcedRules
     from tomldiary.engine.transaction import Transaction
     from tomldiary.past.as_of import PastTexts, Point
 
-_State = tuple["Block | None", dict[str, Any]]
-"""A table: its block, if the block holds nothing else, and its values; see `own_values`."""
+_State = tuple[str, dict[str, Any]]
+"""A table: the text of its blocks, "" if they hold something else, and its values; see `own_values`."""
 _States = dict[tuple[str, "Path"], "_State | None"]
 _NOTHING = "there is no transaction to undo."
 
@@ -163,6 +164,7 @@ class Undo:
                 hint="force=True overwrites.",
             )
         self._restore(transaction, records[-1].seq, before)
+        _restore_texts(transaction, records)
         return done
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
@@ -183,7 +185,7 @@ class Undo:
             if state is None and entry_path(kind, path) is not None:
                 entry_kind(kind).remove(transaction.edit(kind), path, self._rules)
             else:
-                back.setdefault(kind, {})[path] = state or (None, {})
+                back.setdefault(kind, {})[path] = state or ("", {})
         for kind, states in back.items():
             edit = transaction.edit(kind)
             after: Path | None = None
@@ -195,15 +197,16 @@ class Undo:
                 order = [block for block in split_blocks(text) if block.path and not block.is_array]
             # In document order, so that each block is restored after its former predecessor.
             for block in order:
-                was, values = states.get(block.path, (None, {}))
-                if was is not None:
-                    edit.restore(block.path, was.text, values, after=after, behind=behind)
+                was, values = states.get(block.path, ("", {}))
+                if was:
+                    edit.restore(block.path, was, values, after=after, behind=behind)
                     del states[block.path]
                 if edit.table(block.path) is not None:
                     after, behind = block.path, split_tail(block.text)[1]
-            for path, (was, values) in states.items():
-                if was is not None:
-                    edit.restore(path, was.text, values)
+            # Outer tables first, because a list of one may stand where an inner table belongs.
+            for path, (was, values) in sorted(states.items(), key=lambda state: len(state[0])):
+                if was:
+                    edit.restore(path, was, values)
                 else:
                     edit.replace_values(path, own_values(kind, edit.peek(), path), values)
 
@@ -261,17 +264,17 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States, _States]:
     for record in records:  # newest first
         old: _States = {}
         new: _States = {}
+        parts = {
+            doc: record.parts(doc) for doc in dict.fromkeys(each.doc for each in record.changes)
+        }
         # A moved table is removed by one change and inserted by another.
-        for change in record.changes:
-            for text, states in ((change.old, old), (change.new, new)):
-                document = Document.parse_part(text)
-                for path, values in own_tables(change.doc, document).items():
-                    if path[0] != "_meta" and _state_of(change.doc, path, values) is not None:
-                        is_whole = same_value(values, document.own_values(path))
-                        block = document.whole_block(path) if is_whole else None
-                        states[change.doc, path] = (block, values)
+        for doc, (olds, news) in parts.items():
+            old |= {place: state for part in olds for place, state in _states(doc, part)}
+            new |= {place: state for part in news for place, state in _states(doc, part)}
         for place in dict.fromkeys([*old, *new]):
-            was, became = old.get(place), new.get(place)
+            olds, news = parts[place[0]]
+            was = old.get(place) or _implied(olds, *place)
+            became = new.get(place) or _implied(news, *place)
             if not same_value(was and was[1], became and became[1]):
                 later = before.get(place, became)
                 if not same_value(later and later[1], became and became[1]):
@@ -279,6 +282,64 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States, _States]:
                 expected.setdefault(place, became)
                 before[place] = was
     return before, expected, between
+
+
+def _states(doc: str, part: Document) -> Iterator[tuple[tuple[str, Path], _State]]:
+    """Yield the state of each table in a part of a document."""
+    for path, values in own_tables(doc, part).items():
+        if path[0] != META and _state_of(doc, path, values) is not None:
+            is_whole = same_value(values, part.own_values(path))
+            blocks = part.own_blocks(path) if is_whole else []
+            yield (doc, path), ("".join([block.text for block in blocks]), values)
+
+
+def _implied(parts: Sequence[Document], doc: str, path: Path) -> _State | None:
+    """Return the state of a table that exists only because of tables below it; None if there is no table."""
+    is_there = any(part.table(path) is not None for part in parts)
+    return ("", {}) if is_there and _state_of(doc, path, {}) is not None else None
+
+
+def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
+    """Give documents that the records changed last the text before them, which has the former comments and order.
+
+    A document with other values, such as one without entries that have expired since, keeps its restored tables.
+    """
+    for kind, (_, edit) in transaction.changed().items():
+        now, text = edit.peek(), _text_before(transaction.before(kind).text, records, kind)
+        if text is None or _is_like(now, text):
+            continue
+        former = Edit(Document.parse(text))
+        if same_value(_values(kind, former.peek()), _values(kind, now)):
+            former.put((META,), now.meta)
+            edit.take_text(former.done())
+
+
+def _values(kind: str, document: Document) -> dict[Path, dict[str, Any]]:
+    """Return the entries of a document, and the values of the tables above them."""
+    tables = own_tables(kind, document).items()
+    outer = {path: values for path, values in tables if entry_path(kind, path) is None and values}
+    return {**outer, **entry_kind(kind).tables(document), (META,): {}}
+
+
+def _is_like(document: Document, text: str) -> bool:
+    """Return whether a document has a text, apart from its `_meta`; found without parsing the text."""
+    meta = document.index.get((META,))
+    if meta is None:
+        return document.text == text
+    head, rest = document.text.split(split_tail(meta.text)[0], 1)
+    other = text[len(head) : len(text) - len(rest)]
+    paths = {block.path[:1] for block in split_blocks(other)}
+    return text == head + other + rest and paths <= {(), (META,)}
+
+
+def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
+    """Return a text before records, newest first; None if they are not the last ones that changed the document."""
+    for record in records:
+        if doc in record.results:
+            if digest(text) != record.results[doc]:
+                return None
+            text = undo(text, record, doc)
+    return text
 
 
 def _placed(transaction: Transaction, states: _States) -> _States:

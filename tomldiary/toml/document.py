@@ -102,6 +102,18 @@ class Document:
             heads = [f"[[{render_path(path)}]]\n" for path in sorted(lists, key=len)]
             return cls.parse("".join([*heads, text]))
 
+    @classmethod
+    def parse_parts(cls, texts: Sequence[str]) -> list[Document]:
+        """Return several parts of one document, in its order, as one document.
+
+        Each part is a document of its own if they do not fit together, as in older records, which may lack tables
+        between them.
+        """
+        try:
+            return [cls.parse_part("".join(texts))]
+        except InvalidTOML:
+            return [cls.parse_part(text) for text in texts]
+
     @property
     def blocks(self) -> list[Block]:
         """The blocks of the text; if a function makes them, it is called on first access."""
@@ -192,6 +204,25 @@ class Document:
         )
         return None if is_split else self.index.get(path)
 
+    def own_blocks(self, path: Path) -> list[Block]:
+        """Return the blocks with the own values of the table at `path`: its header and its lists of tables.
+
+        The list is empty if another block has some of the values.
+        """
+        block = self.index.get(path)
+        values = self.own_values(path) or {}
+        lists = [
+            (*path, key)
+            for key in values
+            if isinstance(values[key], list) and (*path, key) in self.parents
+        ]
+        if not lists:
+            return [] if block is None else [block]
+        if block is None and len(lists) < len(values):
+            return []
+        size = len(path) + 1
+        return [each for each in self.blocks if each is block or each.path[:size] in lists]
+
     def line_of(self, where: str) -> int | None:
         """Return the line of the field or table at `where`, a path in TOML syntax; None if no line is found."""
         exact = below = None
@@ -236,8 +267,11 @@ class Document:
 
         Two documents that were parsed separately can then be compared by block identity, like two versions.
         """
-        known = {block.text: block for block in other.blocks}
-        blocks = [known.get(block.text, block) for block in self.blocks]
+        known: dict[str, list[Block]] = {}
+        for block in reversed(other.blocks):
+            known.setdefault(block.text, []).append(block)
+        # Each object stands once in a document, because an edit finds a block by its identity.
+        blocks = [same.pop() if (same := known.get(block.text)) else block for block in self.blocks]
         return Document(blocks, self.data, self._text)
 
 

@@ -20,12 +20,12 @@ from tomldiary.toml.document import (
     rendered_again,
     split_tail,
 )
-from tomldiary.toml.lexer import HEADER, Block
+from tomldiary.toml.lexer import HEADER, Block, split_blocks
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _ENDS_IN_COMMENT = re.compile(r"^[ \t]*#.*(?<!\"\"\"|''')\r?\n\Z", re.MULTILINE)
 
@@ -88,7 +88,7 @@ class Edit(ValueEdit):
 
         Args:
             path: The table.
-            text: Its block in the other version: attached comments, header and lines.
+            text: Its blocks in the other version: attached comments, header and lines, and those of its lists of tables.
             data: The values of these lines, without inner tables that have headers.
             after: The block before it in that version; None inserts a new table after its siblings.
             behind: The text between these two blocks that belongs to neither, such as a comment.
@@ -97,21 +97,23 @@ class Edit(ValueEdit):
             InvalidValue: A value above the table is not a table.
         """
         self._check_way(path)
-        known = self.table(path)
-        if path in self._index and path in self._parents:
-            for key in {each.path[len(path)] for each in self._below(path)}:
-                # The text replaces lists of tables too, and values that it writes itself.
-                if key in data or isinstance((known or {}).get(key), list):
-                    self._drop((*path, key))
+        body = split_tail(text)[0]
+        first, *others = split_blocks(body)[1:]
+        kept = self._drop_replaced(path, data, [] if first.is_array else others)
+        known, block = self.table(path), self._index.get(path)
         inner = {
             key: value for key, value in (known or {}).items() if self._has_header((*path, key))
         }
-        block = self._index.get(path)
-        body = split_tail(text)[0]
         if block is not None:
+            tail = block.text[len(split_tail(block.text)[0]) :]
+            body = split_tail(first.text)[0] if kept else body
             if block is not self._blocks[-1] and not body.endswith("\n"):
                 body += self.newline  # the other version ended with this block
-            self._swap(block, Block(path, body + block.text[len(split_tail(block.text)[0]) :]))
+            first, *others = split_blocks(body + tail)[1:]
+            at = self._position(block)
+            self._swap(block, first)
+            for number, each in enumerate(others, at + 1):
+                self._add(each, number)
         elif known is not None:
             self.put(path, {**inner, **data})
             return
@@ -120,6 +122,29 @@ class Edit(ValueEdit):
             self._is_reordered = True
         self._set_data(path, {**inner, **data})
         self.is_changed = True
+
+    def _drop_replaced(self, path: Path, data: Mapping[str, Any], lists: Sequence[Block]) -> bool:
+        """Remove the tables below `path` that a restored text replaces: lists of tables, and those that it writes itself.
+
+        Return True, and keep them, if the text has the same `lists` as the document.
+        """
+        known = self.table(path)
+        if known is None or path not in self._parents:
+            return False
+        keys = {each.path[len(path)] for each in self._below(path)}
+        keys = {key for key in keys if key in data or isinstance(known.get(key), list)}
+        size = len(path)
+        now = [each for each in self._below(path) if each.path[size] in keys]
+        if lists and [split_tail(each.text)[0] for each in now] == [
+            split_tail(each.text)[0] for each in lists
+        ]:
+            return True
+        for key in keys:
+            self._drop((*path, key))
+        left = {key: value for key, value in known.items() if key not in keys}
+        # A table without a header may have existed only because of them.
+        self._set_data(path, left if left or path in self._index else None)
+        return False
 
     def delete(self, path: Path) -> bool:
         """Remove the table at `path` with its attached comments; False if there is none."""
@@ -145,6 +170,13 @@ class Edit(ValueEdit):
             if self.table(path[:end]) or path[:end] in self._index:
                 return
             (find_table(self._data, path[: end - 1]) or {}).pop(path[end - 1], None)
+
+    def take_text(self, document: Document) -> None:
+        """Take the text of a document that has the same values."""
+        self._blocks, self._data = list(document.blocks), document.data
+        self._index, self._parents = dict(document.index), dict(document.parents)
+        self._owned, self.stamp = {}, object()
+        self.is_changed = self._is_reordered = True
 
     def rename(self, old: Path, new: Path) -> bool:
         """Rename the table `old`, keeping its body, comments and position; return False if that is not possible.
@@ -217,7 +249,7 @@ class Edit(ValueEdit):
             return self.base
         # Parsing gives the entries the order of the text, as readers see them.
         if self._is_reordered:
-            return Document.parse(self.peek().text)
+            return Document.parse(self.peek().text).sharing_blocks_of(self.base)
         document = Document(
             self._blocks,
             self._data,
@@ -253,6 +285,7 @@ class Edit(ValueEdit):
                 # The parent is written inline, so a header would define it twice.
                 self._rewrite(holder, inner, _with(inner, rest, dict(data)))
                 return
+        is_made = text is None
         if text is None:
             text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
@@ -271,7 +304,9 @@ class Edit(ValueEdit):
             tail = self.newline  # a blank line before the text that follows
         if tail and not text.endswith("\n"):
             text += self.newline
-        self._add(Block(path, text + tail), at + 1)
+        added = [Block(path, text + tail)] if is_made else split_blocks(text + tail)[1:]
+        for number, each in enumerate(added, at + 1):
+            self._add(each, number)
 
     def _anchor(self, path: Path) -> Block:
         """Return the block after which a new table is inserted: that of its closest relative, the last, or the head."""
@@ -361,7 +396,8 @@ class Edit(ValueEdit):
 
     def _add(self, block: Block, at: int) -> None:
         self._blocks.insert(at, block)
-        self._index[block.path] = block
+        if not block.is_array:
+            self._index[block.path] = block
         self._count(block, 1)
 
     def _remove(self, block: Block) -> None:

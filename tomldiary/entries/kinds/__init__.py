@@ -17,7 +17,7 @@ from tomldiary.entries.fields import Problem
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
-from tomldiary.entries.kinds.parts import depth_of, duplicates, join, part_of, parts_among
+from tomldiary.entries.kinds.parts import duplicates, entry_at, join, part_of, parts_among
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
@@ -122,10 +122,7 @@ class _HasTables(Protocol):
 
 def entry_path(document: str, path: Path) -> Path | None:
     """Return the path of the entry that contains the table at `path`; None if the table is above all entries."""
-    if not path or path[0] == "_meta":
-        return None
-    depth = depth_of(entry_kind(document), path)
-    return path[:depth] if len(path) >= depth else None
+    return entry_at(entry_kind(document), path)
 
 
 def own_values(name: str, document: _HasTables, path: Path) -> Table | None:
@@ -147,11 +144,19 @@ def own_values(name: str, document: _HasTables, path: Path) -> Table | None:
 def own_tables(name: str, document: Document) -> dict[Path, Table]:
     """Return the values of all tables with a header, and of `_meta` and the entries in any notation.
 
-    See `own_values`. Tables without a header and without values are omitted.
+    See `own_values`. Tables without a header and without values are omitted, and so are tables in a list, which are
+    values of the table with the list.
     """
-    paths = dict.fromkeys([*document.index, ("_meta",), *entry_kind(name).tables(document)])
+    # A table of an entry may have a list with headers, but no header of its own.
+    lists = [block.path[:-1] for block in document.blocks if block.is_array]
+    inner = [path for path in lists if entry_path(name, path) is not None]
+    paths = dict.fromkeys([*document.index, ("_meta",), *entry_kind(name).tables(document), *inner])
     found = ((path, own_values(name, document, path)) for path in paths)
-    return {path: values or {} for path, values in found if values or path in document.index}
+    return {
+        path: values
+        for path, values in found
+        if values or (values is not None and path in document.index)
+    }
 
 
 def entry_key(path: Path, document: str = "") -> str:

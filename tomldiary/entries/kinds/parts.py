@@ -62,6 +62,14 @@ def depth_of(kind: EntryKind, path: Path) -> int:
     return kind.depth - (path[:1] != (kind.name,))
 
 
+def entry_at(kind: EntryKind, path: Path) -> Path | None:
+    """Return the path of the entry that contains the table at `path`; None if the table is above all entries."""
+    if not path or path[0] == _META:
+        return None
+    depth = depth_of(kind, path)
+    return path[:depth] if len(path) >= depth else None
+
+
 def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
     """Return all parts as one document for reading; its text has the tables of the parts in order."""
     if len(parts) == 1:

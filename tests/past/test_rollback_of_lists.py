@@ -1,0 +1,211 @@
+"""Entries with lists of tables: history has them whole, and a rollback restores the text before a hand edit."""
+
+from __future__ import annotations
+
+import random
+import re
+import tomllib
+
+import pytest
+
+from hand_edits import age
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.toml.document import split_tail
+from tomldiary.toml.lexer import split_blocks
+from tomldiary.toml.values import same_value
+
+SHOPS = """
+# about it
+[preferences.likes.a]
+text = "tea"
+note = "mine" # a note
+
+[preferences.likes.a.address]
+street = 7
+# the first one
+[[preferences.likes.a.shops]]
+n = 1
+
+[[preferences.likes.a.shops]]
+n = 2
+[preferences.likes.a.shops.at]
+x = 2
+
+[preferences.likes.b]
+text = "rain"
+[[preferences.likes.a.home.rooms]]
+n = 1
+"""
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(LocalBackend(tmp_path, durability="none"), agent="rules").user("alice")
+
+
+def begin(alice, file, text):
+    """Log a document with a hand-written text, and return it."""
+    alice.upsert_preference("goals", "rest")
+    save(file, file.read_text() + text)
+    alice.upsert_preference("goals", "walk")
+    return file.read_text()
+
+
+def save(file, text):
+    file.write_text(text)
+    age(file)
+
+
+def plain(text):
+    """Return a text without the bookkeeping in `_meta`."""
+    return [line for line in text.split("\n") if not line.startswith(("seq = ", "next_ids = "))]
+
+
+def fields(text):
+    """Return the entries of a text by key."""
+    found = tomllib.loads(text)["preferences"]
+    return {
+        f"{category}/{key}": entry
+        for category, entries in found.items()
+        for key, entry in entries.items()
+    }
+
+
+def check_undo(alice, file, before):
+    """Undo the hand edit that `file` has, and then the rollback; history must have whole entries."""
+    edited = file.read_text()
+    was, became = fields(before), fields(edited)
+    undone = alice.rollback().undone
+    assert plain(file.read_text()) == plain(before)
+    changed = {each.key: each for each in alice.history(limit=None) if each.seq in undone}
+    assert changed.keys() == {
+        key for key in was | became if not same_value(was.get(key), became.get(key))
+    }
+    for key, each in changed.items():
+        assert same_value([each.before, each.after], [was.get(key), became.get(key)])
+    alice.rollback()
+    assert plain(file.read_text()) == plain(edited)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("n = 2", "n = 3"),
+        ("x = 2", "x = 3"),
+        ("n = 2\n", "n = 2\n# mine\nm = 3\n"),
+        ("[[preferences.likes.a.shops]]\nn = 1\n\n", ""),
+        ("# the first one\n[[preferences.likes.a.shops]]\n", "[[preferences.likes.a.shops]]\n" * 2),
+        ("[[preferences.likes.a.home.rooms]]\nn = 1\n", ""),
+        ('text = "tea"\n', 'text = "milk"\n'),
+        ("street = 7", "street = 8"),
+        ('[preferences.likes.a]\ntext = "tea"\nnote = "mine" # a note\n', ""),
+    ],
+)
+def test_a_hand_edit_of_an_entry_with_lists_is_undone_exactly(alice, file, old, new):
+    before = begin(alice, file, SHOPS)
+    save(file, before.replace(old, new))
+    check_undo(alice, file, before)
+
+
+@pytest.mark.parametrize("old", ["n = 2", "street = 7", "x = 2"])
+def test_what_another_session_wrote_since_stays(alice, file, old):
+    before = begin(alice, file, SHOPS)
+    alice.upsert_preference("likes", "milk", id="a", session_id="x")
+    alice.upsert_preference("goals", "swim", session_id="y")
+    alice.rollback(session_id="x")
+    blocks = [split_tail(each.text)[0] for each in split_blocks(file.read_text())]
+    assert [split_tail(each.text)[0] for each in split_blocks(before)[4:]] == blocks[-7:]
+    assert "swim" in file.read_text()
+    save(file, file.read_text().replace(old, f"{old}1"))
+    alice.upsert_preference("goals", "run", session_id="x")
+    alice.rollback(session_id="x")
+    assert f"{old}1" in file.read_text()
+
+
+def test_a_removed_entry_comes_back_with_its_lists(alice, file):
+    before = begin(alice, file, SHOPS)
+    alice.remove_preference("likes", "a", session_id="x")
+    assert "shops" not in file.read_text()
+    alice.upsert_preference("goals", "swim", session_id="y")
+    alice.rollback(session_id="x")
+    assert same_value(fields(file.read_text())["likes/a"], fields(before)["likes/a"])
+    assert "# the first one\n[[preferences.likes.a.shops]]\nn = 1\n" in file.read_text()
+
+
+def random_entry(pick, name):
+    base, parts = f"preferences.likes.{name}", []
+
+    def items(path, depth=0):
+        text = ""
+        for _ in range(pick.randrange(1, 4)):
+            text += pick.choice(["", "", "# item\n"]) + f"[[{path}]]\nn = {pick.randrange(5)}\n"
+            if pick.random() < 0.25:
+                text += f"[{path}.at]\nx = {pick.randrange(5)}\n"
+            if not depth and pick.random() < 0.2:
+                text += items(f"{path}.in", 1)
+            text += pick.choice(["", "\n"])
+        return text
+
+    if pick.random() < 0.7:
+        parts.append(items(f"{base}.shops"))
+    if pick.random() < 0.3:
+        parts.append(f"[{base}.address]\nstreet = {pick.randrange(9)}\n")
+    if pick.random() < 0.25:
+        parts.append(items(f"{base}.home.rooms"))
+    pick.shuffle(parts)
+    lead = pick.choice(["", "# about it\n"])
+    return [
+        f'{lead}[{base}]\ntext = "{pick.choice(["tea", "jazz"])} {pick.randrange(9)}"\n',
+        *parts,
+    ]
+
+
+def random_document(pick):
+    entries = [random_entry(pick, name) for name in ("a", "b", "c")[: pick.randrange(1, 4)]]
+    apart = [
+        entry.pop() for entry in entries if len(entry) > 1 and pick.random() < 0.2
+    ]  # stand behind the other entries
+    return "".join("\n" * pick.randrange(2) + part for entry in [*entries, apart] for part in entry)
+
+
+def random_edit(pick, text):
+    blocks = split_blocks(text)
+    texts = [each.text for each in blocks]
+    first = next(number for number, each in enumerate(blocks) if each.path[1:2] == ("likes",))
+    at, other = (pick.randrange(first, len(blocks)) for _ in range(2))
+    change = pick.choice(["value", "value", "remove", "repeat", "comment", "swap", "line", "item"])
+    if change == "value":
+        texts[at] = re.sub(r"= \d", f"= {pick.randrange(10, 99)}", texts[at], count=1)
+    elif change == "remove":
+        del texts[at]
+    elif change == "repeat":
+        texts.insert(at, texts[at])
+    elif change == "comment":
+        texts[at] += pick.choice(["# mine\n", "\n# mine\n\n"])
+    elif change == "swap":
+        texts[at], texts[other] = texts[other], texts[at]
+    elif change == "line":
+        lines = texts[at].split("\n")
+        del lines[pick.randrange(1, len(lines))]
+        texts[at] = "\n".join(lines)
+    else:
+        texts.insert(at, f"[[preferences.likes.a.{pick.choice(['shops', 'more'])}]]\nn = 77\n")
+    made = "".join(texts)
+    try:
+        tomllib.loads(made)
+    except tomllib.TOMLDecodeError:
+        return text
+    return made if made.endswith("\n") else f"{made}\n"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_random_hand_edit_is_undone_exactly(alice, file, seed):
+    pick = random.Random(seed)
+    before = begin(alice, file, f"\n{random_document(pick)}")
+    edited = before
+    while same_value(fields(edited), fields(before)):
+        for _ in range(pick.choice([1, 1, 2])):
+            edited = random_edit(pick, edited)
+    save(file, edited)
+    check_undo(alice, file, before)
