@@ -11,6 +11,7 @@ import pytest
 
 import programs
 from tomldiary import Diary, MemoryWriter
+from tomldiary.errors import NestedTransaction
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.locks import UserLocks, lock_file, try_lock
 from tomldiary.writer.journal import Journal
@@ -123,6 +124,46 @@ def test_a_child_locks_by_itself_and_leaves_its_parents_lock_alone(tmp_path, fil
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with UserLocks(tmp_path).hold("alice", 1):
         pass
+
+
+def texts(alice):
+    return sorted((change.seq, change.after["text"]) for change in alice.history())
+
+
+@pytest.mark.parametrize("backend", ["folder", "memory:"])
+def test_a_child_forked_inside_a_transaction_does_not_store_it(tmp_path, backend):
+    diary = Diary(tmp_path if backend == "folder" else backend, agent="rules")
+    alice = diary.user("alice")
+    child = -1
+    try:
+        with alice.transaction():
+            alice.upsert_preference("likes", "tea")
+            child = os.fork()
+            if child:
+                alice.upsert_preference("likes", "jazz")
+    except NestedTransaction as error:
+        os._exit(0 if child == 0 and "forked inside the transaction" in str(error) else 3)
+    finally:
+        if child == 0:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert texts(alice) == [(1, "jazz"), (1, "tea")]
+
+
+def test_a_child_forked_inside_a_transaction_writes_after_it(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    with alice.transaction():
+        alice.upsert_preference("likes", "tea")
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                alice.upsert_preference("likes", "jazz")
+                os._exit(0)
+            os._exit(3)
+        time.sleep(0.1)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it waits for the lock
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert texts(alice) == [(1, "tea"), (2, "jazz")]
 
 
 def user_lock(folder, files):

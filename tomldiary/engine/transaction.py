@@ -7,6 +7,7 @@ because two writers that each wait for the other's lock would never end.
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ class Transaction:
         """The task that opened the transaction; None in sync code."""
         self.thread = 0
         """The identifier of the thread that opened the transaction."""
+        self.process = 0
+        """The process that opened the transaction; a forked child has a copy of it."""
         self.worker: OwnThread | None = None
         """The thread that runs the blocking calls of the task that owns the transaction."""
         self.session = ""
@@ -110,10 +113,15 @@ class Transaction:
             yield
             return
         self.is_open = True
-        self.task, self.thread = current_task(), threading.get_ident()
+        self.task, self.thread, self.process = current_task(), threading.get_ident(), os.getpid()
         outer = SCOPE.set(self)
         try:
             yield
+            if self.process != os.getpid():
+                raise NestedTransaction(
+                    "this process was forked inside the transaction, which only its parent stores. End the child"
+                    " inside the block, for example with os._exit."
+                )
         finally:
             self.is_open = False
             # The block may end elsewhere, such as that of a generator, and the variable keeps its value here.
@@ -307,7 +315,7 @@ class Transaction:
 
     def is_owned_here(self) -> bool:
         """Return whether it is open, and the running code opened it or was called by the code that did."""
-        if not self.is_open:
+        if not self.is_open or self.process != os.getpid():
             return False
         task = current_task()
         if task is None or task is self.task:
@@ -331,7 +339,7 @@ class Transaction:
                 )
             return False
         if not self.is_owned_here():
-            return False  # an independent task that was started inside the block
+            return False  # an independent task or process that was started inside the block
         if user != self.user:
             raise NestedTransaction(
                 "a transaction of another user is open here; finish it first. Otherwise two transactions could"
