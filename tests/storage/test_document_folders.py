@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from tomldiary import Diary
+from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
@@ -37,6 +38,37 @@ def test_a_document_may_be_in_a_folder(nested):
     assert "met Bo" in nested.user("alice").document("episodes/2026-11")
     assert '"one"' in nested.user("alice").document("items/work/a%2fb")
     assert backend.users() == ["alice"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda nested: nested.users(),
+        lambda nested: nested.user("bob").preferences(),
+        lambda nested: nested.user("bob").upsert_preference("likes", "tea"),
+        lambda nested: nested.user("bob").forget(everything=True),
+        lambda nested: MemoryWriter(nested).submit_nowait(Turn("bob", "s", "I love tea.", "ok")),
+    ],
+    ids=["users", "read", "write", "forget", "writer"],
+)
+@pytest.mark.parametrize("user", ["alice", "Ann", "x" * 200])
+def test_the_folder_of_a_user_is_no_memory(tmp_path, user, call):
+    above = Diary(tmp_path / "m", agent="rules")
+    above.user(user).upsert_preference("likes", "jazz")
+    folder = above.backend.folder(user)
+    shutil.rmtree(tmp_path / "m/.tomldiary")  # a clone of git has none
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(InvalidValue, match="folder of one user") as refused:
+        call(Diary(folder, agent="rules"))
+    assert f"Diary({str(tmp_path / 'm')!r}).user({user!r})" in str(refused.value)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_memory_may_be_in_a_folder_of_a_memory(tmp_path):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "jazz")
+    inner = Diary(tmp_path / "team", agent="rules")
+    inner.user("history").upsert_preference("likes", "tea")
+    assert Diary(tmp_path / "team", agent="rules").users() == ["history"]
 
 
 def test_documents_of_one_folder_are_listed_alone(tmp_path):

@@ -128,6 +128,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     @property
     def journal_folder(self) -> Path | None:
         """The folder where a background writer stores turns until they are applied; None for memory only."""
+        self.check_root()
         return self.journal_root if self.durability != "none" else None
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from tomldiary.errors import BackendError, DiaryError, LockTimeout
+from tomldiary.errors import BackendError, DiaryError, InvalidValue, LockTimeout
 from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
@@ -24,7 +24,7 @@ from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import file_error, file_on_the_way
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
-from tomldiary.storage.local.layout import HISTORY, JOB_PREFIX, SYSTEM, name_owner, user_of
+from tomldiary.storage.local.layout import HISTORY, JOB_PREFIX, SEGMENT, SYSTEM, name_owner, user_of
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.publish import STAGED, staged_files
 from tomldiary.storage.local.recovery import Recovery, drop_superseded
@@ -88,14 +88,37 @@ class OpenedUsers:
         """By user and folder: the last listing, and the times of its folders before it."""
         self._synced: dict[str, Synced] = {}
         self._is_root_synced = False
+        self._is_root_checked = False
 
     # Folders
+
+    def check_root(self) -> None:
+        """Refuse the folder of a user as the folder of all users, once.
+
+        Raises:
+            InvalidValue: The folder has segments of history, which only the folder of a user has.
+        """
+        if self._is_root_checked:
+            return
+        root, is_of_user = self.base_path, False
+        with suppress(OSError):  # there is no history, or the folder cannot be read
+            is_of_user = not self.files.exists(root / SYSTEM) and any(
+                map(SEGMENT.fullmatch, self.files.listdir(root / HISTORY))
+            )
+        if is_of_user:
+            user = user_of(self.files, root) or root.name
+            raise InvalidValue(
+                f"this is the folder of one user. Open the folder above: Diary({str(root.parent)!r}).user({user!r}).",
+                where=str(root),
+            )
+        self._is_root_checked = True
 
     def folder(self, user: str) -> Path:
         """Return the folder of a user, even if it does not exist."""
         known = self._folders.get(user)
         if known is not None:
             return known
+        self.check_root()
         name = encode_folder(user)
         folder = self.base_path / name
         if self.files.token(folder) is None and name != user and self._is_plain_folder(user):
@@ -149,6 +172,7 @@ class OpenedUsers:
 
     def folder_names(self) -> list[str]:
         """Return the names of the folders in the root, without the system folder and that of file system checks."""
+        self.check_root()
         try:
             found = [
                 entry.name for entry in self.files.scandir(self.base_path) if _is_folder(entry)
@@ -163,6 +187,7 @@ class OpenedUsers:
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, and recover the user after a crash."""
+        self.check_root()
         return self._locks.hold(user, timeout, self._recover)
 
     def last_record(self, user: str) -> str | None:
