@@ -80,6 +80,7 @@ def test_reads_and_writes_go_on_during_a_merge_and_both_sides_are_kept(tmp_path,
     alice.upsert_preference("likes", "rock")  # goes to history
     file = tmp_path / "memories/alice/preferences.toml"
     assert "<<<<<<<" in file.read_text()
+    assert "git left a conflict here" in str(alice.problems())
 
     ours, theirs = (git("show", f"{side}:memories/alice/preferences.toml") for side in (":2", ":3"))
     new = theirs[theirs.index("\n[preferences.likes.pref003]") :]

@@ -623,6 +623,24 @@ def test_a_mistake_is_told_in_words_of_toml(text, told):
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a = 1\n<<<<<<< HEAD\nb = 1\n=======\nb = 2\n>>>>>>> other\n", 2),
+        ("a = [\n<<<<<<< HEAD\n  1,\n=======\n  2,\n>>>>>>> other\n]\n", 2),
+        ("a = 1\n=======\nb = 2\n>>>>>>> other\n", 2),
+        ("a = 1\r\n=======\r\nb = 2\r\n", 2),
+        ("a = 1\n>>>>>>> other", 2),
+        ("a = 1\n||||||| 1a2b3c\nb = 2\n", 2),
+    ],
+)
+def test_a_conflict_of_git_is_told_with_its_remedy(text, line):
+    with pytest.raises(InvalidTOML, match="git left a conflict here") as found:
+        parse_toml(text, path="f")
+    assert found.value.line == line
+    assert "<<<<<<<, ======= and >>>>>>>" in str(found.value)
+
+
+@pytest.mark.parametrize(
     ("where", "line"),
     [
         ("preferences.likes.pref001.text", 4),

@@ -45,6 +45,8 @@ _WORDS = {
     "Invalid initial character for a key part": "expected a key",
     "Unclosed inline table": 'a table is not closed on its line, expected "}"',
 }
+_CONFLICT = re.compile(r"(?:<{7}|\|{7}|={7}|>{7})(?: |\r?\Z)")
+"""A line that git puts around the sides of a conflict."""
 _TABLE = re.compile(r"Cannot (declare|mutate immutable namespace) (\(.*\))(?: twice)?", re.DOTALL)
 """The message of `tomllib` for a table that is defined twice, with its path."""
 
@@ -157,6 +159,14 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
         else:
             line = text.count("\n") + 1
             column = len(text) - (text.rfind("\n") + 1) + 1
+        if _CONFLICT.match(text.split("\n", line)[line - 1]):
+            return InvalidTOML(
+                "git left a conflict here. Keep the entries that are right, and the seq of HEAD. Remove the lines that"
+                " begin with <<<<<<<, ======= and >>>>>>>.",
+                path=path,
+                line=line,
+                column=column,
+            )
     words = _WORDS.get(message, message[:1].lower() + message[1:])
     table = _TABLE.fullmatch(message)
     if table is not None:
