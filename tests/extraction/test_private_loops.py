@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from langchain_core.embeddings import Embeddings
@@ -110,6 +111,63 @@ def test_a_stop_iteration_in_a_thread_fails_the_turn_at_once(agent):
     diary = Diary("memory:", agent=model, extraction_timeout=5)
     with pytest.raises(ExtractionError, match="raised StopIteration"):
         diary.user("ann").add_turn("I like tea.", "ok", "s")
+
+
+def test_a_cancellation_by_the_extractor_itself_fails_the_turn():
+    async def extract(message, *, deps):
+        own = asyncio.create_task(asyncio.sleep(60))
+        own.cancel()
+        await own
+
+    ann = Diary("memory:", agent=extract).user("ann")
+
+    async def host():
+        async with asyncio.TaskGroup() as tasks:  # ignores tasks that were cancelled
+            tasks.create_task(ann.aadd_turn("I like tea.", "ok", "s"))
+
+    with pytest.raises(ExtractionError, match="CancelledError"):
+        ann.add_turn("I like tea.", "ok", "s")
+    with pytest.raises(ExceptionGroup) as failed:
+        asyncio.run(host())
+    assert isinstance(failed.value.exceptions[0], ExtractionError)
+
+
+def test_a_cancelled_turn_is_cancelled():
+    async def extract(message, *, deps):
+        await asyncio.sleep(60)
+
+    async def host():
+        async with asyncio.timeout(0.2):
+            await Diary("memory:", agent=extract).user("ann").aadd_turn("I like tea.", "ok", "s")
+
+    with pytest.raises(TimeoutError) as ended:
+        asyncio.run(host())
+    assert not isinstance(ended.value, ExtractionError)
+
+
+CHANGES = {
+    "upsert": lambda deps: deps.upsert("likes", None, "tea"),
+    "forget": lambda deps: deps.forget("likes", "pref001"),
+    "commit_fact": lambda deps: deps.commit_fact("drink", {"name": "tea"}),
+    "remove_fact": lambda deps: deps.remove_fact("drink/x"),
+    "summarise": lambda deps: deps.summarise("Tea.", None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_change_after_the_end_of_an_extraction_is_refused(change, fails):
+    kept = []
+
+    def extract(message, *, deps):
+        kept.append(deps)
+        if fails:
+            raise ValueError
+
+    with suppress(ExtractionError):
+        Diary("memory:", agent=extract).user("ann").add_turn("I like tea.", "ok", "s")
+    with pytest.raises(ExtractionError, match="has ended"):
+        CHANGES[change](kept[0])
 
 
 def test_an_async_extractor_needs_no_thread():

@@ -16,7 +16,7 @@ from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_count
-from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.errors import ExtractionError, InvalidValue, SchemaError
 from tomldiary.extraction.context import NO_WRITES, ToolWrites
 from tomldiary.extraction.operations import (
     CommitFact,
@@ -106,6 +106,7 @@ class MemoryDeps:
         """What tools of the host stored and removed during the turn."""
         self._confirmed: set[tuple[str, str]] | None = None
         self._removed = 0
+        self._has_ended = False
         given = {"preferences": prefs, "conversations": convs}
         # Dictionaries belong to the caller; the tools keep them up to date.
         self._stores = {kind: each for kind, each in given.items() if isinstance(each, dict)}
@@ -251,6 +252,7 @@ class MemoryDeps:
         Raises:
             InvalidValue: Also if a tool of the host removed the same statement in this turn.
         """
+        self._check_open()
         key = self.preferences.wanted(category, key)
         text = None if text is None else checked_text(text, f"{category}.text")
         if text is not None and self.redact is not None:
@@ -321,6 +323,7 @@ class MemoryDeps:
         return entry_text(entry)
 
     def _check_removals(self, where: str) -> None:
+        self._check_open()
         if self._confirmed is not None and self._removed == MOST_REMOVED:
             raise InvalidValue(
                 f"{MOST_REMOVED} entries were removed in this turn, which is the limit. Ask the user to continue"
@@ -342,6 +345,7 @@ class MemoryDeps:
         Raises:
             DiaryError: The type is not registered, or a rule forbids it.
         """
+        self._check_open()
         given = checked_table(fields, f"facts/{name}")
         known = {key: value for key, value in given.items() if value is not None}
         start = in_utc(valid_from, "valid_from").isoformat() if valid_from else ""
@@ -373,6 +377,7 @@ class MemoryDeps:
         Raises:
             InvalidValue: It is blank or too long, or has too many keywords.
         """
+        self._check_open()
         where = f"conversations/{self.session_id}"
         summary, words = checked_summary(summary, keywords, self.max_summary, where)
         self.conversations.set_summary(self.session_id, summary, words, now=self.now)
@@ -388,6 +393,17 @@ class MemoryDeps:
         self._confirmed = set()
         if self.session_id:  # an episode may have no session
             self._conversations.count_in_session(self.session_id, now=self.now)
+
+    def end_turn(self) -> None:
+        """Refuse further changes, because those of a task or thread that was not waited for would be lost."""
+        self._has_ended = True
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise ExtractionError(
+                "the extraction of this turn has ended, so this change would be lost. Await all tasks and"
+                " threads before the extractor returns."
+            )
 
     # Text for a model
 

@@ -35,7 +35,7 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.history.record import Source, fingerprint
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.runtime.async_bridge import in_thread, running_loop
+from tomldiary.runtime.async_bridge import in_thread, is_stopped, running_loop
 from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import (
@@ -362,17 +362,23 @@ class Turns:
         extractor = self._known() or await in_thread(lambda: self.extractor)
         try:
             await run_extractor(extractor, message, deps)
-        except DiaryError:
+            operations = deps.operations
+        except (DiaryError, KeyboardInterrupt, SystemExit):
             raise
-        except Exception as error:
+        except BaseException as error:
+            # A CancelledError of the extractor itself would look like a cancellation of the caller's task.
+            if not isinstance(error, Exception) and is_stopped():
+                raise
             why, remedy = explained(error)
             raise ExtractionError(
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
             ) from error
+        finally:
+            deps.end_turn()
         redactor = self._diary.redactor
         if redactor is None:
-            return deps.operations
-        return redacted(deps.operations, redactor.values, self._diary.fact_schemas)
+            return operations
+        return redacted(operations, redactor.values, self._diary.fact_schemas)
 
     def fits(self, operations: Sequence[Operation]) -> bool:
         """Return whether recorded operations fit the schema, which may have changed since."""
