@@ -86,7 +86,8 @@ class RetryingModel(WrapperModel):
             try:
                 response = await self._asked(messages, settings, model_request_parameters)
             except Exception as error:
-                if tries > retries or not self._is_passing(error):
+                # A server that asks for a longer pause refuses an earlier request again.
+                if tries > retries or not self._is_passing(error) or _PAUSES.is_exceeded(error):
                     raise
                 await asyncio.sleep(_PAUSES.pause(tries, error))
             else:

@@ -204,6 +204,15 @@ def test_the_retry_delay_of_a_server_is_respected():
     assert len(server.requests) == 2
 
 
+def test_a_server_that_asks_for_an_hour_is_not_waited_for():
+    with OpenAIServer([status(429, retry_after=3600)]) as server:
+        begin = time.monotonic()
+        told = failure(Diary("memory:", agent=model_at(server.url)))
+    assert "too many requests" in told
+    assert time.monotonic() - begin < 10
+    assert len(server.requests) == 1
+
+
 def update_memory(diary):
     asyncio.run(diary.update_memory("alice", "s1", "I love tango.", "Noted."))
 

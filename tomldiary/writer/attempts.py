@@ -153,8 +153,15 @@ class RetryPolicy:
         """Return the pause in seconds after this number of attempts."""
         grown = self.first_pause * 2.0 ** min(attempts - 1, _DOUBLINGS)
         jittered = grown * (0.5 + random.random() / 2)  # noqa: S311 - not for secrets
-        asked = next(filter(None, map(_asked_pause, causes(error))), 0.0)
-        return min(self.longest_pause, max(jittered, asked))
+        return min(self.longest_pause, max(jittered, self._asked(error)))
+
+    def is_exceeded(self, error: BaseException) -> bool:
+        """Return whether a server asks for a longer pause than the longest one."""
+        return self._asked(error) > self.longest_pause
+
+    @staticmethod
+    def _asked(error: BaseException) -> float:
+        return next(filter(None, map(_asked_pause, causes(error))), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
