@@ -245,6 +245,23 @@ def test_what_a_serializer_of_a_model_makes_is_stored(tmp_path):
     assert diary.user("alice").get(fact).data == Hiding(keys=[b"\xff"])
 
 
+def test_bytes_that_no_text_holds_are_named_with_their_field(tmp_path):
+    class Image(BaseModel):
+        pixels: bytes
+
+    diary = opened(tmp_path)
+    diary.register_schema("image", Image)
+    facts = diary.user("alice").facts
+    fact = facts.commit(Image(pixels=b"abc"))
+    for call in (
+        lambda: facts.commit(Image(pixels=b"\xff")),
+        lambda: facts.commit("image", {"pixels": b"\xff"}),
+        lambda: facts.update(fact, {"pixels": b"\xff"}),
+    ):
+        with pytest.raises(InvalidValue, match=r"image\.pixels: bytes cannot be stored"):
+            call()
+
+
 def opened_with(diary, place):
     again = opened(place)
     again.fact_schemas = diary.fact_schemas

@@ -307,7 +307,7 @@ class FactSchema:
         """
         try:
             data = _as_json(fact)
-        except (PydanticSerializationError, TypeError, UnicodeEncodeError):
+        except (PydanticSerializationError, TypeError, UnicodeError):
             plain(fact.model_dump(by_alias=True, warnings=False), self.name)  # names the field
             raise
         fields = plain(data, self.name)

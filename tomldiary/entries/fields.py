@@ -103,7 +103,8 @@ def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             stored[name] = to_jsonable_python(value, by_alias=True, fallback=_native)
         except UnicodeEncodeError as error:
             check_unicode(error.object, place)
-        except (PydanticSerializationError, TypeError) as error:  # the latter for NaT of pandas
+        # A TypeError is raised for NaT of pandas, and a UnicodeDecodeError for bytes.
+        except (PydanticSerializationError, TypeError, UnicodeDecodeError) as error:
             raise InvalidValue(
                 f"{type(value).__name__} cannot be stored ({error}). Convert it to text, numbers,"
                 " lists and tables.",
