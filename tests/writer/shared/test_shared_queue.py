@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from counted_requests import Counting
+from living import objects_of
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import (
     BackendError,
@@ -23,8 +24,9 @@ from tomldiary.errors import (
     TurnTaken,
 )
 from tomldiary.extraction.operations import TurnOperation
+from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
-from tomldiary.storage.log import scan_log
+from tomldiary.storage.log import LogRecord, scan_log
 from tomldiary.storage.shared.database import DatabaseAway
 from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.dead_letters import DeadLetters
@@ -525,6 +527,20 @@ def test_each_waiting_turn_of_a_user_is_parsed_once(opened, monkeypatch):
             until(lambda: worker.stats()["completed"] == number, 60)
         monkeypatch.undo()
     assert len(parsed) < 4 * number  # each in both writers, and some while they are still stored
+
+
+def test_short_turns_that_were_parsed_take_a_limited_part_of_memory():
+    """The documents of 12,000 short turns have 3 million characters, and would take 40 MB if all were kept."""
+    clear_caches()
+    for number in range(12_000):
+        job = Job(Turn("alice", "s", "I love tea.", "Noted."), f"id-{number}", is_new=True)
+        job.rendered = render_turn(job.turn, job.operation, job.time)
+        waiting = Turns("", 8192, {})
+        waiting.add([job], 0)
+        waiting.render()
+    kept = objects_of(LogRecord)
+    clear_caches()
+    assert 1000 < kept < 10_000
 
 
 def test_a_writer_of_a_folder_needs_workers(tmp_path):

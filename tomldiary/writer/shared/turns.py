@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from tomldiary.storage.log import LogRecord
     from tomldiary.writer.receipts import Job
 
-_CACHED = 8_000_000  # characters of documents in memory
+_CACHED = 32_000_000  # bytes of parsed documents in memory, about
+# What a parsed document takes: copies of its text, and the objects of each record. Most have one short turn.
+_COPIES, _RECORD = 5, 1300
 
 
 @dataclass(slots=True)
@@ -162,7 +164,11 @@ def _parsed_part(text: str) -> _Part:
 
 
 # A writer reads and changes the turns of a user several times for each turn, so it parses no text that it has rendered.
-_parsed = cleared_on_forget(RecentBySize[str, _Part](_CACHED, lambda part: len(part.text)))
+_parsed = cleared_on_forget(
+    RecentBySize[str, _Part](
+        _CACHED, lambda part: _COPIES * len(part.text) + _RECORD * (1 + len(part.records))
+    )
+)
 
 
 def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
