@@ -17,6 +17,7 @@ from command_line import call, program
 from processes import as_user
 from tomldiary import Diary
 from tomldiary.cli.commands import edit
+from tomldiary.cli.places import shown
 
 
 @pytest.fixture
@@ -42,6 +43,20 @@ def test_a_quoted_tilde_is_the_same_folder_for_every_command(tmp_path):
         in call("users", "--path", "~/m/alice", **home).stderr
     )
     assert "a new or an empty folder" in call("demo", *place, **home).stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("postgresql://ann:secret@h/x?timeout=2&schema=notes", "postgresql://h/x?schema=notes"),
+        ("redis://:secret@h/0?prefix=notes&password=secret", "redis://h/0?prefix=notes"),
+        ("redis://sec?prefix=ret@h/0", "redis://sec"),
+        ("redis://:sec?prefix=ret@h/0", "redis://…"),
+        ("notes?schema=x", "notes?schema=x"),
+    ],
+)
+def test_a_message_names_the_part_of_a_database_and_no_password(path, named):
+    assert shown(path) == named
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.storage.files import FileSystem
@@ -12,11 +13,15 @@ from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.storage.shared.database import without_secrets
+from tomldiary.storage.shared.urls import is_shared_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tomldiary.storage.protocol import Backend
+
+_PARTS = ("schema", "prefix", "database")
+"""The options of an address that name a part of the database."""
 
 
 def folder_at(path: str) -> Path:
@@ -84,5 +89,9 @@ def write_new(file: Path, text: str) -> None:
 
 
 def shown(path: str) -> str:
-    """Return a path for messages: a folder unchanged, a URL without its password."""
-    return without_secrets(path)
+    """Return a path for messages: a folder unchanged, a URL with its part of the database and without its password."""
+    place, query = without_secrets(path), path.partition("?")[2]
+    if place.endswith("…") or "@" in unquote(query) or not is_shared_url(path):
+        return place
+    parts = [each for each in query.split("&") if each.partition("=")[0] in _PARTS]
+    return f"{place}?{'&'.join(parts)}" if parts else place

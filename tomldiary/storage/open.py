@@ -15,6 +15,10 @@ from tomldiary.storage.shared.urls import incomplete_start, is_shared_url, open_
 
 # At least two letters, because one letter is a Windows drive. The quotes may come from a file of environment variables.
 _SCHEME = re.compile(r"[\s'\"]*[A-Za-z][A-Za-z0-9+.-]+:|:memory:")
+# The parameters of libpq, such as "host=db password=…", which would be the name of a folder.
+_PARAMETERS = re.compile(
+    r"\s*(?:(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=\s*('[^']*'|\S*)(?:\s+|$)){2}"
+)
 _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
 
 
@@ -45,6 +49,11 @@ def open_backend(
                 ' a name with a colon), "memory:", a URL that begins with "postgresql://", "redis://" (also for Valkey) or'
                 ' "firestore://", or a backend object;'
                 " docs/backends.md describes how to write one."
+            )
+        if _PARAMETERS.match(place):
+            raise BackendError(
+                "connection parameters, such as 'host=… dbname=…', are not an address. Write"
+                " postgresql://user@host:5432/database."
             )
         start = incomplete_start(place)
         if start:

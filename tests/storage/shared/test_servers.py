@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 import engines
 import servers
 from processes import STRICT
-from tomldiary import BackendError, Diary
+from tomldiary import BackendError, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import InvalidValue, MissingExtra
@@ -110,6 +110,8 @@ def refusal(url):
         "redis://127.0.0.1/0?password=secret://&colour=blue",
         "firestore://ann:secret@project/a/b",
         "firestore://ann:secret/@project/a/b",
+        "host=127.0.0.1 user=ann password=secret dbname=x",
+        "password = 's ecret' host=127.0.0.1",
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_asked(url):
@@ -664,6 +666,36 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
         "a permission is missing (permission denied for table history"
     )
     backend.close()
+
+
+def test_a_role_that_created_nothing_works_with_the_documented_privileges():
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    role = f"r{schema}"
+    with Diary(engine.url) as owner:
+        assert not [each for each in check(owner) if each.level == "problem"]  # creates the tables
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    address = engine.url.partition("@")[2]
+    with Diary(f"postgresql://{role}:secret@{address}", agent="rules") as diary:
+        alice = diary.user("alice")
+        assert not alice.preferences("likes")
+        with pytest.raises(BackendError, match="INSERT, UPDATE and DELETE on its tables"):
+            alice.upsert_preference("likes", "tea")
+        with psycopg.connect(engine.server, autocommit=True) as connection:
+            connection.execute(
+                f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}"
+            )
+        alice.upsert_preference("likes", "tea")
+        with MemoryWriter(diary) as writer:
+            writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted.")).wait(20)
+        alice.prune_history(keep=1)
+        assert alice.forget(everything=True).entries == 2
+        assert not [each for each in check(diary) if each.level == "problem"]
 
 
 @pytest.mark.parametrize("tables", [["users", "documents", "history", "tomldiary"], ["history"]])

@@ -67,7 +67,13 @@ _REFUSALS = {
         "Use the address of the primary server, or set default_transaction_read_only off.",
     ),
     "42P07": ("the schema has other tables", "Name another one, such as ?schema=memories."),
-    "42501": ("a permission is missing", "Grant it, or let an owner create the schema {schema}."),
+    "42501": (
+        "a permission is missing",
+        (
+            "Grant USAGE on the schema {schema} and SELECT, INSERT, UPDATE and DELETE on its tables."
+            " If it is missing, let an owner create the schema, and grant CREATE on it."
+        ),
+    ),
     "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
     "54000": ("a key is too long", "Nothing was changed. Use a shorter user id or namespace."),
     "55P03": (
