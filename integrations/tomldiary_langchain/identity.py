@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig, ensure_config
 
@@ -30,10 +30,19 @@ Who = str | Callable[[RunnableConfig], str | None] | None
 AgentWho = str | Callable[[Any, Any], str | None] | None
 """An id; a function of an agent's state and `Runtime` that returns one; or None to look it up."""
 
-_turns: ContextVar[Mapping[tuple[object, str], str]] = ContextVar(
+
+class _TurnAround(NamedTuple):
+    """A turn in whose tool the code runs."""
+
+    session: str
+    places: Mapping[str, Any]
+    """Where its run can name a session."""
+
+
+_turns: ContextVar[Mapping[tuple[object, str], _TurnAround]] = ContextVar(
     "tomldiary_langchain_turns", default=MappingProxyType({})
 )
-"""The sessions of the turns in whose tools the code runs, by memory and user."""
+"""By memory and user."""
 _HINT = (
     "Give user_id when you make the {what}, put a user_id in the context, or pass"
     ' config={{"configurable": {{"user_id": …}}}}.'
@@ -56,30 +65,36 @@ def resolve_user(explicit: Who, config: RunnableConfig) -> str:
 
 
 @contextmanager
-def within_turn(diary: Diary, user: str, session: str) -> Generator[None]:
-    """Record for the block, in which a tool is called, that it is part of a turn."""
-    token = _turns.set({**_turns.get(), (memory_place(diary), user): session})
+def within_turn(diary: Diary, user: str, session: str, context: Any) -> Generator[None]:
+    """Record for the block, in which a tool is called, that it is part of a turn, whose run has a context."""
+    turn = _TurnAround(session, _places(None, context))
+    token = _turns.set({**_turns.get(), (memory_place(diary), user): turn})
     try:
         yield
     finally:
         _turns.reset(token)
 
 
-def session_around(diary: Diary, user: str) -> str:
-    """Return the session of the user's turn in whose tool this is called; "" outside of one."""
-    return _turns.get().get((memory_place(diary), user), "")
+def session_within(diary: Diary, user: str, named: str) -> str:
+    """Return the session of a run that names one, or "".
+
+    In a tool of a turn of the user it is that of the turn, unless the run names another one than the run of the turn.
+    """
+    turn = _turns.get().get((memory_place(diary), user))
+    if turn is None:
+        return named
+    return turn.session if named in ("", session_of(None, default="", **turn.places)) else named
 
 
 def resolve_session(explicit: Who, config: RunnableConfig, diary: Diary, user: str) -> str:
-    """Return the session given explicitly, of the user's turn around the call, or of the run; "" if there is none.
+    """Return the session given explicitly, or that of `session_within`; "" if there is none.
 
     Raises:
         IdentifierError: A name is blank or not text.
     """
-    named = given("session", explicit, config)
-    if named is None:
-        named = session_around(diary, user) or None
-    return session_of(named, default="", **_places(config, _context(config)))
+    chosen = given("session", explicit, config)
+    named = session_of(chosen, default="", **_places(config, _context(config)))
+    return session_within(diary, user, named) if chosen is None else named
 
 
 def agent_user(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:

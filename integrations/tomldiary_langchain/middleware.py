@@ -48,7 +48,7 @@ from tomldiary_langchain.identity import (
     resolve_session,
     resolve_user,
     senders,
-    session_around,
+    session_within,
     within_turn,
 )
 from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
@@ -280,8 +280,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         messages = identified(state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         named = agent_session(self._session_id, state, runtime)
-        around = session_around(self.diary, user)  # of the agent that calls this one in a tool
-        session = named or around or self._chats.session(user, messages)
+        within = session_within(self.diary, user, named) if self._session_id is None else named
+        session = within or self._chats.session(user, messages)
         own = digest(user)
         turn = turn_of(
             messages,
@@ -505,7 +505,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run.see(request.state["messages"])  # an `after_model` may have redacted the answer
         is_ours = request.tool_call["name"] in self._tool_names
         # A later middleware may replace the call by one of our tools, for example after a review.
-        with within_turn(self.diary, run.user, run.session):
+        called: Any = request
+        with within_turn(self.diary, run.user, run.session, called.runtime.context):
             if not (is_ours or callable(self._user_id)):
                 yield
                 return

@@ -74,8 +74,9 @@ def diary_tools(
         diary: A diary, or the path of a folder, which gets the built-in preference table.
         user_id: The user, or a function of the run's config; None looks it up in the run's context, config and
             metadata. It is never an argument of a tool.
-        session_id: The session of new entries, given in the same ways; None takes that of the turn if an agent with
-            `DiaryMiddleware` calls the tool, or else `session_id` or `thread_id` of the run, if it has one.
+        session_id: The session of new entries, given in the same ways; None takes `session_id` or `thread_id` of the
+            run. If an agent with `DiaryMiddleware` calls the tool in a turn, and the run names no other session, it is
+            that of the turn.
         tools: "all", "read" (those that change nothing), "none", or names.
         names: Other names of tools, by the names above.
         descriptions: Other descriptions of tools, by the names above.
