@@ -93,6 +93,8 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 """The context type of the agent; any for a middleware outside of one."""
 _logger = get_logger(__name__)
 _NOT_STORED = "a turn could not be stored"
+_REST = "-"
+"""The text before the second part of an operation id."""
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -322,12 +324,20 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _note_submitted(self, run: Run) -> None:
         """Note the messages that another process submitted when an earlier run of the thread broke off."""
-        user, said = self.diary.user(run.user), with_ids(run.turn.asked, run.turn.ids, run.ids)
+        said = with_ids(run.turn.asked, run.turn.ids, run.ids)
+        pairs = enumerate(zip(run.turn.asked, said, strict=True), 1)
+        words = {
+            number: _words_id(run, one)
+            for number, (one, first) in pairs
+            if one.id in run.known and not self._submitted.has(run.user, run.session, first)
+        }
+        if not words:
+            return
         with errors_logged("ignore", "a turn may be recorded twice", _logger):
-            for number, one in enumerate(run.turn.asked):
-                is_new = not self._submitted.has(run.user, run.session, said[number])
-                if one.id in run.known and is_new and user.has_done(_words_id(run, one)):
-                    self._submitted.note(run.user, run.session, said[: number + 1])
+            done = self.diary.engine.done_operations(run.user)
+            known = {each.partition(_REST)[0] for each in done}
+            count = max((number for number, id_ in words.items() if id_ in known), default=0)
+            self._submitted.note(run.user, run.session, said[:count])
 
     def _settled(self, state: AgentState[Any]) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""
@@ -478,7 +488,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             and not self._submitted.has(run.user, run.session, one._replace(id=first))
         ]
         with self._submitted.once(turn, said, run.as_said, outlives_cancellation=True) as new:
-            yield replace(new, operation_id=broken[0]) if new is not None and broken else new
+            if new is None:
+                yield None
+            else:
+                yield replace(new, operation_id=_REST.join([*broken, new.operation_id]))
 
     # The tools
 
@@ -533,7 +546,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
 
 def _words_id(run: Run, last: Spoken) -> str:
-    """Return the operation id of a turn that broke off; another process that resumes the run finds it by this id."""
+    """Return the first part of the operation id of a turn that broke off; a process that resumes the run finds it by this.
+
+    The rest depends on the answer and the status, because two runs that break off may differ in these.
+    """
     return digest("unfinished", run.session, last.id, last.text)
 
 

@@ -389,6 +389,44 @@ def test_words_of_a_run_that_broke_off_in_another_process_are_not_submitted_agai
     assert writer.said == [said]
 
 
+@both
+def test_runs_that_break_off_in_two_processes_may_have_different_answers(tmp_path, mode):
+    @tool
+    def broken() -> str:
+        """Fail."""
+        raise Down
+
+    saver, extractor = InMemorySaver(), WhenReleased()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")
+    part = calling(("broken", {})).model_copy(update={"content": "Let me look."})
+    with (
+        Recording(Diary(tmp_path / "diary", agent=extractor)) as first,
+        Recording(Diary(tmp_path / "link", agent=extractor)) as second,
+    ):
+        for own, given, answer in ((first, "I am a vegan.", Down()), (second, None, part)):
+            agent = agent_of(own, answer, tools=[broken], checkpointer=saver)
+            with pytest.raises(Down):
+                talk(agent, given, THREAD, mode)
+        extractor.released.set()
+    assert second.said == [("I am a vegan.", "Let me look.")]
+    assert (first.stats()["failed"], second.stats()["failed"]) == (0, 0)
+
+
+@both
+def test_a_run_may_be_resumed_in_a_transaction_of_its_user(tmp_path, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")
+    with Recording(Diary(tmp_path / "diary", agent="rules")) as first, pytest.raises(Down):
+        talk(agent_of(first, Down(), checkpointer=saver), "I am a vegan.", THREAD, mode)
+    with Recording(Diary(tmp_path / "link", agent="rules", lock_timeout=1)) as second:
+        agent = agent_of(second, OK, checkpointer=saver)
+        with second.diary.user("alice").transaction():
+            talk(agent, None, THREAD, mode)
+    assert second.said == [("", "ok")]
+
+
 def test_words_that_a_tool_got_before_a_second_failure_are_submitted(writer):
     agent = agent_of(
         writer, Down(), ASKS, Down(), OK, tools=[ask_user], checkpointer=InMemorySaver()
