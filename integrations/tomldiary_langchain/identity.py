@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -18,7 +18,9 @@ from tomldiary.agents.identity import (
     session_of,
     user_of,
 )
+from tomldiary.agents.submission import errors_logged
 from tomldiary.agents.turn_messages import memory_place
+from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime
@@ -47,6 +49,7 @@ _HINT = (
     "Give user_id when you make the {what}, put a user_id in the context, or pass"
     ' config={{"configurable": {{"user_id": …}}}}.'
 )
+_logger = get_logger(__name__)
 _SAVER = "__pregel_checkpointer"
 _CHECKPOINTS = 32  # the number that is searched for the sender of a message
 
@@ -148,49 +151,59 @@ def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str
         user: The user of the run. If only its context names this user, the result is empty.
         ids: The ids of the messages.
     """
-    place = _thread(config, user, ids)
+    place, found = _thread(config, user, ids), dict[str, str]()
     if place is None:
-        return {}
+        return found
     saver = config.get("configurable", {})[_SAVER]
-    with suppress(NotImplementedError):  # a saver of the host may list nothing
-        return _senders(saver.list(place, limit=_CHECKPOINTS), user, ids)
-    return {}
+    with _unlisted():
+        for one in saver.list(place, limit=_CHECKPOINTS):
+            if not (by := _saved_by(one, ids)):
+                break
+            found |= by
+    return _others(found, user)
 
 
 async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str, str]:
     """Do what `senders` does without holding the event loop."""
-    place = _thread(config, user, ids)
+    place, found = _thread(config, user, ids), dict[str, str]()
     if place is None:
-        return {}
+        return found
     saver = config.get("configurable", {})[_SAVER]
-    with suppress(NotImplementedError):
-        saved = [one async for one in saver.alist(place, limit=_CHECKPOINTS)]
-        return _senders(saved, user, ids)
-    return {}
+    with _unlisted():
+        # The saver may hold a connection until its generator is closed.
+        async with aclosing(saver.alist(place, limit=_CHECKPOINTS)) as saved:
+            async for one in saved:
+                if not (by := _saved_by(one, ids)):
+                    break
+                found |= by
+    return _others(found, user)
 
 
 def _thread(config: RunnableConfig, user: str, ids: Collection[str]) -> Any:
     """Return the config of the outermost graph's checkpoints; None if they cannot tell the senders."""
     settings = config.get("configurable", {})
     thread = kept_thread(settings)
-    named = {**(config.get("metadata") or {}), **settings}
+    named = {**settings, **(config.get("metadata") or {})}  # as in the metadata of a checkpoint
     if not (ids and thread and saved_user(named) == user):
         return None
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
-def _senders(saved: Iterable[Any], user: str, ids: Collection[str]) -> dict[str, str]:
-    """Return the users of the oldest checkpoints with the messages; `saved` begins with the newest one."""
-    found: dict[str, str] = {}
-    for one in saved:
-        present = _ids_in(one.checkpoint["channel_values"]).intersection(ids)
-        if not present:
-            break
-        found |= dict.fromkeys(present, saved_user(one.metadata))
-    return {id_: by for id_, by in found.items() if by and by != user}
+@contextmanager
+def _unlisted() -> Generator[None]:
+    """Suppress errors of the host's saver, which may list nothing; the run does not depend on it."""
+    what = "the senders of earlier messages are not known"
+    with errors_logged("ignore", what, _logger), suppress(NotImplementedError):
+        yield
 
 
-def _ids_in(state: Mapping[str, Any]) -> set[str]:
-    """Return the ids of the messages in the fields of a state."""
+def _saved_by(saved: Any, ids: Collection[str]) -> dict[str, str]:
+    """Return the user of a checkpoint by the ids of the messages that are in its state."""
+    state: Mapping[str, Any] = saved.checkpoint["channel_values"]
     lists = (cast("list[Any]", held) for held in state.values() if isinstance(held, list))
-    return {str(getattr(one, "id", "")) for held in lists for one in held}
+    present = {str(getattr(one, "id", "")) for held in lists for one in held}
+    return dict.fromkeys(present.intersection(ids), saved_user(saved.metadata))
+
+
+def _others(found: Mapping[str, str], user: str) -> dict[str, str]:
+    return {id_: by for id_, by in found.items() if by and by != user}

@@ -252,12 +252,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             for one in (*run.turn.unanswered, *said)
         }
 
-    def _owner(
-        self, state: AgentState[Any], user: str, message: Spoken, other: str | None = None
-    ) -> str:
-        """Return a digest of the user who wrote an unanswered message."""
+    def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
+        """Return a digest of the user who wrote an unanswered message; it is `user` if nothing else is known."""
         known = notes_in(state, self.name)["unanswered"].get(message.id)
-        noted = known["by"] if known is not None else other and digest(other)
+        noted = None if known is None else known["by"]
         settings = agent_config().get("configurable")
         return self._submitted.owner(settings, self._where, noted, message, digest(user))
 
@@ -288,7 +286,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         turn = turn_of(
             messages,
             lambda one: self._submitted.has(user, session, one),
-            lambda one: self._owner(state, user, one, others.get(one.id)) != own,
+            lambda one: self._owner(state, others.get(one.id, user), one) != own,
             notes_in(state, self.name),
             goes_on=not begins,
         )

@@ -115,8 +115,8 @@ def turn_of(
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
-    words = last_words(thread)
-    over = next((one.id for one in thread if ended.get(one.id) == words), "")
+    asked_last = last_words(thread)
+    over = next((one.id for one in thread if ended.get(one.id) == asked_last), "")
     if over:
         texts, earlier = (one.text for one in thread), earlier_exchanges(thread, len(thread))
         return Turn((), tuple(texts), tuple(earlier), behind=over)

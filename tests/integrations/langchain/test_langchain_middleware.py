@@ -866,6 +866,34 @@ def test_tools_without_a_session_write_in_that_of_the_turn(diary, writer, is_sub
     assert (entry.text, entry.count, entry.created_by) == ("I like tea.", 1, turn.session_id)
 
 
+@both
+@pytest.mark.parametrize("is_sub_agent", [True, False])
+@pytest.mark.parametrize(
+    ("own", "session"),
+    [({}, "monday"), ({"session_id": "side"}, "side"), ({"thread_id": "t2"}, "t2")],
+)
+def test_tools_in_a_turn_write_in_its_session_unless_their_run_names_another(
+    diary, writer, own, session, is_sub_agent, mode
+):
+    note = {"text": "I like tea.", "category": "likes"}
+    of_inner = DiaryMiddleware(diary, writer=writer, tools=["remember"])
+    inner = create_agent(Scripted(answers=[calling(("remember", note)), OK]), middleware=[of_inner])
+    (remember,) = diary_tools(diary, tools=["remember"])
+
+    @tool
+    def work(config: RunnableConfig) -> str:
+        """Note something."""
+        named: Any = {"configurable": {**config.get("configurable", {}), **own}}
+        given = {"messages": "She likes tea."} if is_sub_agent else note
+        return str((inner if is_sub_agent else remember).invoke(given, named))
+
+    memory = DiaryMiddleware(diary, session_id="monday", writer=writer)
+    agent = create_agent(Scripted(answers=[calling(("work", {})), OK]), [work], middleware=[memory])
+    talk(agent, "Hello", {"configurable": {"user_id": "alice", "thread_id": "t1"}}, mode)
+    assert [turn.session_id for turn in writer.turns] == ["monday"]
+    assert diary.user("alice").preferences("likes")["pref002"].created_by == session
+
+
 def test_tools_for_another_user_do_not_write_in_the_session_of_the_turn(diary, writer):
     @tool
     def remember_for_bob() -> str:

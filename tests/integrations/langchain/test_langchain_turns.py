@@ -1472,6 +1472,74 @@ def test_another_name_in_the_metadata_is_no_other_user_if_the_context_names_the_
 
 
 @both
+def test_another_name_in_the_metadata_is_no_other_user_if_the_settings_name_the_user(writer, mode):
+    config: Any = {**in_room("ann"), "metadata": {"user_id": "operator"}}
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(Scripted(answers=[OK]), middleware=[memory], checkpointer=InMemorySaver())
+    given: Any = [HumanMessage("I am Ann."), HumanMessage("Hello.")]
+    talk(agent, given, config, mode, durability="sync")
+    assert said_by(writer) == [("ann", "I am Ann.\n\nHello.", "ok")]
+
+
+class Counting(InMemorySaver):
+    """Counts the checkpoints that are listed; may keep the last ones only, or list none."""
+
+    def __init__(self, keeps=None, error=None):
+        super().__init__()
+        self.keeps, self.error, self.listed = keeps, error, 0
+
+    def list(self, *args, limit, **options):
+        if self.error is not None:
+            raise self.error
+        for saved in super().list(*args, limit=self.keeps or limit, **options):
+            self.listed += 1
+            yield saved
+
+    async def alist(self, *args, **options):
+        for saved in self.list(*args, **options):
+            yield saved
+
+
+@both
+def test_senders_are_searched_only_as_far_as_a_message_may_have_one(writer, mode):
+    saver = Counting()
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(Scripted(answers=[OK]), middleware=[memory], checkpointer=saver)
+    for text in ("I am Ann.", "Hello.", "Bye."):
+        talk(agent, text, in_room("ann"), mode)
+    assert saver.listed == 0
+    talk(agent, [HumanMessage("I like tea."), HumanMessage("I like rice.")], in_room("ann"), mode)
+    assert saver.listed <= 2
+
+
+@both
+@pytest.mark.parametrize("error", [NotImplementedError(), ConnectionError("down")])
+def test_a_run_does_not_need_a_saver_that_lists_checkpoints(writer, error, mode):
+    memory = DiaryMiddleware(writer.diary, writer=writer, on_error="raise")
+    agent = create_agent(
+        Scripted(answers=[OK]), middleware=[memory], checkpointer=Counting(error=error)
+    )
+    talk(agent, [HumanMessage("I am Ann."), HumanMessage("Hello.")], in_room("ann"), mode)
+    assert said_by(writer) == [("ann", "I am Ann.\n\nHello.", "ok")]
+
+
+def test_a_sender_that_the_process_knows_is_not_replaced_by_one_in_remaining_checkpoints(writer):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    model = Scripted(answers=[NOOP, NOOP, OK])
+    agent = create_agent(model, [noop], middleware=[memory, review])
+
+    def ask(state):  # an agent without notes in the checkpoints
+        return agent.invoke({"messages": state["messages"]})
+
+    builder = StateGraph(MessagesState).add_sequence([("before", lambda state: {}), ask])
+    graph = builder.add_edge(START, "before").compile(checkpointer=Counting(keeps=5))
+    for user, text in (("ann", "I am Ann."), ("bob", "I am Bob."), ("ann", "Ann again.")):
+        talk(graph, text, in_room(user))
+    assert said_by(writer) == [("ann", "I am Ann.\n\nAnn again.", "ok")]
+
+
+@both
 @pytest.mark.parametrize("place", ["in front of the middleware", "in a graph"])
 def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
     tmp_path, place, mode
