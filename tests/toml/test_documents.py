@@ -186,6 +186,15 @@ def test_an_inline_table_is_restored_without_its_other_values():
     assert edit.done().data == {"a": {"b": {"x": 3}}}
 
 
+def test_a_list_that_replaces_a_header_is_not_indexed_as_one():
+    lists = "[[items.a.rooms]]\nn = 1\n"
+    edit = Edit(Document.parse(f'[items.a]\ntext = "tea"\n\n{lists}\n[items.b]\nx = 1\n'))
+    edit.restore(("items", "a"), lists, {"rooms": [{"n": 1}]})
+    made = edit.done()
+    assert made.text == f"{lists}\n[items.b]\nx = 1\n"
+    assert made.index.keys() == Document.parse(made.text).index.keys()
+
+
 def test_a_restored_table_is_read_in_the_order_of_the_text():
     edit = Edit(Document.parse("[p.a]\nn = 1\n\n[p.c]\nn = 3\n"))
     edit.restore(("p", "b"), "[p.b]\nn = 2\n", {"n": 2}, after=("p", "a"))

@@ -422,7 +422,8 @@ class Edit(ValueEdit):
                 del self._index[block.path]
                 self._count(block, -1)
                 self._count(new, 1)
-            self._index[new.path] = new
+            if not new.is_array:
+                self._index[new.path] = new
 
     def _count(self, block: Block, step: int) -> None:
         """Count a block that was added (1) or removed (-1) in the paths above it."""
