@@ -207,6 +207,15 @@ def test_traces_are_searched_while_a_writer_removes_its_journal(alice, tmp_path,
     assert not root.exists()
 
 
+def test_traces_are_searched_beside_a_file_in_place_of_a_folder(alice, tmp_path):
+    (tmp_path / "bob").write_text("no folder")
+    assert Diary(tmp_path, agent="rules").user("bob").traces("walnut") == []
+    alice.blocks.set("a", "walnut")
+    shutil.rmtree(tmp_path / ".tomldiary")
+    (tmp_path / ".tomldiary").write_text("no folder")
+    assert alice.traces("walnut")[0] == "alice/blocks.toml"
+
+
 def test_a_text_of_hidden_characters_cannot_be_forgotten(alice):
     alice.blocks.set("a", "x\u200by")
     with pytest.raises(InvalidValue, match="matching must be a non-empty string"):

@@ -179,9 +179,8 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
         top = backend.base_path
         own = Path(backend.place(user, "preferences")).parent.name
         for path in chain(_files_below(top / SYSTEM), _files_below(top / own)):
-            with suppress(
-                FileNotFoundError
-            ):  # a writer removes its journal when its turns are applied
+            # A writer removes its journal when its turns are applied.
+            with suppress(FileNotFoundError):
                 yield path.relative_to(top).as_posix(), path.read_bytes()
         return
     for kind in backend.kinds(user):
@@ -198,7 +197,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
     """Yield the regular files below a folder; links are not followed, and folders may be removed meanwhile."""
 
     def tell(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 
     for place, _, names in os.walk(folder, onerror=tell):
