@@ -234,12 +234,10 @@ class OpenedUsers:
     def _has_only_documents(self, folder: Path) -> bool:
         """Return whether a folder has no history and nothing of an interrupted write, so nothing can be recovered."""
         try:
-            if self.files.exists(folder / HISTORY):
-                return False
             names = self.files.listdir(folder)
         except OSError:
             return False
-        return bool(names) and _is_clean(names)
+        return bool(names) and HISTORY not in names and _is_clean(names)
 
     def _recover(self, user: str) -> None:
         """Publish committed documents and remove staged files; the caller holds the lock."""
