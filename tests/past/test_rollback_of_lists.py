@@ -11,6 +11,7 @@ import pytest
 from hand_edits import age
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.errors import EntryConflict
 from tomldiary.toml.document import split_tail
 from tomldiary.toml.lexer import split_blocks
 from tomldiary.toml.values import same_value
@@ -131,6 +132,36 @@ def test_a_removed_entry_comes_back_with_its_lists(alice, file):
     alice.rollback(session_id="x")
     assert same_value(fields(file.read_text())["likes/a"], fields(before)["likes/a"])
     assert "# the first one\n[[preferences.likes.a.shops]]\nn = 1\n" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        "[preferences.likes.a.address]\nstreet = 1\n",
+        "[[preferences.likes.a.shops]]\nn = 1\n",
+        "[[preferences.likes.a.home.rooms]]\nn = 1\n",
+    ],
+)
+def test_an_entry_with_an_inner_table_of_another_author_is_not_removed(alice, file, added):
+    alice.upsert_preference("likes", "tea", id="a", session_id="x")
+    save(file, f"{file.read_text()}\n{added}")
+    alice.upsert_preference("goals", "walk", session_id="y")
+    before = file.read_text()
+    assert alice.rollback(session_id="x", dry_run=True).conflicts == ["likes/a"]
+    with pytest.raises(EntryConflict) as caught:
+        alice.rollback(session_id="x")
+    assert caught.value.found == {"likes/a": fields(before)["likes/a"]}
+    assert file.read_text() == before
+    alice.rollback(session_id="x", force=True)
+    assert fields(file.read_text()).keys() == {"goals/pref001"}
+
+
+def test_an_entry_that_its_lists_created_is_removed_with_all_later_changes(alice, file):
+    alice.upsert_preference("goals", "rest")
+    save(file, f"{file.read_text()}\n[[preferences.likes.a.home.rooms]]\nn = 1\n")
+    alice.upsert_preference("likes", "tea", id="a", session_id="x")
+    alice.rollback(to=1)
+    assert fields(file.read_text()).keys() == {"goals/pref001"}
 
 
 def random_entry(pick, name):

@@ -18,7 +18,7 @@ from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tomldiary.engine.rules import EnforcedRules
     from tomldiary.engine.transaction import Transaction
@@ -126,14 +126,19 @@ class Undo:
             raise RollbackConflict(_NOTHING)
         before, expected, between = (_placed(transaction, each) for each in _inverse(records))
         wanted = {place: state and state[1] for place, state in (expected | between).items()}
+        documents = {kind: transaction.document(kind) for kind, _ in wanted}
         found = {
-            (kind, path): _state_of(kind, path, own_values(kind, transaction.document(kind), path))
+            (kind, path): _state_of(kind, path, own_values(kind, documents[kind], path))
             for kind, path in wanted
         }
+        grown = _grown(documents, before)
+        for kind, path in grown:
+            found[kind, path] = dict(documents[kind].table(path) or {})
         changed = [
             place
             for place in wanted
             if place in between
+            or place in grown
             or (
                 not same_value(found[place], wanted[place])
                 and (found[place] is not None or place not in transaction.expired)
@@ -271,7 +276,10 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States, _States]:
         for doc, (olds, news) in parts.items():
             old |= {place: state for part in olds for place, state in _states(doc, part)}
             new |= {place: state for part in news for place, state in _states(doc, part)}
-        for place in dict.fromkeys([*old, *new]):
+        # An entry that existed only because of the tables below it was made with the first of them.
+        entries = ((doc, entry_path(doc, path) or path) for doc, path in (*old, *new))
+        implied = [place for place in entries if before.get(place) == ("", {})]
+        for place in dict.fromkeys([*old, *new, *implied]):
             olds, news = parts[place[0]]
             was = old.get(place) or _implied(olds, *place)
             became = new.get(place) or _implied(news, *place)
@@ -291,6 +299,23 @@ def _states(doc: str, part: Document) -> Iterator[tuple[tuple[str, Path], _State
             is_whole = same_value(values, part.own_values(path))
             blocks = part.own_blocks(path) if is_whole else []
             yield (doc, path), ("".join([block.text for block in blocks]), values)
+
+
+def _grown(documents: Mapping[str, Document], before: _States) -> set[tuple[str, Path]]:
+    """Return the tables to remove that have an inner table which the rollback would not restore or remove itself."""
+    removed = {
+        (kind, path)
+        for (kind, path), state in before.items()
+        if state is None and entry_path(kind, path) is not None and path in documents[kind].parents
+    }
+    kept = {
+        (kind, path[:end])
+        for kind in dict.fromkeys(kind for kind, _ in removed)
+        for path in own_tables(kind, documents[kind])
+        if (kind, path) not in before
+        for end in range(1, len(path))
+    }
+    return removed & kept
 
 
 def _implied(parts: Sequence[Document], doc: str, path: Path) -> _State | None:
