@@ -87,7 +87,7 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word):
         after = edit.done()
         joined = "".join(block.text for block in after.blocks)
         assert after.encoded.decode() == after.text == joined
-        changes = block_changes("p", document.blocks, after.blocks)
+        changes = block_changes("p", document, after)
         assert redo(document.text, Record(1, "", changes, {}, {}), "p") == joined
         for each in (document, after):
             assert dict(each.index) == {block.path: block for block in each.blocks if block.path}
@@ -97,27 +97,30 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word):
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n# a remark\n"])
 def test_a_record_of_a_new_entry_omits_its_predecessor(end):
-    before = Document.parse(f'[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"{end}')
+    before = Document.parse(f'[_meta]\nseq = 1\n\n[preferences.likes.a]\ntext = "tea"{end}')
     edit = Edit(before)
-    edit.put(("p", "likes", "b"), {"text": "coffee"})
+    edit.put(("preferences", "likes", "b"), {"text": "coffee"})
     after = edit.done()
-    (change,) = block_changes("p", before.blocks, after.blocks)
+    (change,) = block_changes("preferences", before, after)
     assert "tea" not in change.old + change.new
     assert [block.path for block in Document.parse(change.new).blocks if block.path] == [
-        ("p", "likes", "b")
+        ("preferences", "likes", "b")
     ]
-    assert redo(before.text, Record(1, "", [change], {}, {}), "p") == after.text
+    assert redo(before.text, Record(1, "", [change], {}, {}), "preferences") == after.text
 
 
 def test_a_record_includes_an_entry_extended_before_a_new_one():
-    before = Document.parse('[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"\n')
+    before = Document.parse('[_meta]\nseq = 1\n\n[preferences.likes.a]\ntext = "tea"\n')
     edit = Edit(before)
-    edit.put(("p", "likes", "a"), {"text": "tea", "cups": 2})
-    edit.put(("p", "likes", "b"), {"text": "coffee"})
-    (span,) = block_changes("p", before.blocks, edit.done().blocks)
+    edit.put(("preferences", "likes", "a"), {"text": "tea", "cups": 2})
+    edit.put(("preferences", "likes", "b"), {"text": "coffee"})
+    (span,) = block_changes("preferences", before, edit.done())
     old, new = Document.parse(span.old), Document.parse(span.new)
-    assert old.data == {"p": {"likes": {"a": {"text": "tea"}}}}
-    assert new.data["p"]["likes"] == {"a": {"text": "tea", "cups": 2}, "b": {"text": "coffee"}}
+    assert old.data == {"preferences": {"likes": {"a": {"text": "tea"}}}}
+    assert new.data["preferences"]["likes"] == {
+        "a": {"text": "tea", "cups": 2},
+        "b": {"text": "coffee"},
+    }
 
 
 RULES = PreferenceRules(("likes", "goals"), 1000)
