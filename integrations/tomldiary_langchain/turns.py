@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 from uuid import UUID, uuid4
 
@@ -40,7 +41,7 @@ from tomldiary.agents.turn_messages import (
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 
 _OURS = "tomldiary"
@@ -97,7 +98,7 @@ def turn_of(
         IdentifierError: Another user wrote the last unanswered message.
     """
     begun_with, ended = notes["unanswered"], notes["ended"]
-    thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
+    thread = [one._replace(is_answer=True) if one.id in ended else one for one in _spoken(messages)]
     words = {id_: noted["text"] for id_, noted in begun_with.items()}
     if not goes_on:  # the user may have written the last message again
         words |= dict.fromkeys([one.id for one in thread if one.by == "user"][-1:], "")
@@ -139,7 +140,7 @@ def unanswered_in(messages: Sequence[BaseMessage]) -> set[str]:
     """Return the ids of the user's messages since the last answer."""
     # Not the whole thread, which may be long.
     plain = (n for n in range(len(messages) - 1, 0, -1) if _is_plain_answer(messages[n]))
-    thread = _spoken(messages[next(plain, 0) :])
+    thread = [*_spoken(messages[next(plain, 0) :])]
     start = turn_start(thread)
     asked = () if start is None else (one for one in thread[start:] if one.by == "user")
     return {one.id for one in asked if one.id}
@@ -161,7 +162,8 @@ def behind_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
 
 def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
     """Return `Notes.ended` at the end of a turn."""
-    return {str(one.id): last_words(_spoken(messages)) for one in messages[-1:]}
+    asked = [*islice(filter(is_question, reversed(messages)), 1)]
+    return {str(one.id): last_words(_spoken(asked)) for one in messages[-1:]}
 
 
 def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spoken]:
@@ -231,10 +233,10 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
 
 def first_exchange(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the first user message and the first answer to it, if they exist."""
-    thread = _spoken(messages)
-    asked = [n for n, one in enumerate(thread) if one.by == "user"][:1]
-    answered = [n for n, one in enumerate(thread) if one.is_answer and asked and n > asked[0]][:1]
-    return [messages[n] for n in (*asked, *answered)]
+    thread = zip(messages, _spoken(messages), strict=True)
+    asked = next((message for message, one in thread if one.by == "user"), None)
+    answered = next((message for message, one in thread if one.is_answer), None)  # after it
+    return [message for message in (asked, answered) if message is not None]
 
 
 def with_memory(messages: Sequence[AnyMessage], turn: Turn, memory: str) -> list[AnyMessage]:
@@ -261,19 +263,18 @@ def with_text(message: SystemMessage | None, text: str) -> SystemMessage:
 
 def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
     """Return the index of the turn's first message; without a user message, the first one after instructions."""
-    asked = [number for number, message in enumerate(messages) if is_question(message)]
-    begins = [number for number in asked if messages[number].id in turn.ids]
-    if begins or asked:
-        return (begins or asked[-1:])[0]
-    kinds = (number for number, one in enumerate(messages) if not isinstance(one, SystemMessage))
-    return next(kinds, len(messages))
+    ids = turn.ids
+    begins = (n for n, one in enumerate(messages) if one.id in ids and is_question(one))
+    asked = (n for n in reversed(range(len(messages))) if is_question(messages[n]))
+    others = (n for n, one in enumerate(messages) if not isinstance(one, SystemMessage))
+    return next(chain(begins, asked, others), len(messages))
 
 
 def _with_ids(messages: Sequence[BaseMessage], ids: Collection[str]) -> list[Spoken]:
-    return _spoken([one for one in messages if one.id and one.id in ids])
+    return [*_spoken([one for one in messages if one.id and one.id in ids])]
 
 
-def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
+def _spoken(messages: Sequence[BaseMessage]) -> Iterator[Spoken]:
     # A tool result followed by a user message was not shown to the model, so it is the answer.
     return spoken(messages, is_before_question)
 

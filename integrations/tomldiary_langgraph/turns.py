@@ -258,7 +258,7 @@ def thread_of(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
         AIMessage(one.content, id=one.id) if one.type == "human" and one.name in nodes else one
         for one in _converted([held] if _is_message(held) else held, key)
     ]
-    return spoken(messages, lambda all_, number: all_[number].text.startswith(_STRUCTURED))
+    return [*spoken(messages, lambda all_, number: all_[number].text.startswith(_STRUCTURED))]
 
 
 def _converted(held: Any, key: str) -> list[BaseMessage]:

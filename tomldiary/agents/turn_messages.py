@@ -22,7 +22,7 @@ from tomldiary.runtime.lru import WhileUsed
 from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
 
@@ -67,14 +67,13 @@ class Spoken(NamedTuple):
 
 def spoken(
     messages: Sequence[Any], ends_turn: Callable[[Sequence[Any], int], bool]
-) -> list[Spoken]:
-    """Convert LangChain's messages.
+) -> Iterator[Spoken]:
+    """Yield LangChain's messages, converted one by one, because a caller may need only the first of a long thread.
 
     Args:
         messages: A thread.
         ends_turn: Whether the tool result with a number in the thread is the answer of the turn.
     """
-    said: list[Spoken] = []
     for number, message in enumerate(messages):
         by: Any = _by(message)
         text, id_ = _unless_blank(str(message.text)), message.id or ""
@@ -86,15 +85,14 @@ def spoken(
             text = "" if message.response_metadata.get(_HANDOFF) else text
             if is_answer and not text:
                 text = _refusal(message)
-            said.append(Spoken(by, text, is_answer, id_, calls))
+            yield Spoken(by, text, is_answer, id_, calls)
         elif by == "tool":
             is_answer = ends_turn(messages, number)
-            said.append(Spoken(by, text, is_answer, id_, call=message.tool_call_id))
+            yield Spoken(by, text, is_answer, id_, call=message.tool_call_id)
         elif is_question(message):
-            said.append(Spoken(by, _words(message.content), id=id_))
+            yield Spoken(by, _words(message.content), id=id_)
         else:
-            said.append(Spoken("other", text, id=id_))
-    return said
+            yield Spoken("other", text, id=id_)
 
 
 def is_question(message: Any) -> bool:
@@ -179,7 +177,7 @@ def own_words(
     return own
 
 
-def own_part(turn: Sequence[Spoken], others: Collection[str]) -> list[Spoken]:
+def own_part(turn: Iterable[Spoken], others: Collection[str]) -> list[Spoken]:
     """Return a turn without the messages with the ids `others`, which other users wrote, and what followed these."""
     own: list[Spoken] = []
     is_own = True
@@ -191,7 +189,7 @@ def own_part(turn: Sequence[Spoken], others: Collection[str]) -> list[Spoken]:
     return own
 
 
-def last_words(thread: Sequence[Spoken]) -> str:
+def last_words(thread: Iterable[Spoken]) -> str:
     """Return a digest of the last user message; it is unchanged as long as no user writes another one."""
     asked = [one for one in thread if one.by == "user"]
     return digest(*(text for one in asked[-1:] for text in (one.id, one.text)))

@@ -525,6 +525,21 @@ def test_the_turn_includes_a_question_that_began_the_conversation(writer):
     assert "peanuts" in writer.diary.user("alice").document("preferences")
 
 
+def test_a_long_thread_is_read_once_in_a_turn(writer):
+    read: list[str] = []
+
+    class Answer(AIMessage):
+        @property
+        def text(self) -> Any:
+            read.append(super().text)
+            return read[-1]
+
+    thread = [one for n in range(200) for one in (HumanMessage(f"q{n}"), Answer(f"a{n}"))]
+    talk(agent_of(writer, OK), [*thread, HumanMessage("What now?")])
+    assert writer.said == [("What now?", "ok")]
+    assert len(read) < 1.2 * 200
+
+
 # Replays, and clients that keep no ids
 
 
