@@ -194,8 +194,8 @@ def current_turn(
     if start is None:
         return None
     asked = [number for number in range(start, len(thread)) if thread[number].by == "user"]
-    ends = _ends(thread)
-    known = [number for number in range(start, len(thread)) if ends[number] in ended]
+    ends = _ends(thread[start:])
+    known = [start + number for number, end in enumerate(ends) if end in ended]
     over = next((number for number in known if number >= asked[-1]), None)
     recorded = over if over is not None else max(known, default=start - 1)
     turn = thread[recorded + 1 :]

@@ -92,9 +92,10 @@ def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exch
         pair = list(cast("Sequence[Any]", each))
         if len(pair) != 2 or not all(isinstance(text, str) for text in pair):  # noqa: PLR2004 - a pair
             raise _no_exchanges(cast("object", each))
-        pairs.append((_shortened(pair[0]), _shortened(pair[1])))
-    spoken = [pair for pair in pairs if any(pair)]
-    return tuple(spoken[-most:]) if most > 0 else ()
+        if any(text.strip() for text in pair):
+            pairs.append((pair[0], pair[1]))
+    last = pairs[-most:] if most > 0 else []
+    return tuple((_shortened(said), _shortened(answer)) for said, answer in last)
 
 
 def _no_exchanges(found: object) -> InvalidValue:
