@@ -153,10 +153,11 @@ def test_a_process_remembers_the_recovery_of_some_users_only(many, files):
     files.hook = lambda name, path, *_: (
         listed.append(Path(path).name) if name == "listdir" else None
     )
-    for _ in range(2):
-        backend.token(NAMES[0], "preferences")
-    assert listed.count(NAMES[0]) == 1
+    backend.token(NAMES[0], "preferences")
+    first = listed.count(NAMES[0])
+    backend.token(NAMES[0], "preferences")
+    assert listed.count(NAMES[0]) == first > 0
     for number in range(10_001):
         backend.token(f"another{number}", "preferences")
     backend.token(NAMES[0], "preferences")
-    assert listed.count(NAMES[0]) == 2
+    assert listed.count(NAMES[0]) == 2 * first
