@@ -376,9 +376,18 @@ class Histories(RuleBasedStateMachine):
             assert set(done.conflicts) == {name(key) for key in plan.conflicts}
             if not dry_run:
                 self.model.roll_back(plan, arguments.get("session_id"))
+                self.drop_notes_since(min(done.undone, default=0) - 1)
                 return
         assert [bookless(self.alice.document(kind)) for kind in KINDS] == before
         assert self.alice.last_transaction() == self.model.newest
+
+    def drop_notes_since(self, seq):
+        """Expect only older notes in a document, because those of undone hand edits may be undone too."""
+        if seq >= 0:
+            timeline = Timeline(self.diary.engine.backend, "alice")
+            for kind in KINDS:
+                older, now = timeline.text(kind, seq), self.alice.document(kind)
+                self.notes[kind] &= set(re.findall("# note .*", f"{older}{now}"))
 
     def planned(self, arguments):
         # Hand edits are logged first, so they are the last transaction.
