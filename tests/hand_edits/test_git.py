@@ -96,7 +96,7 @@ def test_reads_and_writes_go_on_during_a_merge_and_both_sides_are_kept(tmp_path,
 
 @pytest.mark.parametrize("is_mended_first", [True, False])
 def test_a_document_of_the_other_side_is_newer_than_history(tmp_path, git, alice, is_mended_first):
-    """git takes it without a conflict, so that nobody looks at its number."""
+    """git takes it without a conflict, so its number is not checked."""
     git("checkout", "-qb", "other")
     for text in ("baker", "cook"):
         alice.blocks.set("persona", text)

@@ -238,9 +238,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             except (OSError, DiaryError) as error:
                 problem = error
                 if isinstance(error, OSError):  # its file is an internal one
-                    problem = (
-                        f"{base}/{name}: cannot be read ({error.strerror}). {system_remedy(error)}"
-                    )
+                    problem = f"{base}/{name}: cannot be read ({error.strerror}). {system_remedy(error)}".rstrip()
                 tell(_logger, f"a user is skipped: {problem}")
         return sorted(found)
 
