@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.log import LogFile, cut_torn_tail, render_record, rewrite_log, scan_log
 
@@ -48,16 +47,6 @@ def test_a_record_with_a_changed_byte_has_no_values(path):
     found = scan_log(path.read_bytes())
     assert [each.body is None for each in found] == [False, True, False]
     assert found[1].text == record(2).replace("of 2", "of 7")
-
-
-def test_parsed_values_are_kept_until_data_is_forgotten():
-    def values():
-        return scan_log(record(1).encode())[0].data
-
-    found = values()
-    assert values() is found
-    clear_caches()
-    assert values() is not found
 
 
 @pytest.mark.parametrize("within", [0, 5, 30], ids=["behind a record", "header", "body"])

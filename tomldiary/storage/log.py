@@ -21,12 +21,11 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.locks import found_at, lock_file, try_lock, unlock
 
@@ -69,16 +68,9 @@ class LogRecord:
     @cached_property
     def data(self) -> dict[str, Any] | None:
         """The values, which must not be changed; None if the record is torn or damaged."""
-        return None if self.body is None else _values(self.body)
+        import tomllib  # noqa: PLC0415 - start-up time: needed after a crash and for forgetting only
 
-
-@cleared_on_forget
-@lru_cache(maxsize=4096)
-def _values(body: str) -> dict[str, Any]:
-    # Cached, because on a database each turn of a user rewrites the document with all waiting turns.
-    import tomllib  # noqa: PLC0415 - start-up time: needed after a crash and for forgetting only
-
-    return tomllib.loads(body)
+        return None if self.body is None else tomllib.loads(self.body)
 
 
 def scan_log(data: bytes) -> list[LogRecord]:
