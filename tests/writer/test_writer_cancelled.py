@@ -1,11 +1,13 @@
-"""A cancelled `submit` withdraws its own turn only."""
+"""A cancelled `submit` withdraws its own turn only; a cancelled wait leaves nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
@@ -201,3 +203,49 @@ def test_a_turn_of_a_failed_group_is_not_withdrawn():
     lines.requeue(job)
     assert not lines.remove(job)
     assert len(lines) == 2
+
+
+# Waits that are cancelled
+
+
+def test_a_cancelled_aflush_leaves_its_thread(tmp_path):
+    gate = threading.Event()
+
+    async def wait(message, *, deps):
+        await asyncio.to_thread(gate.wait, LONG)
+
+    async def use(writer):
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        await writer.submit("alice", "s", "tea", "ok")
+        try:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(writer.aflush(), 0.05)
+            # The only thread of the loop is free, so the end of `asyncio.run` need not wait for it.
+            await asyncio.wait_for(asyncio.to_thread(int), 5)
+        finally:
+            gate.set()
+
+    with MemoryWriter(Diary(tmp_path, agent=wait)) as writer:
+        asyncio.run(use(writer))
+
+
+def test_the_error_of_a_receipt_that_is_not_awaited_any_more_is_not_logged(tmp_path):
+    gate, logged = threading.Event(), []
+
+    def fail(message, *, deps):
+        gate.wait(LONG)
+        raise ValueError(deps.user_msg)
+
+    async def use(writer):
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: logged.append(told))
+        receipt = await writer.submit("alice", "s", "a secret", "ok")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(receipt, 0.01)
+        gate.set()
+        assert await writer.aflush(LONG)
+        assert "a secret" in str(receipt.result)
+
+    with MemoryWriter(Diary(tmp_path, agent=fail)) as writer:
+        asyncio.run(use(writer))
+    gc.collect()  # asyncio logs an error that no task has read when its future is collected
+    assert logged == []

@@ -1,4 +1,4 @@
-"""Turns are committed in worker threads, so one locked user does not hold the others up."""
+"""Turns are committed in worker threads, so neither a locked user nor a function that hangs holds the others up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import threading
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Diary, MemoryWriter, PreferenceItem
+from tomldiary import Diary, MemoryWriter, PreferenceItem, RetryPolicy
+from tomldiary.errors import ExtractionError
+from tomldiary.writer.worker import THREADS
 from tomldiary.writer.writer import Turn
 
 LONG = 120  # seconds; only a broken writer takes that long
@@ -78,3 +80,35 @@ def test_a_lock_of_another_process_delays_no_other_user(tmp_path, is_known):
     assert diary.user("locked").preferences()["likes"].keys() == (
         {"pref001", "pref002"} if is_known else {"pref001"}
     )
+
+
+def test_functions_that_hang_keep_no_turn_of_another_user_waiting(tmp_path):
+    gate, threads, refused = threading.Event(), [], []
+
+    def ask(message, *, deps):
+        threads.append(threading.current_thread())
+        if deps.user_msg == "hang":
+            gate.wait(LONG)
+            try:
+                diary.user("alice").upsert_preference("likes", "too late")
+            except RuntimeError as error:
+                refused.append(error)
+        else:
+            deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = Diary(tmp_path, Table, agent=ask)
+    policy = RetryPolicy(attempts=THREADS + 1, first_pause=0)
+    with MemoryWriter(diary, workers=1, timeout=0.02, retry=policy, breaker=LONG) as writer:
+        try:
+            hanging = writer.submit_nowait(Turn("alice", "s", "hang", "ok"))
+            with pytest.raises(ExtractionError, match="took longer than"):
+                hanging.wait(LONG / 4)
+            other = writer.submit_nowait(Turn("bert", "s", "tea", "ok"))
+            assert other.wait(LONG / 4).applied == 1
+        finally:
+            gate.set()
+    for thread in threads:
+        assert thread.daemon  # so the process can end
+        thread.join(LONG)
+    assert refused
+    assert texts(diary, "alice") == []

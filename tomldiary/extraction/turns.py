@@ -35,7 +35,14 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.history.record import Source, fingerprint
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.runtime.async_bridge import in_thread, is_stopped, running_loop
+from tomldiary.runtime.async_bridge import (
+    SCOPE,
+    in_daemon_thread,
+    in_thread,
+    is_private_loop,
+    is_stopped,
+    running_loop,
+)
 from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import (
@@ -488,12 +495,14 @@ def untrusted(quarantine: Collection[str] | Callable[[str], bool]) -> Callable[[
 
 
 async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
-    """Run an extractor or a compactor on its draft; a plain function runs in a worker thread."""
+    """Run an extractor or a compactor on its draft; a plain function runs in a thread."""
     run = extractor.run
     if inspect.iscoroutinefunction(run):  # a cancelled thread would leave its coroutine unawaited
         await run(message, deps=deps)
         return
-    result = await in_thread(run, message, deps=deps)
+    # A function that hangs keeps its thread, so it takes none of those in which a writer stores turns.
+    is_apart = is_private_loop() and SCOPE.get() is None
+    result = await (in_daemon_thread if is_apart else in_thread)(run, message, deps=deps)
     if inspect.isawaitable(result):
         await result
     elif inspect.isgenerator(result) or inspect.isasyncgen(result):

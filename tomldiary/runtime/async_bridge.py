@@ -160,22 +160,24 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 
 
 async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call that may hang; unlike `in_thread`, it does not prevent the process from exiting.
+    """Run a blocking call that may hang in a thread of its own, which does not prevent the process from exiting.
 
-    Cancellation does not stop the call, but drops its result.
+    Cancellation does not stop the call, but drops its result, and the call can write no more.
     """
     import asyncio  # noqa: PLC0415 - see running_loop
     from concurrent.futures import Future  # noqa: PLC0415 - part of asyncio
 
     result: Future[R] = Future()
+    call = Call()
     context = contextvars.copy_context()
     context.run(SCOPE.set, None)  # a scope belongs to the caller's thread
+    context.run(CALL.set, call)
 
     def run() -> None:
         if not result.set_running_or_notify_cancel():
             return
         try:
-            result.set_result(context.run(_called, function, *args, **kwargs))
+            result.set_result(context.run(_ended, call, function, *args, **kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             result.set_exception(error)
 
@@ -184,7 +186,11 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
     except RuntimeError:
         # The interpreter is shutting down, so only the running threads of the loop can be used.
         return await asyncio.to_thread(_called, function, *args, **kwargs)
-    return await asyncio.wrap_future(result)
+    try:
+        return await asyncio.wrap_future(result)
+    except asyncio.CancelledError:
+        call.is_cancelled = True
+        raise
 
 
 _here = threading.local()

@@ -124,6 +124,9 @@ class Receipt(Viewed):
         self.turn = turn
         self._done: Future[Applied | None] = Future()
         self._stored: Future[bool] = Future()
+        for future in (self._done, self._stored):
+            # A running future is not cancelled together with a task that awaits it.
+            future.set_running_or_notify_cancel()
         self._process = os.getpid()
 
     @property
@@ -133,7 +136,7 @@ class Receipt(Viewed):
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
         running_loop()
-        return asyncio.shield(asyncio.wrap_future(self._reachable(self._done))).__await__()
+        return asyncio.wrap_future(self._reachable(self._done)).__await__()
 
     @property
     def is_done(self) -> bool:
@@ -181,7 +184,7 @@ class Receipt(Viewed):
     async def astored(self) -> bool:
         """Wait like `wait_stored` without blocking the event loop."""
         running_loop()
-        return await asyncio.shield(asyncio.wrap_future(self._reachable(self._stored)))
+        return await asyncio.wrap_future(self._reachable(self._stored))
 
     def _reachable(self, future: Future[T]) -> Future[T]:
         """Return a future of the receipt.

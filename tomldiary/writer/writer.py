@@ -41,7 +41,7 @@ from tomldiary.writer.shutdown import close_at_exit
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from datetime import datetime
 
@@ -375,10 +375,14 @@ class MemoryWriter(Viewed):
             InvalidValue: `timeout` is not a number.
             RuntimeError: An extractor of this writer called it.
         """
+        return self._flush(timeout, lambda: False)
+
+    def _flush(self, timeout: float | None, is_cancelled: Callable[[], bool]) -> bool:
         check_timeout(timeout)
         refuse_own_work(self._state)
         with self._state:
-            is_done = self._state.wait_for(self._is_idle, timeout)
+            self._state.wait_for(lambda: self._is_idle() or is_cancelled(), timeout)
+            is_done = self._is_idle()
         self._report_failures()
         return is_done
 
@@ -405,7 +409,15 @@ class MemoryWriter(Viewed):
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
         """Wait like `flush` without blocking the event loop."""
         running_loop()
-        return await asyncio.to_thread(self.flush, timeout)
+        cancelled = threading.Event()
+        try:
+            return await asyncio.to_thread(self._flush, timeout, cancelled.is_set)
+        except asyncio.CancelledError:
+            # Otherwise the thread would wait on, and the end of `asyncio.run` for the thread.
+            cancelled.set()
+            with self._state:
+                self._state.notify_all()
+            raise
 
     def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:
         """Refuse further turns, finish the waiting turns, and return the final counters.
