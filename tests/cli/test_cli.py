@@ -717,11 +717,13 @@ def test_ctrl_c_during_the_imports_ends_without_a_traceback():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_a_closed_pipe_is_not_an_error(memories):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_is_not_an_error(memories, unbuffered):
     with subprocess.Popen(
         [sys.executable, "-m", "tomldiary", "show", "alice", "--path", str(memories)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         cwd=ROOT,
     ) as child:
         child.stdout.close()
@@ -729,6 +731,24 @@ def test_a_closed_pipe_is_not_an_error(memories):
     assert b"Traceback" not in told
     assert b"Exception ignored" not in told
     assert child.returncode == 1  # docs/cli.md
+
+
+def test_a_full_disk_under_the_output_is_named_and_what_was_stored_stays(memories):
+    line = ["add", "likes", "tea", "--user", "alice", "--path"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tomldiary", *line, str(memories)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            cwd=ROOT,
+            check=False,
+            timeout=60,
+        )
+    told = "The output could not be written (No space left on device).\n"
+    assert (done.returncode, done.stderr) == (1, told)
+    assert "tea" in Diary(memories).user("alice").document("preferences")
 
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path):

@@ -56,6 +56,7 @@ _OTHER_WORDS = {
     "undo": "rollback",
 }
 """The commands by words of other programs."""
+_EXIT_PARTIAL = 1
 _EXIT_UNUSABLE = 2
 # Help and usage errors have frames only on a terminal.
 _MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
@@ -158,13 +159,31 @@ def run() -> None:
     logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     try:
         with show_once():
-            app()
+            try:
+                app()
+            finally:
+                _finish_output()
     except DiaryError as error:
         _fail(" ".join([str(error), *getattr(error, "__notes__", ())]))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         remedy = ". Check the permissions" if isinstance(error, PermissionError) else ""
         _fail(f"{place}{error.strerror or error}{remedy}")
+
+
+def _finish_output() -> None:
+    """Write the buffered output; exit with 1 if it cannot be written.
+
+    At its own end the interpreter would report the error as ignored, and exit with 120.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # The buffer keeps what was not written, and the interpreter flushes it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print_error(f"The output could not be written ({error.strerror}).")
+        sys.exit(_EXIT_PARTIAL)
 
 
 def _fail(message: str) -> None:
