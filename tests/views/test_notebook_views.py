@@ -25,7 +25,7 @@ from tomldiary.importers.importer import Import
 from tomldiary.ingest.runner import IngestReport
 from tomldiary.past.queries import HistoryEntry
 from tomldiary.runtime.views import DictView, ListView, Viewed
-from tomldiary.storage import RedisBackend
+from tomldiary.storage import MemoryBackend, RedisBackend
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 from tomldiary.user.recall import Hit, Hits
@@ -282,6 +282,34 @@ def test_a_storage_that_cannot_be_read_is_named_instead_of_the_card(tmp_path):
     address = Diary(RedisBackend("redis://127.0.0.1:1/0", timeout=0.5), agent="rules")
     assert "cannot be reached (Connection refused)" in pretty(address)
     assert "cannot be reached (Connection refused)" in read(address._repr_html_())
+
+
+@pytest.mark.parametrize("name", ["diary", "user", "blocks"])
+def test_a_cell_of_ipython_reads_the_storage_once(name):
+    from IPython.core.formatters import DisplayFormatter  # noqa: PLC0415 - slow
+
+    reads = []
+
+    class Counted(MemoryBackend):
+        def kinds(self, user):
+            reads.append(user)
+            return super().kinds(user)
+
+        def token(self, user, kind):
+            reads.append(kind)
+            return super().token(user, kind)
+
+    diary = Diary(Counted(), agent="rules")
+    alice = diary.user("alice")
+    alice.blocks.set("persona", "brief")
+    shown = {"diary": diary, "user": alice, "blocks": alice.blocks}[name]
+    expected = {"text/plain": as_text(shown)}
+    reads.clear()
+    expected["text/html"] = as_html(shown)
+    once = len(reads)
+    bundle, _ = DisplayFormatter(active_types=[*expected]).format(shown)
+    assert bundle == expected
+    assert (once > 0, len(reads)) == (True, 2 * once)
 
 
 def test_consoles_of_ipython_show_users_and_cards(alice):

@@ -36,6 +36,10 @@ class Viewed:
     def _repr_html_(self) -> str:
         return str(drawn("show:as_html", self))
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return both forms for IPython, which would otherwise ask for each and so read the storage twice."""
+        return dict(drawn("show:as_bundle", self))
+
 
 def pretty(self: Viewed, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
     """Show the view of an object in IPython; the `_repr_pretty_` of a class that has its own `__repr__`.

@@ -100,7 +100,16 @@ def as_html(shown: Any) -> str:
 
 def as_text(shown: Any) -> str:
     """Return an object as text without control characters: one line, or a table for a collection."""
+    return _text(shown, sheet_of(shown))
+
+
+def as_bundle(shown: Any) -> dict[str, str]:
+    """Return an object as text and as HTML, by their media types; both are of one moment."""
     sheet = sheet_of(shown)
+    return {"text/plain": _text(shown, sheet), "text/html": _page(sheet)}
+
+
+def _text(shown: Any, sheet: Sheet) -> str:
     return _card(sheet) if sheet.line is None else _line(type(shown).__name__, sheet.line)
 
 
