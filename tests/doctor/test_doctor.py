@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -317,6 +318,17 @@ def test_a_missing_folder_is_a_problem(tmp_path):
     found = only(wrong(tmp_path / "nothing"))
     assert (found.level, found.message) == ("problem", "there is no such folder.")
     assert not (tmp_path / "nothing").exists()
+
+
+def test_no_remedy_is_given_for_the_files_of_another_program(tmp_path, root):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/pyproject.toml").write_text("")
+    found = only(wrong(tmp_path))
+    assert (found.level, found.place) == ("warning", str(tmp_path))
+    assert found.message == "nothing in this folder is from tomldiary."
+    shutil.rmtree(root / ".tomldiary")  # a backup may be without this folder
+    assert wrong(root) == []
+    assert not (root / ".tomldiary").exists()
 
 
 # Documents

@@ -29,7 +29,7 @@ from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.files import system_remedy
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.local.layout import strays_in, user_of
+from tomldiary.storage.local.layout import SYSTEM, strays_in, user_of
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
@@ -91,6 +91,11 @@ def findings(
     if isinstance(backend, LocalBackend):
         yield from check_place(backend.files, backend.base_path, Path(mounts))
         yield from _check_key(backend)
+        if users is None and backend.base_path.is_dir() and not _is_memory(backend):
+            # No finding about its files: a remedy such as `chmod -R` would be wrong for another program's folder.
+            message = "nothing in this folder is from tomldiary."
+            yield Finding("warning", str(backend.base_path), message, "Check the path.")
+            return
         if users is None:
             yield from check_files(backend.base_path)
         else:
@@ -160,6 +165,18 @@ def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterat
             at = _path_option(backend)
             remedy = f"Run: tomldiary writer list{at}. When the cause is gone, run: tomldiary writer retry --all{at}"
             yield Finding("warning", user, message, remedy)
+
+
+def _is_memory(backend: LocalBackend) -> bool:
+    """Return whether a folder has the library's own folder, or a user with a document of it."""
+    is_readable = os.access(backend.base_path, os.R_OK | os.X_OK)
+    if not is_readable or (backend.base_path / SYSTEM).is_dir():
+        return True  # `check_files` names an unreadable folder
+    for user in _users(backend):
+        with suppress(DiaryError):
+            if any(name.partition("/")[0] in KINDS for name in stored_kinds(backend, user)):
+                return True
+    return False
 
 
 def _users(backend: Backend) -> list[str]:
