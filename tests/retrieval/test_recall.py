@@ -19,7 +19,7 @@ from tomldiary.entries.kinds.items import ItemKind
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
-from tomldiary.text.words import telling_words
+from tomldiary.text.words import asked_words
 from tomldiary_langchain import DiaryRetriever, diary_tools
 from tomldiary_langgraph import DiaryStore
 
@@ -52,6 +52,7 @@ TEXTS = [
 QUESTIONS = [
     "Which tea does she drink in the mornings?", "What does she have against walnuts?", "cats",
     "How did the neighbour get his cake?", "When does she run?", "camera in Oslo", "train or plane?",
+    "Norwegan", "alergic to wallnuts", "a mornning at the harbor",
 ]  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def test_a_question_of_very_many_words_is_searched_by_the_rarest():
 
 def test_of_a_very_long_question_the_start_and_the_end_are_read():
     filler = " ".join(f"word{n}" for n in range(2_000))
-    asked = telling_words(f"walnut {filler} quince {filler} cherry")
+    asked = asked_words(f"walnut {filler} quince {filler} cherry")
     shown = {word.shown for word in asked}
     assert {"walnut", "cherry"} <= shown
     assert "quince" not in shown

@@ -212,11 +212,11 @@ def test_a_search_returns_each_item_of_its_snapshot_once(store):
     store.run([Put(NS, f"k{n:03}", {"text": f"tea cup {n}"}) for n in range(150)])
     (snapshot,) = store.below(NS)
     index = UserIndex()
-    search = index.search([snapshot], "tea cup")
+    search = index.search([snapshot], "tea cup").matches
     keys = [next(search)[2].key]
     for n in range(150):
         put(store, f"k{n:03}", f"coffee, no tea {n}")
-    assert len(list(index.search(store.below(NS), "coffee"))) == 150
+    assert len(list(index.search(store.below(NS), "coffee").matches)) == 150
     keys += [entry.key for _, _, entry in search]
     assert sorted(keys) == [f"k{n:03}" for n in range(150)]
 

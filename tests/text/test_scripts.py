@@ -103,6 +103,10 @@ def test_hits_name_matching_words_as_they_are_written():
         ("Exercising at noon", "exercise", "Sleeping at noon"),
         ("A relational database", "relate", "A fast database"),
         ("Room 42 is mine", "42", "Room nine is mine"),
+        ("The wifi is slow", "wi-fi", "The train is slow"),
+        ("The wi-fi is slow", "wifi", "The train is slow"),
+        ("Her email is new", "e\u2010mail", "Her post is new"),
+        ("A roll-out on Monday", "rollout", "A walk on Monday"),
     ],
 )
 def test_recall_finds_english_words_by_their_other_forms(text, query, other):

@@ -8,6 +8,8 @@ a long text. A row stores the numbers of its words in order, and each word store
 
 The score of a row is BM25 over the words and word pairs of the question, times the share of the question's
 words in the row. Words are weighted by rarity, so most languages need no list of common words.
+
+A word of the question that no row contains may be misspelled, and is replaced by the nearest words of the rows.
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ import threading
 from array import array
 from bisect import bisect_left, insort
 from heapq import nlargest
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from math import log
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from tomldiary.retrieval.collection import C, E, Part, changes
 from tomldiary.retrieval.fusion import fuse
+from tomldiary.retrieval.spelling import respelled, spelling_group
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.words import END_MARK, Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.retrieval.fusion import Ranked
     from tomldiary.retrieval.vector_index import QueryVector
@@ -38,6 +41,7 @@ _MOST_WORDS = 64  # the maximum number of searched words of a question; the rare
 _SATURATION = 1.2  # BM25's k1
 _LENGTH_SHARE = 0.75  # BM25's b
 _LITTLE = 0.3  # the factor for the weight of a common word
+_RESPELLED = 0.5  # the factor for the weight of a word in another spelling
 _PAIR = 0.5  # the share of the weight of two words that is added if they are adjacent
 _BEST, _MEAN = 0.7, 0.3  # the shares of the best passage and of the mean of all passages
 _BEFORE, _AFTER = 0.5, 0.3  # the shares of the previous and the next turn's score
@@ -49,6 +53,8 @@ _KEPT = 1000  # the number of indexes that are kept for collections that a searc
 class Question(NamedTuple):
     """A question, with its words weighted by their rarity among the searched rows."""
 
+    asked: list[Asked]
+    """All words in order, with respelled words in place of misspelled ones."""
     words: list[tuple[Asked, float]]
     """Each word once, with its weight."""
     pairs: list[tuple[Asked, Asked, float]]
@@ -70,6 +76,15 @@ class Question(NamedTuple):
         return _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / self.length)
 
 
+class Found(NamedTuple, Generic[C, E]):
+    """The result of a search."""
+
+    asked: list[Asked]
+    """The words of the query in order, with respelled words in place of misspelled ones."""
+    matches: Iterator[tuple[float, C, E]]
+    """The score between 0 and 1, the collection and the entry of each match, best first."""
+
+
 class LexicalIndex(Generic[E]):
     """The words of one collection. Not thread-safe."""
 
@@ -77,6 +92,10 @@ class LexicalIndex(Generic[E]):
         self.parts: Mapping[str, Part[E]] = {}
         """The parts of the collection that it follows."""
         self._numbers: dict[str, int] = {}
+        self._spelled: dict[str, list[str]] = {}
+        """The first forms of `_numbers` by `spelling_group`, which only misspelled words need."""
+        self._grouped = 0
+        """The number of forms in `_spelled`."""
         self._having: list[array[int]] = []
         self._rows: list[array[int]] = []
         self._owners: list[E] = []
@@ -165,6 +184,18 @@ class LexicalIndex(Generic[E]):
 
     def _forms(self, word: Asked) -> list[int]:
         return [self._numbers[form] for form in word.forms if form in self._numbers]
+
+    def spelled(self, group: str) -> list[str]:
+        """Return the forms of a `spelling_group`; some may have lost their rows."""
+        if self._grouped < len(self._numbers):
+            for form in islice(self._numbers, self._grouped, None):
+                self._spelled.setdefault(spelling_group(form), []).append(form)
+            self._grouped = len(self._numbers)
+        return self._spelled.get(group, [])
+
+    def has(self, form: str) -> bool:
+        """Return whether any row contains a form that `spelled` returned."""
+        return bool(self._having[self._numbers[form]])
 
     def matches(self, question: Question) -> Matches[E]:
         """Return the current entries that contain words of a question."""
@@ -319,21 +350,37 @@ def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | 
         return None
     size = sum(index.size for index in indexes)
     length = sum(index.length for index in indexes)
-    having = {word: sum(index.count(word) for index in indexes) for word in words}
+    having = _counts(words, indexes)
     if len(words) > _MOST_WORDS:  # the rarest of those that are stored
         words.sort(key=lambda word: having[word] or size + 1)
         having = {word: having[word] for word in words[:_MOST_WORDS]}
     weights = {word: _weight(word, max(number, 1), size) for word, number in having.items()}
-    stored = sum(weights[word] for word in having if having[word])
+    total = sum(weights.values())
+    unknown = [word for word, number in having.items() if not number]
+    near = respelled(unknown, indexes) if unknown else {}
+    if near:
+        asked = [near.get(word, word) for word in asked]
+        counts = _counts(near.values(), indexes)
+        having |= counts
+        # First, so that a word of the question that is spelled as stored has precedence.
+        weights = {
+            **{word: _RESPELLED * _weight(word, number, size) for word, number in counts.items()},
+            **{word: weight for word, weight in weights.items() if word not in near},
+        }
+    stored = sum(weight for word, weight in weights.items() if having[word])
     pairs = [
         (one, other, _PAIR * (weights[one] + weights[other]))
         for one, other in dict.fromkeys(pairwise(asked))
         if one in weights and other in weights
     ]
-    total = sum(weights.values())
     # At least 1, because lengths are divided by it; it would be 0 if only names are indexed.
     average = max(length, 1) / max(size, 1)
-    return Question(list(weights.items()), pairs, total, stored, average)
+    return Question(asked, list(weights.items()), pairs, total, stored, average)
+
+
+def _counts(words: Iterable[Asked], indexes: Sequence[LexicalIndex[Any]]) -> dict[Asked, int]:
+    """Return the number of rows that contain each word."""
+    return {word: sum(index.count(word) for index in indexes) for word in words}
 
 
 def _weight(word: Asked, having: int, size: int) -> float:
@@ -378,26 +425,30 @@ class UserIndex(Generic[C, E]):
         collections: Sequence[C],
         query: str,
         asked: QueryVector | None = None,
-    ) -> Iterator[tuple[float, C, E]] | None:
-        """Return an iterator over matches, best first; None if the query has no words and no vector.
+    ) -> Found[C, E] | None:
+        """Return the matches of a query; None if it has no words and no vector.
 
-        A match is the score between 0 and 1, the collection and the entry. A search by words gives about two thirds
-        to a text of average length with each word once. The entries with the best estimates are scored exactly; the
-        order of the others is approximate.
+        A search by words gives about two thirds to a text of average length with each word once. The entries with
+        the best estimates are scored exactly; the order of the others is approximate.
 
         Args:
             collections: The collections to search.
             query: A question or words.
             asked: The query as a vector, to also rank by vectors; None ranks only by words.
         """
-        if asked is None:
-            found = self._matches(collections, query)
-            return _in_order(collections, found) if found is not None else None
-        return (
-            (each.score, each.collection, each.entry)
-            for each in self.fused(collections, query, asked)
-            if each.rank >= 0 or each.has_words
-        )
+        question, found = self._matches(collections, query)
+        words = question.asked if question is not None else []
+        if asked is not None:
+            ranked = fuse(collections, found, asked)
+            return Found(
+                words,
+                (
+                    (each.score, each.collection, each.entry)
+                    for each in ranked
+                    if each.rank >= 0 or each.has_words
+                ),
+            )
+        return Found(words, _in_order(collections, found)) if words else None
 
     def fused(
         self, collections: Sequence[C], query: str, asked: QueryVector
@@ -408,10 +459,12 @@ class UserIndex(Generic[C, E]):
         the query's words in one entry. `Embedding.is_cosine` ranks only by the cosine.
         """
         is_cosine = asked.vectors.embedding.is_cosine
-        found = [] if is_cosine else self._matches(collections, query) or []
+        found = [] if is_cosine else self._matches(collections, query)[1]
         return fuse(collections, found, asked)
 
-    def _matches(self, collections: Sequence[C], query: str) -> list[Matches[E]] | None:
+    def _matches(
+        self, collections: Sequence[C], query: str
+    ) -> tuple[Question | None, list[Matches[E]]]:
         with self._guard:
             followed = [self._follow(each) for each in collections]
             # Removed collections are searched no more, so those that were searched last are kept.
@@ -419,8 +472,8 @@ class UserIndex(Generic[C, E]):
                 del self._followed[namespace]
             question = question_of(query, followed)
             if question is None:
-                return None
-            return [each.matches(question) for each in followed]
+                return None, []
+            return question, [each.matches(question) for each in followed]
 
     def _follow(self, collection: C) -> LexicalIndex[E]:
         # An index whose update is interrupted is incomplete. It is not kept, so the next search makes a new one.

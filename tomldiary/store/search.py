@@ -91,7 +91,7 @@ class Finder:
             found = self._index(user).search(mine, query, asked)
             if found is None:
                 return None
-            several.append(found)
+            several.append(found.matches)
         return _matches_then_others(merge(*several, key=lambda each: -(each[0] or 0.0)), snapshots)
 
     def _by_vectors(

@@ -5,7 +5,7 @@ words are reduced to Porter's stem, and words of other languages to their first 
 another word if they may be compounds. Prefixes and suffixes of Arabic words are removed. Scripts without spaces are
 split into pairs of characters (Chinese, Japanese, Korean) or groups of three (Thai and its neighbours). Numbers are
 kept, and amounts and signs are additional words: "15%" is "15" and "15%". The parts of names are also additional
-words: "getUserById" is also "user".
+words: "getUserById" is also "user", and "wi-fi" is also "wifi".
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _JOINT = re.compile(
     r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"
 )
 _MAY_BE_JOINT = re.compile(r"[a-z0-9][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z][0-9]|[0-9][a-z]")
+_HYPHENED = re.compile(r"(?<![\w\u2010-])[a-z]++(?:[-\u2010][a-z]++)++(?!\w)")
+_HYPHEN = re.compile("[-\u2010]")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9]+")
 _MOST_PARTS = 8  # of a name; a hash has more
 _OTHER_LETTER = re.compile(r"[^\W\d_a-zA-Z]")  # emoji and curly quotes do not indicate a language
@@ -60,10 +62,11 @@ _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
 _ACCENT = re.compile("[\u0300-\u036f]")
 _UMLAUT = re.compile("(?<=[aou])(?<![aeiouq][aou])e")  # "Muenchen" is "München"
-_CUT = 5  # letters of a word of another language that are compared
+CUT = 5
+"""The number of letters of a word of another language that are compared."""
 _SHORTEST = 3
 _SHORT_ENDINGS = ("a", "e", "i", "o", "s", "as", "es", "os", "en", "n")
-_CUT_MARK = "~"
+CUT_MARK = "~"
 """Marks a truncated word at its end, so that "carol" does not match "caroline"."""
 END_MARK = "~"
 """Marks a possible last part of a compound at its beginning; it does not count as a word of the text."""
@@ -124,6 +127,8 @@ def indexed_words(text: str) -> list[str]:
             words.append(_cut(word))
     if not is_in_english:
         words += _ends(latin)
+    joined = map("".join, _hyphened(lower))
+    words += map(porter if is_in_english else _cut, joined)
     return [*words, *map(porter, _parts(text)), *_EMOJI.findall(lower), *_signed(lower)]
 
 
@@ -139,18 +144,19 @@ def asked_words(query: str) -> list[Asked]:
     runs = _runs(text)
     is_in_english = is_english(word for kind, word in runs if kind == "latin")
     little = ENGLISH if is_in_english else OTHERS
+    joined = {max(parts, key=len): "".join(parts) for parts in _hyphened(text)}
     for kind, word in runs:
-        found += _asked(kind, word, little)
+        found += _asked(kind, word, little, joined.get(word, ""))
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
     found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
     return found
 
 
-def telling_words(query: str) -> list[Asked]:
-    """Return the distinct words of a query, without function words unless it has no others."""
-    asked = dict.fromkeys(asked_words(query))
-    return [word for word in asked if not word.is_common] or list(asked)
+def telling_words(asked: Iterable[Asked]) -> list[Asked]:
+    """Return the distinct words of a question, without function words unless it has no others."""
+    words = dict.fromkeys(asked)
+    return [word for word in words if not word.is_common] or list(words)
 
 
 def matched_words(asked: Sequence[Asked], *texts: str) -> list[str]:
@@ -166,9 +172,10 @@ def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
     return is_default if english == others else english > others
 
 
-def _asked(kind: str | None, word: str, little: frozenset[str]) -> Iterator[Asked]:
+def _asked(kind: str | None, word: str, little: frozenset[str], joined: str) -> Iterator[Asked]:
     if kind == "latin":
-        yield Asked(word, _latin_forms(word), word in little)
+        more = (porter(joined), _cut(joined)) if joined else ()
+        yield Asked(word, _latin_forms(word) + more, word in little)
     elif kind == "arabic":
         yield Asked(word, (_cut(_light10(word)),))
     elif kind in _SIZES:
@@ -195,7 +202,7 @@ def _cut(word: str) -> str:
     if not (word.isalpha() or _MARKS.search(word)):
         return word
     word = (_UMLAUT if word.isascii() else _ENDING).sub("", word)
-    return word[:_CUT] + _CUT_MARK
+    return word[:CUT] + CUT_MARK
 
 
 def _ends(words: list[str]) -> list[str]:
@@ -222,7 +229,7 @@ def _latin_forms(word: str) -> tuple[str, ...]:
     bare = _bare(word)
     if word.isalpha() and len(bare) >= _SHORTEST_END:
         found.append(END_MARK + bare[-_LONGEST_END:])
-    if _SHORTEST <= len(word) <= _CUT and word.isalpha():
+    if _SHORTEST <= len(word) <= CUT and word.isalpha():
         stem = word.rstrip("aeious") or word
         ends = ("", *_SHORT_ENDINGS) if len(stem) >= len(word) - 2 else ()
         found += [_cut(stem + end) for end in ends if len(stem) >= _SHORTEST]
@@ -236,6 +243,13 @@ def _runs(text: str) -> list[tuple[str | None, str]]:
     if text.isascii():  # numbers need no kind of their own, because stems leave them unchanged
         return [("latin", word) for word in _ASCII_WORD.findall(text)]
     return [(run.lastgroup, run.group()) for run in _WORD.finditer(text)]
+
+
+def _hyphened(text: str) -> list[list[str]]:
+    """Return the parts of the words with hyphens of a folded text: "wi" and "fi" of "wi-fi"."""
+    if "-" not in text and "\u2010" not in text:
+        return []
+    return [_HYPHEN.split(word) for word in _HYPHENED.findall(text)]
 
 
 def _parts(text: str) -> list[str]:

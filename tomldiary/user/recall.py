@@ -72,7 +72,7 @@ class Hit(Viewed):
     score: float
     """The relevance from 0 to 1; an entry of average length with every word of the query has two thirds."""
     reasons: list[str] = field(default_factory=list[str])
-    """The words of the query that occur in the entry in any form, without function words."""
+    """The words of the query that occur in the entry in any form or nearly so, without function words."""
     created: str = ""
     updated: str = ""
     source: str = ""
@@ -192,9 +192,9 @@ class UserRecall:
                 time is invalid.
         """
         limit = checked_limit(limit)
-        found = self._found(query, kinds, time_range, valid_at)
-        asked = telling_words(query)
-        return Hits(_hit(source, score, asked) for score, source in islice(found, limit))
+        asked, found = self._found(query, kinds, time_range, valid_at)
+        words = telling_words(asked)
+        return Hits(_hit(source, score, words) for score, source in islice(found, limit))
 
     def _found(
         self,
@@ -202,8 +202,11 @@ class UserRecall:
         kinds: Collection[str] | None,
         time_range: TimeRange | None = None,
         valid_at: When | None = None,
-    ) -> Iterator[tuple[float, IndexedEntry]]:
-        """Return an iterator over the score and the entry of each match, best first; it filters lazily."""
+    ) -> tuple[list[Asked], Iterator[tuple[float, IndexedEntry]]]:
+        """Return the words of a question as searched, and an iterator over the score and the entry of each match.
+
+        The best match is first. The iterator filters lazily.
+        """
         checked_text(query, "query")
         at, context, rules = self._context.moment(valid_at), self._context, self._diary
         searched = kinds_named(kinds)
@@ -211,8 +214,8 @@ class UserRecall:
         with context.reading():
             index, current = self._current(searched)
             prepare = context.prepare_vectors
-            asked = prepare(current, query) if prepare is not None else None
-            found = index.search(current, query, asked)
+            vector = prepare(current, query) if prepare is not None else None
+            asked, found = index.search(current, query, vector) or ([], iter(()))
             holding = {
                 each: each.kind.within(each.namespace, context.until).current(
                     each.document, rules, at
@@ -230,8 +233,8 @@ class UserRecall:
                 and bool(source.text.strip())
             )
 
-        return (
-            (score, source) for score, entries, source in found or () if counts(entries, source)
+        return asked, (
+            (score, source) for score, entries, source in found if counts(entries, source)
         )
 
     def _current(self, kinds: Sequence[EntryKind]) -> tuple[RecallIndex, list[_Entries]]:
@@ -342,7 +345,7 @@ class UserRecall:
         found = by_share((weight, _merged(parts)) for weight, parts in lanes.values())
         if query:
             kinds = [kind.name for kind in shown_kinds() if kind.is_matched]
-            matches = islice(self._found(query, kinds, valid_at=valid_at), _MATCHES)
+            matches = islice(self._found(query, kinds, valid_at=valid_at)[1], _MATCHES)
             order = [(source.kind.name, source.key) for _, source in matches]
             found = _matches_first(found, order)
         return MemoryLines([*first, *(fact.line for fact in found)], rest)
