@@ -103,6 +103,10 @@ def test_hits_name_matching_words_as_they_are_written():
         ("Exercising at noon", "exercise", "Sleeping at noon"),
         ("A relational database", "relate", "A fast database"),
         ("Room 42 is mine", "42", "Room nine is mine"),
+        ("Earns $85,000 a year", "85000", "Lives at number 85"),
+        ("The rent is 1.250 €", "1250 €", "Lives at number 250"),
+        ("Has 1,234,567 points", "1234567", "Has 123 points"),
+        ("Weighs 1500 g", "1,500", "Weighs a ton"),
         ("The wifi is slow", "wi-fi", "The train is slow"),
         ("The wi-fi is slow", "wifi", "The train is slow"),
         ("Her email is new", "e\u2010mail", "Her post is new"),
@@ -118,6 +122,11 @@ def test_recall_finds_english_words_by_their_other_forms(text, query, other):
 
 def test_words_of_two_letters_have_no_stem():
     assert indexed_words("is as us") == ["is", "as", "us"]
+
+
+@pytest.mark.parametrize("number", ["192.168.0.17", "12.06.2026", "1,2500", "2.11.0", "10,000,00"])
+def test_numbers_without_separators_of_thousands_are_not_joined(number):
+    assert [word for word in indexed_words(number) if len(word) > 4] == [number]
 
 
 def test_a_hash_is_one_word():

@@ -4,7 +4,7 @@ Indexes and questions use the same tokenizer. Case, accents and spelling variant
 words are reduced to Porter's stem, and words of other languages to their first five letters, with the last letters as
 another word if they may be compounds. Prefixes and suffixes of Arabic words are removed. Scripts without spaces are
 split into pairs of characters (Chinese, Japanese, Korean) or groups of three (Thai and its neighbours). Numbers are
-kept, and amounts and signs are additional words: "15%" is "15" and "15%". The parts of names are also additional
+kept, and amounts and signs are additional words: "15%" is "15" and "15%", "1,500" also "1500". The parts of names are also additional
 words: "getUserById" is also "user", and "wi-fi" is also "wifi".
 """
 
@@ -40,6 +40,7 @@ _SIGNED = re.compile(  # no run of digits is scanned again from its middle
     r"[$\u20ac\u00a3\u00a5\u20b9]\s?\d[\d.,]*|\d[\d.,]{0,30}+\s?[%\u20ac$\u00a3\u00a5\u20b9\u00b0]"
     r"|(?<![\w.])[-+<>=\u2264\u2265]{1,2}\s?\d[\d.,]*|(?<!\d)\d++(?:[.:,/-]\d++)+|\b[a-z](?:\+\+|#)"
 )
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}([.,])\d{3}(?:\1\d{3})*(?!\d|\1\d)")
 _MAY_BE_SIGNED = re.compile(r"\d|[a-z](?:\+\+|#)")
 _JOINT = re.compile(
     r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"
@@ -265,7 +266,10 @@ def _parts(text: str) -> list[str]:
 
 
 def _signed(text: str) -> list[str]:
-    """Return amounts with their signs, times and similar tokens; "500 €" is returned as "€500"."""
+    """Return amounts with their signs, times and similar tokens; "500 €" is returned as "€500".
+
+    Numbers with separators of thousands are returned without them as well: "1,500" also as "1500".
+    """
     found: list[str] = []
     if _MAY_BE_SIGNED.search(text) is None:
         return found
@@ -273,6 +277,7 @@ def _signed(text: str) -> list[str]:
         amount = each.replace(" ", "").rstrip(".,")
         is_behind = not (amount[-1].isdecimal() or amount[0].isalpha())
         found.append(amount[-1] + amount[:-1] if is_behind else amount)
+    found += [each[0].replace(each[1], "") for each in _GROUPED.finditer(text)]
     return found
 
 
