@@ -566,6 +566,15 @@ def test_entries_whose_time_is_over_are_no_conflict_of_a_rollback(alice):
         alice.rollback(session_id="s1")
 
 
+def test_a_dry_run_of_a_rollback_removes_no_expired_entries(alice):
+    alice.diary.constrain("blocks/agenda", Constraint(ttl=timedelta(days=1)))
+    alice.upsert_preference("likes", "tea")
+    alice.append_block("agenda", "a walk", now=datetime.now(UTC) - timedelta(days=2))
+    expected = alice.rollback(dry_run=True)
+    assert alice.last_transaction() == 2
+    assert alice.rollback().undone == expected.undone == [2]
+
+
 def test_rollback_restores_the_order_of_adjacent_entries(alice, tmp_path):
     for text in ("one", "two", "three", "four", "five"):
         alice.upsert_preference("likes", text)
