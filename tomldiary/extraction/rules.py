@@ -426,7 +426,7 @@ def choose_category(kind: str, sentence: str, categories: Mapping[str, str]) -> 
         name, about = _profile(category), _profile(description) - _EMPTY_WORDS
         if name & _OPPOSITES.get(kind, frozenset()):
             continue
-        score = max((12 - rank for rank, home in enumerate(homes) if home in name), default=0)
+        score = max((13 - rank for rank, home in enumerate(homes) if home in name), default=0)
         score += 6 * any(names & name for names in topics) + 5 * bool(name & said - _EMPTY_WORDS)
         score += 3 * any(home in about for home in homes[:3])
         score += 3 * any(names & about for names in topics) + 3 * min(2, len(about & said))
