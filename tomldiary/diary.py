@@ -345,7 +345,7 @@ class Diary(Viewed, AncestorCoroutines):
         """The hooks that receive all changes, such as external indexes: `add`, `flush`, `reconcile`, `search`."""
         from tomldiary.hooks.hooks import Hooks  # noqa: PLC0415 - saves start-up time, because few diaries have hooks
 
-        return Hooks(self.engine)
+        return Hooks(self.engine, self)
 
     def changes(
         self,

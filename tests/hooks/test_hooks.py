@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from outside_index import ScriptedIndex
 from six_verbs import SixVerbs
@@ -396,6 +397,27 @@ def test_a_hook_finds_no_item_that_has_expired(diary, index):
     assert diary.hooks.search("index", "kind", user_id="alice")
     diary.engine.now = lambda: datetime.now(UTC) + timedelta(hours=2)
     assert diary.hooks.search("index", "kind", user_id="alice") == []
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+def test_a_search_of_a_hook_finds_the_facts_that_hold_now(diary, index):
+    diary.register_schema("home", Home, Constraint("who", temporal=True))
+    diary.hooks.add(index, name="index")
+    alice = diary.user("alice")
+    for year in range(2000, 2010):
+        home = Home(who="user", city=f"city of {year}")
+        alice.facts.commit(home, valid_from=datetime(year, 1, 1, tzinfo=UTC))
+    alice.facts.commit(Home(who="user", city="Mars"), valid_from=datetime(2999, 1, 1, tzinfo=UTC))
+    assert diary.hooks.flush()
+    (found,) = diary.hooks.search("index", "city user", user_id="alice", limit=1)
+    assert found.key == "facts/home/user@2009-01-01"
+    alice.facts.update("home/user", {}, valid_to=datetime.now(UTC))
+    assert diary.hooks.flush()
+    assert diary.hooks.search("index", "city user", user_id="alice") == []
 
 
 def test_a_search_of_a_hook_may_return_none(diary, index):

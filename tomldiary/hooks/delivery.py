@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kinds import ITEMS
+from tomldiary.entries.kinds import FACTS, ITEMS
 from tomldiary.errors import HookError, NotSupported
 from tomldiary.history.record import parse_record
 from tomldiary.hooks.change import START, Change, Found, IndexHook, Position, SearchHook
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Prepared
+    from tomldiary.entries.kind import Rules
     from tomldiary.hooks.change import ChangeHook
     from tomldiary.toml.document import Document
 
@@ -364,32 +365,47 @@ class Delivery:
 
     # Search
 
-    def search(self, query: str, user: str, limit: int) -> list[Found]:
-        """Return the entries that the hook finds and that are unchanged in the memory, best first.
+    def search(self, query: str, user: str, limit: int, rules: Rules) -> list[Found]:
+        """Return the entries that the hook finds, that are unchanged in the memory, and that hold now, best first.
 
         Raises:
             NotSupported: The hook cannot search.
         """
         if not isinstance(self.hook, SearchHook):
             raise NotSupported(f"the hook {self.name!r} cannot search. Use recall().")
-        hits = self.hook.search(query, user=user, limit=limit)
-        if not hits:  # so that the memory is not read; a hook may return None
+        asked = limit
+        while True:
+            hits = self.hook.search(query, user=user, limit=asked) or []  # a hook may return None
+            found = self._current(user, hits, rules)
+            if len(found) >= limit or len(hits) < asked:
+                return sorted(found, key=lambda each: -each.score)[:limit]
+            asked *= 2  # hits that are left out may displace others
+
+    def _current(
+        self, user: str, hits: Sequence[tuple[str, str, float]], rules: Rules
+    ) -> list[Found]:
+        if not hits:  # so that the memory is not read
             return []
+        engine = self._engine
         keys = {key for key, _, _ in hits}
-        now = entries_now(self._engine, user, newest(self._engine, user), keys)
-        found = [
+        now = entries_now(engine, user, newest(engine, user), keys)
+        at = engine.now()
+        is_valid = FACTS.current(engine.entries(user, FACTS.name), rules, at)
+        until = engine.deadlines(user).until_moment
+
+        def holds(change: Change) -> bool:
+            entry = change.after or {}
+            kind, _, name = change.key.partition("/")
+            if kind == FACTS.name:
+                return is_valid is None or is_valid(name, entry)
+            bound = ITEMS.within(change.key.rpartition("/")[0], until)
+            return bound.is_unexpired(change.key, entry, at)
+
+        return [
             Found(user, key, now[key].text, score)
             for key, digest, score in hits
-            if key in now and now[key].digest == digest and self._is_unexpired(now[key])
+            if key in now and now[key].digest == digest and holds(now[key])
         ]
-        return sorted(found, key=lambda each: -each.score)[:limit]
-
-    def _is_unexpired(self, change: Change) -> bool:
-        """Return whether the entry of a change is no item of a store that has expired."""
-        engine = self._engine
-        until = engine.deadlines(change.user).until_moment
-        bound = ITEMS.within(change.key.rpartition("/")[0], until)
-        return bound.is_unexpired(change.key, change.after or {}, engine.now())
 
 
 def _state_at(user: str, end: Position) -> Change:

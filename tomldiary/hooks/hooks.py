@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tomldiary.engine.engine import Engine
+    from tomldiary.entries.kind import Rules
     from tomldiary.hooks.change import Change, Found
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -227,10 +228,12 @@ class Hooks:
 
     Args:
         engine: The engine of the diary.
+        rules: The rules of the entries.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, rules: Rules) -> None:
         self._engine = engine
+        self._rules = rules
         self._workers: dict[str, _Worker] = {}
 
     def __repr__(self) -> str:
@@ -375,8 +378,8 @@ class Hooks:
     def search(self, name: str, query: str, *, user_id: str, limit: int = 5) -> list[Found]:
         """Return the entries of a user that a hook finds, best first.
 
-        An entry that the memory no longer contains, or contains with different content, is left out. So an outdated
-        hook returns nothing that was removed or forgotten.
+        An entry that the memory no longer contains, or contains with different content, is left out, and so is a fact
+        that does not hold now. So an outdated hook returns nothing that was removed or forgotten.
 
         Raises:
             UnknownEntry: There is no such hook.
@@ -385,7 +388,8 @@ class Hooks:
             IdentifierError: `user_id` is not a valid user id.
         """
         delivery, query = self._worker(name).delivery, checked_text(query, "query")
-        return delivery.search(query, checked_user(user_id), checked_count(limit, "limit"))
+        count = checked_count(limit, "limit")
+        return delivery.search(query, checked_user(user_id), count, self._rules)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return for each hook: `delivered` changes, `failures`, `failing` and `waiting` users, `last_error`."""
