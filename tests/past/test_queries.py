@@ -566,6 +566,25 @@ def test_entries_whose_time_is_over_are_no_conflict_of_a_rollback(alice):
         alice.rollback(session_id="s1")
 
 
+def test_what_expired_since_is_no_conflict_of_the_rollback_of_a_session(alice):
+    diary, now = alice.diary, datetime.now(UTC)
+    diary.constrain("blocks/agenda", Constraint(ttl=timedelta(days=1)))
+    store = DiaryStore(diary)
+    with alice.transaction(session_id="s1"):
+        alice.upsert_preference("likes", "tea")
+        alice.blocks.set("agenda", "a walk")
+        alice.blocks.set("plan", "a trip", ephemeral=True)
+        store.put(("alice", "trips"), "porto", {"text": "a flat"}, ttl=60)
+    diary.engine.now = lambda: now + timedelta(days=2)
+    alice.blocks.set("persona", "kind", session_id="s2")
+    alice.blocks.set("plan", "a rest", session_id="s2", ephemeral=True)  # drops the other draft
+    store.delete(("alice", "trips"), "porto")  # as a sweep
+    assert alice.rollback(session_id="s1", dry_run=True).conflicts == []
+    alice.rollback(session_id="s1")
+    assert not alice.preferences("likes")
+    assert list(alice.blocks) == ["persona"]
+
+
 def test_a_dry_run_of_a_rollback_removes_no_expired_entries(alice):
     alice.diary.constrain("blocks/agenda", Constraint(ttl=timedelta(days=1)))
     alice.upsert_preference("likes", "tea")

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.engine.rules import full_key
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
@@ -15,7 +16,7 @@ from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.document import META, Document, Path, digest, split_tail
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block, split_blocks
-from tomldiary.toml.values import checked_count, checked_flag, checked_text, same_value
+from tomldiary.toml.values import checked_count, checked_flag, checked_text, moment, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -149,7 +150,7 @@ class Undo:
             or place in grown
             or (
                 not same_value(found[place], wanted[place])
-                and (found[place] is not None or place not in transaction.expired)
+                and (found[place] is not None or not self._is_over(place, wanted))
             )
         ]
         conflicts = [entry_key(path, kind) for kind, path in changed]
@@ -179,6 +180,19 @@ class Undo:
         self._restore(transaction, records[-1].seq, before)
         _restore_texts(transaction, records)
         return done
+
+    def _is_over(
+        self, place: tuple[str, Path], states: Mapping[tuple[str, Path], dict[str, Any] | None]
+    ) -> bool:
+        """Return whether the entry of a table has expired in a state, so that its removal is no change."""
+        kind, path = place
+        entry = entry_path(kind, path)
+        values = states.get((kind, entry)) if entry is not None else None
+        if entry is None or not values:
+            return False
+        now, expires = self._past.engine.now(), moment(values.get("_expires"))
+        is_past = expires is not None and expires <= now
+        return is_past or self._rules.entry_rules.is_over(full_key(entry, kind), values, now)
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
         """Return the keys of the entries whose former state a rule forbids."""
