@@ -46,8 +46,11 @@ class Module(NamedTuple):
     path: Path
     source: str
     tree: ast.Module
-    code_lines: int
-    """The number of lines with code on them."""
+
+    @property
+    def code_lines(self) -> int:
+        """The number of lines with code on them."""
+        return code_lines(self.source, self.tree)
 
     @property
     def package(self) -> str:
@@ -99,8 +102,7 @@ def modules(*packages: str, root: Path = ROOT) -> dict[str, Module]:
             parts = path.relative_to(folder.parent).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             source = path.read_text("utf-8")
-            tree = ast.parse(source)
-            found[name] = Module(name, path, source, tree, code_lines(source, tree))
+            found[name] = Module(name, path, source, ast.parse(source))
     return found
 
 
@@ -243,8 +245,7 @@ def main() -> None:
             flat = [each for each in counted if each.package == area]
             files = f"{len(flat if area == CORE else counted)} modules"
             print(f"{area:28} {lines:6} lines  {files}")
-        total = sum(each.code_lines for each in known.values())
-        print(f"{'in all':28} {total:6} lines  {len(known)} files")
+        print(f"{'in all':28} {areas.total():6} lines  {len(known)} files")
         per_package = Counter(each.package for each in known.values() if each.is_counted)
         for package, number in sorted(per_package.items()):
             most = MOST_FLAT if package == CORE else MOST_MODULES
