@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gc
+import importlib.util
 import logging
 import os
 import shutil
@@ -50,12 +53,35 @@ def pytest_collection() -> Iterator[None]:
     """Exempt from garbage collection what lives as long as the run: all frameworks, and thousands of tests."""
     gc.disable()
     try:
-        return (yield)
+        with _compiled_once():
+            return (yield)
     finally:
         _any_property()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)  # by default, much time goes to garbage
         gc.enable()
+
+
+@contextlib.contextmanager
+def _compiled_once() -> Iterator[None]:
+    """In a clean tree or environment, let one worker collect first: each would compile the same modules."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or _is_compiled():
+        yield
+        return
+    with Path(__file__).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def _is_compiled() -> bool:
+    """Whether the last folder of tests is compiled, and pandas, which one of the last tests imports."""
+    pandas = importlib.util.find_spec("pandas")
+    if pandas is not None and not Path(str(pandas.cached)).exists():
+        return False
+    return (Path(__file__).parent / "writer/__pycache__").exists()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
