@@ -271,7 +271,8 @@ def shared(tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     package = Path(tomldiary.__file__).parent
-    shutil.copytree(package, site / "tomldiary", ignore=shutil.ignore_patterns("__pycache__"))
+    # With what is compiled, but for the files that another process writes at this moment.
+    shutil.copytree(package, site / "tomldiary", ignore=shutil.ignore_patterns("*.pyc.*"))
     (site / "tomldiary_kit-0.1.0.dist-info").mkdir()
 
     def run(*arguments):
