@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 # Else each process that runs tests, or that a test starts, would compile the tests and the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# No test reaches another machine, and to load all its certificates takes each client of a model 30 ms.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = os.fspath(Path(__file__).parent)
 # A shell starts jobs in the background without interrupts, and the processes of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
