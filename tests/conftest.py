@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
-import importlib.util
 import logging
 import os
 import shutil
@@ -80,10 +79,7 @@ def _compiled_once() -> Iterator[None]:
 
 
 def _is_compiled() -> bool:
-    """Whether the last folder of tests is compiled, and pandas, which one of the last tests imports."""
-    pandas = importlib.util.find_spec("pandas")
-    if pandas is not None and not Path(str(pandas.cached)).exists():
-        return False
+    """Whether the last folder of tests is compiled."""
     return (Path(__file__).parent / "writer/__pycache__").exists()
 
 
