@@ -18,9 +18,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 import programs
-from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, TOMLDiary, Turn
+from tomldiary import Diary, MemoryWriter, PreferenceItem, TOMLDiary, Turn
 from tomldiary.errors import ExtractionError, MissingExtra, NotSupported, SchemaError
-from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.message import MEMORY_CHARACTERS, turn_message
 from tomldiary_langgraph import DiaryStore
@@ -35,65 +34,6 @@ class Table(BaseModel):
 
 def run(work):
     return asyncio.run(work)
-
-
-def test_importing_loads_no_framework_and_is_fast():
-    measure = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
-    own = measure.format("import tomldiary")
-    floor = measure.format("import pydantic; exec('class A(pydantic.BaseModel):\\n    x: int = 1')")
-
-    def time_of(source):
-        line = [sys.executable, "-c", source]
-        return float(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
-
-    def is_fast(source, limit):
-        return any(time_of(source) < limit * time_of(floor) for _ in range(3))
-
-    assert is_fast(own, 1.5)
-    assert is_fast(measure.format("from tomldiary import Diary"), 3)
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import sys; from tomldiary import *; print(*sys.modules)"],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    heavy = {
-        "pydantic_ai",
-        "langchain_core",
-        "langgraph",
-        "google",
-        "loguru",
-        "rapidfuzz",
-        "tomlkit",
-        "typer",
-    }
-    assert not heavy & {name.partition(".")[0] for name in loaded}
-
-
-FIRST = """
-import os, sys
-import asyncio, filelock, logging, sqlite3  # what takes long is shared by the children
-from pydantic import BaseModel, TypeAdapter
-TypeAdapter(int)
-import tomldiary
-for name in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        getattr(tomldiary, name)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        print(name)
-"""
-
-
-def test_each_public_name_can_be_the_first_one_that_is_imported():
-    import tomldiary  # noqa: PLC0415 - its names are the point
-
-    # The names of one module are imported in the same way, so one of them suffices.
-    homes = {
-        getattr(getattr(tomldiary, each), "__module__", each): each for each in tomldiary.__all__
-    }
-    line = [sys.executable, "-c", FIRST, *homes.values()]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_everything_the_ancestor_exports_is_there():
@@ -535,100 +475,6 @@ def test_one_diary_serves_sync_code_event_loops_and_threads(tmp_path):
     assert len(items) == 4
     assert hits[0].text == "juice"
     assert "juice" in text
-
-
-def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
-    compacted = []
-
-    async def nothing(message, *, deps):
-        assert "more are stored" in message
-
-    diary = Diary(
-        "memory:",
-        Table,
-        agent=nothing,
-        max_prefs_per_category=5000,
-        compaction_config=CompactionConfig(enabled=True, user_turn_interval=1),
-        compactor=lambda message, *, deps: compacted.append(len(deps.preference_blocks())),
-    )
-    with diary.user("alice").transaction() as tx:
-        for number in range(3000):
-            tx.upsert_preference("likes", f"thing number {number} with tea in city {number % 97}")
-
-    async def longest(call):
-        """The CPU time of the longest step of the loop during a call."""
-        steps = []
-        turn = asyncio.create_task(call)
-        while not turn.done():
-            used = time.thread_time()
-            await asyncio.sleep(0)
-            steps.append(time.thread_time() - used)
-        await turn
-        return max(steps)
-
-    turn = diary.update_memory("alice", "s", "Tea in city 5?", "Yes.")
-    assert asyncio.run(longest(turn)) < 0.02
-    assert compacted == [3000]
-    for show in (
-        lambda: diary.pretty_preferences("alice"),
-        lambda: diary.preferences("alice", skip_metadata=True),
-    ):
-        # The garbage collector does not come at the same call each time.
-        assert min(asyncio.run(longest(show())) for _ in range(3)) < 0.02
-
-
-def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
-    diary = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=2000, durability="process")
-
-    class Seeding:
-        def run(self, message, *, deps):
-            for number in range(1000):
-                deps.upsert("likes", None, f"likes thing number {number}", ())
-
-    diary.agent = Seeding()
-    diary.user("alice").add_turn("x", "y", "s")
-
-    class Scripted:
-        async def run(self, message, *, deps):
-            ctx = type("Ctx", (), {"deps": deps})()
-            await tools.upsert_preference(ctx, "likes", id="pref005")
-
-    def fresh():
-        return Diary(
-            tmp_path, Table, agent=Scripted(), max_prefs_per_category=2000, durability="process"
-        )
-
-    async def held():
-        """The CPU time of the longest step of the loop during each turn."""
-        diary, steps, longest, done = fresh(), [], [], asyncio.Event()
-
-        async def watch():
-            while not done.is_set():
-                used = time.thread_time()
-                await asyncio.sleep(0)
-                steps.append(time.thread_time() - used)
-
-        watcher = asyncio.create_task(watch())
-        for _ in range(8):
-            await diary.update_memory("alice", "s", "I still like it.", "Good.")
-            await asyncio.sleep(0)
-            longest.append(max(steps))
-            steps.clear()
-        done.set()
-        await watcher
-        return longest
-
-    def whole():
-        """The CPU time of a turn in all threads."""
-        diary, used = fresh(), time.process_time()
-        run(diary.update_memory("alice", "s", "I still like it.", "Good."))
-        return time.process_time() - used
-
-    cost = min(whole() for _ in range(3))
-    rounds = [run(held()) for _ in range(4)]
-    # The garbage collector does not come at the same turn of every round.
-    for turn in zip(*rounds, strict=True):
-        assert min(turn) <= cost / 2
 
 
 def test_a_processed_turn_returns_what_was_applied_once(tmp_path):

@@ -1,0 +1,111 @@
+"""Work on a large memory does not hold the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from pydantic import BaseModel
+
+from tomldiary import CompactionConfig, Diary, PreferenceItem
+from tomldiary.extraction import tools
+
+
+class Table(BaseModel):
+    """likes : what the person enjoys"""
+
+    likes: dict[str, PreferenceItem] = {}
+
+
+def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
+    compacted = []
+
+    async def nothing(message, *, deps):
+        assert "more are stored" in message
+
+    diary = Diary(
+        "memory:",
+        Table,
+        agent=nothing,
+        max_prefs_per_category=5000,
+        compaction_config=CompactionConfig(enabled=True, user_turn_interval=1),
+        compactor=lambda message, *, deps: compacted.append(len(deps.preference_blocks())),
+    )
+    with diary.user("alice").transaction() as tx:
+        for number in range(3000):
+            tx.upsert_preference("likes", f"thing number {number} with tea in city {number % 97}")
+
+    async def longest(call):
+        """The CPU time of the longest step of the loop during a call."""
+        steps = []
+        turn = asyncio.create_task(call)
+        while not turn.done():
+            used = time.thread_time()
+            await asyncio.sleep(0)
+            steps.append(time.thread_time() - used)
+        await turn
+        return max(steps)
+
+    turn = diary.update_memory("alice", "s", "Tea in city 5?", "Yes.")
+    assert asyncio.run(longest(turn)) < 0.02
+    assert compacted == [3000]
+    for show in (
+        lambda: diary.pretty_preferences("alice"),
+        lambda: diary.preferences("alice", skip_metadata=True),
+    ):
+        # The garbage collector does not come at the same call each time.
+        assert min(asyncio.run(longest(show())) for _ in range(3)) < 0.02
+
+
+def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=2000, durability="process")
+
+    class Seeding:
+        def run(self, message, *, deps):
+            for number in range(1000):
+                deps.upsert("likes", None, f"likes thing number {number}", ())
+
+    diary.agent = Seeding()
+    diary.user("alice").add_turn("x", "y", "s")
+
+    class Scripted:
+        async def run(self, message, *, deps):
+            ctx = type("Ctx", (), {"deps": deps})()
+            await tools.upsert_preference(ctx, "likes", id="pref005")
+
+    def fresh():
+        return Diary(
+            tmp_path, Table, agent=Scripted(), max_prefs_per_category=2000, durability="process"
+        )
+
+    async def held():
+        """The CPU time of the longest step of the loop during each turn."""
+        diary, steps, longest, done = fresh(), [], [], asyncio.Event()
+
+        async def watch():
+            while not done.is_set():
+                used = time.thread_time()
+                await asyncio.sleep(0)
+                steps.append(time.thread_time() - used)
+
+        watcher = asyncio.create_task(watch())
+        for _ in range(8):
+            await diary.update_memory("alice", "s", "I still like it.", "Good.")
+            await asyncio.sleep(0)
+            longest.append(max(steps))
+            steps.clear()
+        done.set()
+        await watcher
+        return longest
+
+    def whole():
+        """The CPU time of a turn in all threads."""
+        diary, used = fresh(), time.process_time()
+        asyncio.run(diary.update_memory("alice", "s", "I still like it.", "Good."))
+        return time.process_time() - used
+
+    cost = min(whole() for _ in range(3))
+    rounds = [asyncio.run(held()) for _ in range(4)]
+    # The garbage collector does not come at the same turn of every round.
+    for turn in zip(*rounds, strict=True):
+        assert min(turn) <= cost / 2
