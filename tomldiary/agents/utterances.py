@@ -10,6 +10,7 @@ the utterances since the last answer. The words of a message history may repeat 
 | in a message of a known run | that of the run | the framework marks its messages |
 | with the time and the place of submitted words | the submitted one | the host kept its messages |
 | as in the last turn, at its place or after it failed | that of the last turn | the host sent its history again |
+| as in a failed turn at the place, and the session is new | that of the failed turn | histories of texts name no session |
 | as in an open run of the session, at the same place | that of the open run | agents share the history |
 | the prompt, as in the history of such a run | that of the open run | the order of their start is chance |
 | other words of the history | a new one | no run of this process had them |
@@ -137,6 +138,8 @@ class Utterances:
     def __init__(self) -> None:
         self._last: Recent[RunOwner, UserTurn] = Recent(_KEPT)
         """The last submitted turn of each session."""
+        self._there: Recent[tuple[str, str, str], UserTurn] = Recent(_KEPT)
+        """The last submitted turn of each memory, user and place."""
         self._known: Recent[tuple[str | None, ...], _Known] = Recent(_KEPT)
         """By the ids of a run, or by a mark and where it may be found again."""
         self._submitted: Recent[str, tuple[str, ...]] = Recent(_KEPT)
@@ -210,6 +213,9 @@ class Utterances:
     def _left(self, turn: UserTurn, answered: Sequence[str]) -> tuple[list[Utterance], bool]:
         """Return the utterances of the last turn that a new one may repeat, and whether the last one failed."""
         last = self._last.get(turn.owner)
+        if last is None and turn.answered:  # many conversations begin alike, but few go on alike
+            there = self._there.get((turn.memory, turn.owner.user, turn.place))
+            last = there if there is not None and there.is_failed else None
         if last is None or (last.is_answered and last.place != turn.place):
             return [], False
         left = [*last.utterances]
@@ -312,6 +318,7 @@ class Utterances:
         with self._lock:
             self._submitted.keep(taken.submission, taken.texts)
             self._last.keep(turn.owner, last)
+            self._there.keep((turn.memory, user, turn.place), last)
             self._known.keep((turn.memory, *turn.ids), _Known(user, said))
             for mark, text, one in words:
                 # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.

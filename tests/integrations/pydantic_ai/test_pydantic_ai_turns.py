@@ -807,6 +807,32 @@ def test_a_failed_message_of_the_history_is_known_after_other_runs(tmp_path: Pat
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_a_retry_with_a_history_of_texts_repeats_no_words(tmp_path: Path, is_prompt: bool):
+    # No message has an id or the time of an earlier run, so each run is a new conversation.
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, "alice", writer=setting.writer)
+    agent = Agent(FunctionModel(answer), capabilities=[memory])
+
+    def asked(*texts: str) -> dict[str, Any]:
+        before = [*user_says("Hi."), ModelResponse([TextPart("Hello.")])]
+        *earlier, last = texts
+        if is_prompt:
+            return {"user_prompt": last, "message_history": [*before, *user_says(*earlier)]}
+        return {"user_prompt": None, "message_history": [*before, *user_says(*texts)]}
+
+    for _ in range(2):
+        failed(agent, asked(SAID)["user_prompt"], message_history=asked(SAID)["message_history"])
+    failed(agent, None, message_history=user_says(SAID))  # another chat
+    asyncio.run(agent.run(**asked(SAID, "I like milk.")))
+    asyncio.run(
+        agent.run(**asked("I like milk."))
+    )  # the host lost the answer, and the user says it again
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, SAID, "I like milk.", "I like milk."]
+    setting.writer.close_sync()
+
+
 def test_a_long_chat_of_equal_words_hides_no_failed_message(tmp_path: Path):
     setting = Setting(tmp_path)
     history = user_says(SAID)
