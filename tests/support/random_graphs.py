@@ -1,0 +1,288 @@
+"""Graphs of many shapes around the nodes of a memory, whose runs fail, wait or are left where a program says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, RetryPolicy, Send, interrupt
+from pydantic import BaseModel
+
+from tomldiary.errors import ExtractionError, IdentifierError
+from tomldiary_langgraph import Memory, extract_node, recall_node, submit_node
+
+BODIES = ("plain", "subgraph", "inner", "send", "branches", "tools", "worker", "goto", "entrypoint")
+"""What is between the recall node and the recording nodes; "inner" is a subgraph that records."""
+STEPS = ("before", "answer", "after", "extractor", "last")
+"""Where a run may fail or wait."""
+SYNC = ("invoke", "retried", "stream", "left")
+ASYNC = ("ainvoke", "astream", "aleft", "cancelled")
+"""How a run is started, and whether its stream is left early."""
+PLACES = ("configurable", "context", "metadata", "function")
+"""Where the runs of a thread name the user."""
+FAILURES = (ConnectionError, TimeoutError, IdentifierError, ExtractionError)
+RETRIED = RetryPolicy(max_attempts=2, initial_interval=0.001, jitter=False, retry_on=TimeoutError)
+
+
+class Dictionary(MessagesState):
+    memory: Memory
+
+
+@dataclass
+class Data:
+    messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list)
+    memory: Memory = ""
+
+
+class Model(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages] = []
+    memory: Memory = ""
+
+
+class Thread:
+    """A graph and one thread of it.
+
+    Args:
+        program: Gives the random numbers, the memory and the texts of the answers, and is told what a model is shown.
+        name: The id of the thread.
+        restarts: Whether the graph is built again in the middle, as in another process.
+        is_saved: Whether there is a checkpointer.
+    """
+
+    def __init__(self, program, name, *, restarts, is_saved):
+        choose = program.choose
+        self.program, self.name = program, name
+        self.body = choose.choice(BODIES[: -restarts or None])
+        self.state = choose.choice([Dictionary, Data, Model])
+        self.place = choose.choice(PLACES)
+        count = 1 if restarts else choose.choice([1, 1, 2])
+        self.kinds = choose.choices(["extract", "submit"], k=count)
+        self.saver = InMemorySaver() if is_saved else None
+        self.trims = choose.random() < 0.2
+        self.resends = choose.random() < 0.5
+        """Whether a client sends the words of a failed run again, where there is no checkpointer."""
+        self.kept: list[AnyMessage] = []
+        """The thread as a client has it."""
+        self.troubles: dict[str, str] = {}
+        """What goes wrong in the next run, by step."""
+        self.leaves_at = 0
+        self.given: list[str] = []
+        """The answers in this run."""
+        self._task: Any = None
+        self.build()
+
+    def __repr__(self):
+        saved = "saved" if self.saver else "not saved"
+        return f"{self.body} {self.state.__name__} {self.place} {self.kinds} {saved}"
+
+    def trouble(self, step):
+        """Fail or wait, if the run is to do so here."""
+        kind = self.troubles.get(step)
+        if kind == "wait":
+            interrupt("Go on?")
+        self.troubles.pop(step, None)
+        if kind in ("error", "timeout"):
+            raise (TimeoutError if kind == "timeout" else ConnectionError)(step)
+        return kind
+
+    def build(self):
+        """Make the nodes and the graph."""
+        diary = self.program.diary
+        account = (
+            (lambda _, runtime: runtime.context["account"]) if self.place == "function" else None
+        )
+        self._recall = recall_node(diary, user_id=account)
+        self._records = [
+            submit_node(self.program.writer, user_id=account)
+            if kind == "submit"
+            else extract_node(diary, user_id=account)
+            for kind in self.kinds
+        ]
+        self.graph = self._entry() if self.body == "entrypoint" else self._nodes()
+
+    def _step(self, name, work=lambda _state, _config: {}):
+        def call(state, config):
+            self.trouble(name)
+            return work(state, config)
+
+        async def acall(state, config):
+            if self.trouble(name) == "cancel" and self._task is not None:
+                self._task.cancel()
+                await asyncio.sleep(60)
+            return work(state, config)
+
+        return RunnableLambda(call, acall)
+
+    def _answer(self, state, config):
+        messages = messages_of(state)
+        shown = state.get("memory") if isinstance(state, dict) else getattr(state, "memory", "")
+        self.program.shown(config["configurable"]["by"], shown or "")
+        if self.body == "tools" and messages[-1].type != "tool":
+            call = {"name": "look", "args": {}, "id": uuid4().hex}
+            return {"messages": [AIMessage("", tool_calls=[call])]}
+        asked = [one for one in messages if one.type == "human" and one.name != "answer"]
+        answer, text = self.program.new_answer(words(asked[-1].text)[-1])
+        self.given.append(answer)
+        if self.body == "worker":
+            return {"messages": [HumanMessage(text, name="answer")]}
+        update = {"messages": [AIMessage(text)]}
+        return Command(update=update, goto="after") if self.body == "goto" else update
+
+    def _look(self, state):
+        """A tool whose agent has the same memory."""
+        nodes = [("help", lambda _: {"messages": [("ai", "Seen.")]}), ("record", self._records[0])]
+        helper = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, "help").compile()
+        helper.invoke({"messages": [("user", "Look at it.")]})
+        call = messages_of(state)[-1].tool_calls[0]["id"]
+        return {"messages": [ToolMessage("nothing", tool_call_id=call)]}
+
+    def _trim(self, state, _config):
+        old = messages_of(state)[:-2] if self.trims else []
+        return {"messages": [RemoveMessage(one.id) for one in old]}
+
+    def _nodes(self):
+        builder = StateGraph(self.state, context_schema=dict)
+        answer, after = self._step("answer", self._answer), ("after", self._step("after"))
+        records = [(f"record {number}", node) for number, node in enumerate(self._records)]
+        last = ("last", self._step("last", self._trim))
+        builder.add_sequence([("recall", self._recall), ("before", self._step("before"))])
+        builder.add_edge(START, "recall")
+        builder.add_sequence([after, *([] if self.body == "inner" else records), last])
+        if self.body in ("subgraph", "inner"):
+            inside = StateGraph(self.state, context_schema=dict)
+            inside.add_sequence([("model", answer), *(records if self.body == "inner" else [])])
+            inside.add_edge(START, "model")
+            builder.add_node("answer", inside.compile(), input_schema=MessagesState)
+        else:
+            builder.add_node("answer", answer, retry_policy=RETRIED)
+        if self.body == "send":
+            builder.add_conditional_edges("before", lambda state: [Send("answer", state)] * 2)
+        else:
+            builder.add_edge("before", "answer")
+        if self.body == "branches":
+            builder.add_node("other", answer).add_edge("before", "other").add_edge("other", "after")
+        if self.body == "tools":
+            builder.add_node("tools", self._look).add_edge("tools", "answer")
+            builder.add_conditional_edges("answer", calls, ["tools", "after"])
+        elif self.body != "goto":
+            builder.add_edge("answer", "after")
+        return builder.compile(checkpointer=self.saver)
+
+    def _entry(self):
+        @task(retry_policy=RETRIED)
+        def answer(state, by):
+            self.trouble("answer")
+            return self._answer(state, {"configurable": {"by": by}})["messages"][0]
+
+        @entrypoint(checkpointer=self.saver, context_schema=dict)
+        def chat(given, *, previous=None, config=None):
+            thread = add_messages(previous or [], given["messages"])
+            memory = self._recall.invoke({"messages": thread})["memory"]
+            self.trouble("before")
+            state, by = {"messages": thread, "memory": memory}, config["configurable"]["by"]
+            thread = add_messages(thread, answer(state, by).result())
+            self.trouble("after")
+            for record in self._records:
+                record.invoke({"messages": thread})
+            self.trouble("last")
+            return entrypoint.final(value={"messages": thread}, save=thread)
+
+        return chat
+
+    def run(self, given, user, way, settings=None):
+        """Run the graph for a user, "" for none; return whether the run ended."""
+        self.given = []
+        named = {self.place: {"user_id": user}} if user and self.place != "function" else {}
+        context = named.pop("context", {"account": user} if self.place == "function" else None)
+        place = {**(settings or {}), "thread_id": self.name, "by": user}
+        config = {**named, "configurable": {**named.get("configurable", {}), **place}}
+        try:
+            if way in ASYNC:
+                result = asyncio.run(self._arun(given, config, context, way))
+            else:
+                result = self._run(given, config, context, way)
+        except (*FAILURES, asyncio.CancelledError) as error:
+            return self.program.note(f"  {self.name}: {type(error).__name__}: {error}")
+        finally:
+            self._task = None
+        if result is None or "__interrupt__" in result:
+            return False
+        self.kept = result["messages"]
+        return True
+
+    def _run(self, given, config, context, way):
+        if way == "invoke":
+            return self.graph.invoke(given, config, context=context)
+        if way == "retried":
+            repeated = self.graph.with_retry(
+                retry_if_exception_type=(TimeoutError,),
+                wait_exponential_jitter=False,
+                stop_after_attempt=2,
+            )
+            return repeated.invoke(given, config, context=context)
+        found: list[Any] = [None]
+        stream = self.graph.stream(given, config, context=context, stream_mode="values")
+        for found[0] in stream:
+            if self._leaves(way):
+                return None
+        return found[0]
+
+    async def _arun(self, given, config, context, way):
+        if way == "ainvoke":
+            return await self.graph.ainvoke(given, config, context=context)
+        if way == "cancelled":
+            coroutine = self.graph.ainvoke(given, config, context=context)
+            self._task = asyncio.ensure_future(coroutine)
+            return await self._task
+        found: list[Any] = [None]
+        stream = self.graph.astream(given, config, context=context, stream_mode="values")
+        async with aclosing(stream):
+            async for found[0] in stream:
+                if self._leaves(way):
+                    return None
+        return found[0]
+
+    def _leaves(self, way):
+        self.leaves_at -= 1
+        return self.leaves_at < 0 and way in ("left", "aleft")
+
+    def edit(self, begin, message):
+        """Replace a message at a checkpoint, behind the recall node; return the place to continue."""
+        update = {"messages": [message]}
+        return self.graph.update_state(begin.config, update, as_node="recall")["configurable"]
+
+    @property
+    def snapshot(self):
+        """The state of the thread, as LangGraph has it."""
+        return self.graph.get_state({"configurable": {"thread_id": self.name}})
+
+    @property
+    def past(self):
+        """The checkpoints from which a run may begin, the newest first."""
+        history = self.graph.get_state_history({"configurable": {"thread_id": self.name}})
+        return [one for one in history if one.next]
+
+
+def words(text):
+    """Return the words of users in a text."""
+    return re.findall(r"\bw\d+", text)
+
+
+def messages_of(state):
+    """Return the messages of a state."""
+    return state["messages"] if isinstance(state, dict) else state.messages
+
+
+def calls(state):
+    """Return the node behind a model."""
+    return "tools" if messages_of(state)[-1].tool_calls else "after"
