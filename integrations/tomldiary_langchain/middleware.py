@@ -292,7 +292,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         )
         config = agent_config()
         settings = config.get("configurable")
-        ids = self._submitted.first_ids(settings, user, session, turn.before, turn.own)
+        ids = self._submitted.first_ids(settings, session, turn.before, turn.own)
         ids = ids[len(turn.own) - len(turn.asked) :]
         attempt = self._endings.attempt_of(config)
         first = self._submitted.first_attempt(attempt, user, named, turn.asked, (session, ids))

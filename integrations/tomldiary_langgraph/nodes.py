@@ -128,7 +128,7 @@ def recall_node(
         if messages_key is not None:
             asked, place = unanswered(thread_of(state, messages_key, nodes_of(channels)))
             session = session_here() or run_id_of(config)
-            submitted.first_ids(config.get("configurable"), user, session, place, asked)
+            submitted.first_ids(config.get("configurable"), session, place, asked)
         found = ""
         with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, memory.user(user).epoch)
@@ -350,9 +350,7 @@ class _Recorded:
         update = ended_by(state_channels(config), _node(config), said.end) if said.end else {}
         asked = [one for one in said.messages if one.by == "user"]
         epoch = self._submitted.began(user, asked)
-        first = self._submitted.first_ids(
-            config.get("configurable"), user, session, said.place, asked
-        )
+        first = self._submitted.first_ids(config.get("configurable"), session, said.place, asked)
         attempt = self._runs.attempt_of(config)
         session, first = self._submitted.first_attempt(
             attempt, user, named, asked, (session, first)

@@ -194,13 +194,12 @@ class SubmittedMessages:
         self._epochs: Recent[str, int] = Recent(_KNOWN)
 
     def first_ids(
-        self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
+        self, settings: Any, session: str, before: Sequence[str], asked: Sequence[Spoken]
     ) -> tuple[str, ...]:
-        """Return the first ids of a user's messages: a replay of a persisted thread gives the same input new ids.
+        """Return the first ids of messages: a replay of a persisted thread, by any user, gives the same input new ids.
 
         Args:
             settings: LangGraph's settings of the run.
-            user: The user of the session.
             session: The session.
             before: Identifies the place in the thread, for example by the texts before it. A thread that lost its
                 old messages has the same place again. Therefore only a replay counts as a repetition.
@@ -209,8 +208,8 @@ class SubmittedMessages:
         ids, thread = tuple(one.id for one in asked), kept_thread(settings)
         if not (thread and all(ids)):
             return ids
-        key = digest(user, session, thread, *before, exchange_of(asked)[0])
-        of_message = [digest(user, session, thread, one) for one in ids]
+        key = digest(session, thread, *before, exchange_of(asked)[0])
+        of_message = [digest(session, thread, one) for one in ids]
         with self._guard:
             known, seen_at = self._first_ids.get(key, ((), ("", "")))
             if _is_replay(settings, seen_at) and len(known) == len(ids):

@@ -1269,7 +1269,7 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(redacts, mo
 
 def room_in_which_ann_spoke(diary, place, mode):
     """Return a graph, and the config of Bob's run from Ann's checkpoint in front of a node."""
-    chat = chat_node(answering("Hello.", "Hello again."))
+    chat = chat_node(answering("Hello.", "Hello again.", "Welcome."))
     nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
     graph = graph_of(nodes, checkpointer=InMemorySaver())
     run(graph, "I am Ann.", {"configurable": {"user_id": "ann", "thread_id": "room"}}, mode)
@@ -1288,6 +1288,18 @@ def test_a_turn_that_another_user_replays_stays_the_first_user_s(place, mode):
         graph.invoke(None, config) if mode == "sync" else asyncio.run(graph.ainvoke(None, config))
     assert diary.users() == ["ann"]
     assert noted.turns == [("room", "I am Ann.", "Hello.")]
+
+
+@both
+def test_a_branch_that_another_user_s_replay_began_repeats_no_words(mode):
+    noted = Noted()
+    graph, config = room_in_which_ann_spoke(Diary("memory:", agent=noted), "__start__", mode)
+    with pytest.raises(IdentifierError):
+        run(graph, None, config, mode)
+    past = graph.get_state_history({"configurable": {"thread_id": "room"}})
+    branch = next(one.config["configurable"] for one in past if one.next == ("chat",))
+    run(graph, None, {"configurable": {**branch, "user_id": "ann"}}, mode)
+    assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", "", "Welcome.")]
 
 
 @both
