@@ -166,7 +166,9 @@ class Thread:
         else:
             builder.add_node("answer", answer, retry_policy=RETRIED)
         if self.body == "send":
-            builder.add_conditional_edges("before", lambda state: [Send("answer", state)] * 2)
+            builder.add_conditional_edges(
+                "before", lambda state: [Send("answer", fields(state))] * 2
+            )
         else:
             builder.add_edge("before", "answer")
         if self.body == "branches":
@@ -281,6 +283,11 @@ def words(text):
 def messages_of(state):
     """Return the messages of a state."""
     return state["messages"] if isinstance(state, dict) else state.messages
+
+
+def fields(state):
+    """Return a state as a dictionary, as docs/langgraph.md wants it for `Send`."""
+    return dict(state if isinstance(state, dict) else vars(state))
 
 
 def calls(state):

@@ -17,7 +17,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
 import programs
@@ -280,6 +280,23 @@ def test_a_state_that_drops_the_memory_is_shown_without_logging(tmp_path):
     )
     done = programs.run("-c", program, imported=programs.FRAMEWORKS, check=True)
     assert done.stderr.count("the graph's state has no field 'memory'") == 1
+
+
+@both
+@states
+def test_what_a_send_passes_as_a_dictionary_leaves_no_memory_in_checkpoints(
+    diary, state, mode, tmp_path
+):
+    def send(state):
+        messages = state["messages"] if isinstance(state, dict) else state.messages
+        return [Send("answer", {"messages": messages, "memory": memory_of(state)})]
+
+    seen = []
+    builder = StateGraph(state).add_node("recall", recall_node(diary)).add_edge(START, "recall")
+    builder.add_node("answer", answering(seen)).add_conditional_edges("recall", send)
+    kept = run(builder, "memory", mode, tmp_path)
+    assert CANARY in seen[0]
+    assert CANARY.encode() not in kept
 
 
 @both

@@ -196,7 +196,7 @@ class Program:
 
     def check(self):
         """Compare the memory with what was said."""
-        assert not self.leaks
+        assert self.leaks == []
         assert {*self.diary.users()} <= {*USERS}
         found: Counter[str] = Counter()
         for user, session in product(USERS, self.threads):
