@@ -76,6 +76,8 @@ class Thread:
         self.troubles: dict[str, str] = {}
         """What goes wrong in the next run, by step."""
         self.leaves_at = 0
+        self.goes_again = False
+        """Whether the next run that comes to its end passes the recording node again."""
         self.given: list[str] = []
         """The answers in this run."""
         self._task: Any = None
@@ -147,6 +149,9 @@ class Thread:
         return {"messages": [ToolMessage("nothing", tool_call_id=call)]}
 
     def _trim(self, state, _config):
+        if self.goes_again:
+            self.goes_again = False
+            return Command(goto="record 0")
         old = messages_of(state)[:-2] if self.trims else []
         return {"messages": [RemoveMessage(one.id) for one in old]}
 

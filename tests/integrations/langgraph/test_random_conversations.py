@@ -116,6 +116,8 @@ class Program:
             kinds = [] if "submit" in thread.kinds else ["error"]
         kinds = ["cancel"] if way == "cancelled" else kinds
         troubles = {step: self.choose.choice(kinds)} if kinds and self.choose.random() < 0.6 else {}
+        if thread.body not in ("inner", "entrypoint") and self.choose.random() < 0.3:
+            thread.goes_again = True
         leaves_at = self.choose.randint(1, 5)  # behind the recall node
         about = f"{name}: {user or 'nobody'} {about} {way} {troubles}"
         about += f" at {leaves_at}" if "left" in way else ""
