@@ -64,10 +64,17 @@ OPERATORS = ["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]
 class Reference(InMemoryStore):
     """LangGraph's store, which lists no namespaces that are empty (langgraph #8734)."""
 
-    def _handle_list_namespaces(self, op):
-        for namespace in [name for name, items in self._data.items() if not items]:
-            del self._data[namespace]
-        return super()._handle_list_namespaces(op)
+    def batch(self, ops):
+        full = InMemoryStore()
+        for item in self.search((), limit=9999) if len(ops) > 1 or is_list(ops[0]) else ():
+            full.put(item.namespace, item.key, item.value)
+        lists = iter(full.batch([op for op in ops if is_list(op)]))
+        found = super().batch(ops)
+        return [next(lists) if is_list(op) else one for op, one in zip(ops, found, strict=True)]
+
+
+def is_list(op):
+    return isinstance(op, ListNamespacesOp)
 
 
 class Batches:
@@ -263,90 +270,6 @@ def compares(operator, field, operand):
 def equal(one, other):
     """`True` and 1 differ."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-class Clock:
-    """A time that a program moves; for `tomldiary.store.item`."""
-
-    now = 1_800_000_000 * 10**9
-
-    def time_ns(self):
-        return self.now
-
-    def pass_minutes(self, minutes):
-        self.now += round(minutes * 60 * 10**9)
-
-    @property
-    def minutes(self):
-        return self.now / 60 / 10**9
-
-
-def live(seed, folder, steps, clock):
-    """Put, read and sweep items that expire; a read moves the end of an item if it refreshes."""
-    choose, ends, keys = random.Random(seed), {}, "abcd"
-    ttl = {
-        "default_ttl": choose.choice([None, 10]),
-        "refresh_on_read": choose.choice([True, False]),
-        "omit_expired": choose.choice([True, False]),
-    }
-    place = choose.choice(["memory:", folder])
-    store = DiaryStore(place, ttl=ttl)
-    namespace = ("ann", "notes")
-    for number in range(steps):
-        at = f"seed {seed}, step {number}"
-        if place != "memory:" and choose.random() < 0.1:
-            store = DiaryStore(place, ttl=ttl)
-        clock.pass_minutes(
-            choose.choice([0, 1.1, 1.1, 3.3])
-        )  # at least a tenth of the time to live
-        key, refresh = choose.choice(keys), choose.choice([True, False, None])
-        shown = {
-            each for each, end in ends.items() if not (ttl["omit_expired"] and is_over(end, clock))
-        }
-        read: set[str] = set()
-        match choose.choice(["put", "put", "get", "search", "delete", "sweep", "get two"]):
-            case "put":
-                given = choose.choice([{}, {"ttl": None}, {"ttl": 10}])
-                store.put(namespace, key, {"n": number}, **given)
-                minutes = given.get("ttl", ttl["default_ttl"])
-                ends[key] = minutes and clock.minutes + minutes
-            case "get":
-                found = store.get(namespace, key, refresh_ttl=refresh)
-                assert (found is not None) == (key in shown), at
-                read = {key} & shown
-            case "get two":
-                ops = [
-                    GetOp(namespace, each, True if refresh is None else refresh)
-                    for each in keys[:2]
-                ]
-                found = {one.key for one in asyncio.run(store.abatch(ops)) if one}
-                refresh = ops[0].refresh_ttl
-                read = {*keys[:2]} & shown
-                assert found == read, at
-            case "search":
-                found = {one.key for one in store.search(namespace, refresh_ttl=refresh)}
-                assert found == shown, at
-                read = shown
-            case "delete":
-                store.delete(namespace, key)
-                ends.pop(key, None)
-            case "sweep":
-                over = {each for each, end in ends.items() if is_over(end, clock)}
-                assert store.sweep_ttl() == len(over), at
-                ends = {each: end for each, end in ends.items() if each not in over}
-        if ttl["refresh_on_read"] if refresh is None else refresh:
-            ends |= {each: clock.minutes + 10 for each in read if ends[each] is not None}
-
-
-def is_over(end, clock):
-    return end is not None and end <= clock.minutes
-
-
-def test_items_live_as_long_as_their_puts_and_reads_say(disk, monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("tomldiary.store.item.time", clock)
-    for seed in range(10):
-        live(seed, disk / str(seed), 40, clock)
 
 
 def test_random_batches_do_the_same_in_all_stores(disk):
