@@ -82,6 +82,11 @@ class Endings(RunTree, BaseCallbackHandler):
             run = self._parents.get(run)
         return run is not None
 
+    def given_to(self, graph: UUID | None) -> set[str]:
+        """Return the ids of the messages in the input of a running graph."""
+        given = self._inputs.get(graph, ()) if graph is not None else ()
+        return {str(field_of(each, "id")) for each in given}
+
     def graph_of(self, config: RunnableConfig) -> UUID | None:
         """Return the graph of the node that has this config."""
         node = self.run_of(config)
@@ -102,6 +107,8 @@ class Endings(RunTree, BaseCallbackHandler):
         if inputs is None or isinstance(inputs, Command):
             self._continued.add(run_id)
         messages = field_of(inputs, "messages")
+        if isinstance(messages, list):
+            self._inputs[run_id] = messages
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():
                 run.see(messages)

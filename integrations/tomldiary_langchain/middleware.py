@@ -60,6 +60,7 @@ from tomldiary_langchain.turns import (
     Run,
     behind_in,
     ended_in,
+    forms_in,
     identified,
     notes_in,
     said_in,
@@ -243,13 +244,16 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         """Return notes of the unanswered messages, by id; a tool may have added messages of the run's user."""
         known, behind = notes_in(state, self.name)["unanswered"], behind_in(run.messages)
         said = [one for one in said_in(run.turn, run.messages) if one.by == "user" and one.id]
+        noted = [*run.turn.unanswered, *said]
+        forms = forms_in(run.messages, [one.id for one in noted])
         return {
             one.id: Noted(
                 text=one.text,
                 by=known[one.id]["by"] if one.id in known else self._owner(state, run.user, one),
                 behind=known[one.id]["behind"] if one.id in known else behind.get(one.id, ""),
+                form=forms.get(one.id, ""),
             )
-            for one in (*run.turn.unanswered, *said)
+            for one in noted
         }
 
     def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
@@ -280,6 +284,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         messages = identified(state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         named = agent_session(self._session_id, state, runtime)
+        config = agent_config()
         within = session_within(self.diary, user, named) if self._session_id is None else named
         session = within or self._chats.session(user, messages)
         own = digest(user)
@@ -288,9 +293,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             lambda one: self._submitted.has(user, session, one),
             lambda one: self._owner(state, others.get(one.id, user), one) != own,
             notes_in(state, self.name),
-            goes_on=not begins,
+            self._endings.given_to(self._endings.graph_of(config)) if begins else None,
         )
-        config = agent_config()
         settings = config.get("configurable")
         ids = self._submitted.first_ids(settings, session, turn.before, turn.own)
         ids = ids[len(turn.own) - len(turn.asked) :]
@@ -303,10 +307,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             first[1],
             messages,
             turn.asked,
-            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"]),
+            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"])
+            if begins
+            else frozenset(turn.ids),
             is_delegated=self._endings.is_delegated(config),
             is_saved=saves_checkpoints(settings),
         )
+        run.see(messages)  # an earlier run may have changed them
         self._endings.watch(config, self, run, self._submit_broken)
         return run
 

@@ -81,8 +81,7 @@ def turn_of(
     is_submitted: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
     notes: Notes,
-    *,
-    goes_on: bool,
+    given: Collection[str] | None,
 ) -> Turn:
     """Return the turn of a run; `asked` is empty if there is no message of the user.
 
@@ -92,7 +91,8 @@ def turn_of(
         is_others: Whether another user wrote a message.
         notes: What the state notes of earlier runs. If the last run did not succeed, all messages after its unanswered
             ones are part of the turn, also tool results and answers.
-        goes_on: Whether that run continues. Messages that a summary replaced are part of the turn in any case.
+        given: The ids of the messages in the input of the run. None if the last run continues: messages that a summary
+            replaced are part of the turn in any case.
 
     Raises:
         IdentifierError: Another user wrote the last unanswered message.
@@ -100,8 +100,10 @@ def turn_of(
     begun_with, ended = notes["unanswered"], notes["ended"]
     thread = [one._replace(is_answer=True) if one.id in ended else one for one in _spoken(messages)]
     words = {id_: noted["text"] for id_, noted in begun_with.items()}
-    if not goes_on:  # the user may have written the last message again
-        words |= dict.fromkeys([one.id for one in thread if one.by == "user"][-1:], "")
+    if given is not None:  # the user may have written the last message again, or an earlier one
+        again = [one.id for one in thread if one.by == "user"][-1:]
+        again += [one.id for one in thread if one.id in given and _is_changed(one, begun_with)]
+        words |= dict.fromkeys(again, "")
     thread = [_own_words(words.get(one.id, ""), one) for one in thread]
     has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)
     present = {one.id for one in messages}
@@ -110,9 +112,9 @@ def turn_of(
         before = noted["behind"]
         # A summary also replaces what is before a message. Otherwise a host removed the message.
         is_before_gone = before not in present and (before in replaced or before not in begun_with)
-        if goes_on or (has_summary and is_before_gone):
+        if given is None or noted.get("form") == "" or (has_summary and is_before_gone):
             replaced[id_] = noted["text"]
-    thread = _with_begun(thread, replaced)
+    thread = _with_begun(thread, replaced, begun_with)
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
@@ -136,10 +138,19 @@ def turn_of(
     )
 
 
+def _is_changed(message: Spoken, begun_with: Mapping[str, Noted]) -> bool:
+    noted = begun_with.get(message.id)
+    return noted is not None and noted.get("form", "") not in ("", digest(message.text))
+
+
 def unanswered_in(messages: Sequence[BaseMessage]) -> set[str]:
-    """Return the ids of the user's messages since the last answer."""
+    """Return the ids of the user's messages since the last answer before the last of them.
+
+    An agent of a graph may have answered them already.
+    """
     # Not the whole thread, which may be long.
-    plain = (n for n in range(len(messages) - 1, 0, -1) if _is_plain_answer(messages[n]))
+    last = next((n for n in reversed(range(len(messages))) if is_question(messages[n])), 0)
+    plain = (n for n in range(last, 0, -1) if _is_plain_answer(messages[n]))
     thread = [*_spoken(messages[next(plain, 0) :])]
     start = turn_start(thread)
     asked = () if start is None else (one for one in thread[start:] if one.by == "user")
@@ -160,17 +171,28 @@ def behind_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
     return dict(zip(ids, ["", *ids], strict=False))
 
 
+def forms_in(messages: Sequence[BaseMessage], ids: Collection[str]) -> dict[str, str]:
+    """Return `Noted.form` of the messages with these ids."""
+    return {one.id: digest(one.text) for one in _with_ids(messages, ids)}
+
+
 def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
     """Return `Notes.ended` at the end of a turn."""
     asked = [*islice(filter(is_question, reversed(messages)), 1)]
     return {str(one.id): last_words(_spoken(asked)) for one in messages[-1:]}
 
 
-def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spoken]:
-    """Return a thread with the messages that were removed from it, inserted after its last answer."""
+def _with_begun(
+    thread: list[Spoken], replaced: Mapping[str, str], begun_with: Collection[str]
+) -> list[Spoken]:
+    """Return a thread with the messages that a summary replaced.
+
+    They are inserted after the last answer before the first message that remains of those that a run began with.
+    """
     present = {one.id for one in thread}
-    gone = [Spoken("user", text, id=id_) for id_, text in begun_with.items() if id_ not in present]
-    behind = max((number + 1 for number, one in enumerate(thread) if one.is_answer), default=0)
+    gone = [Spoken("user", text, id=id_) for id_, text in replaced.items() if id_ not in present]
+    rest = next((n for n, one in enumerate(thread) if one.id in begun_with), len(thread))
+    behind = max((n + 1 for n, one in enumerate(thread[:rest]) if one.is_answer), default=0)
     return [*thread[:behind], *gone, *thread[behind:]]
 
 
@@ -187,6 +209,13 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
         for each in (turn.asked, turn.unanswered)
     )
     return turn._replace(asked=asked, unanswered=unanswered)
+
+
+def _with_added(turn: Turn, added: tuple[Spoken, ...]) -> Turn:
+    """Return a turn with further messages of its user."""
+    return turn._replace(
+        asked=turn.asked + added, unanswered=turn.unanswered + added, own=turn.own + added
+    )
 
 
 def _own_words(known: str, now: Spoken) -> Spoken:
@@ -305,9 +334,15 @@ class Run:
     """Whether the turn has ended without an error."""
 
     def see(self, messages: Sequence[BaseMessage]) -> None:
-        """Update the thread and the texts of the turn, which a middleware may have redacted."""
+        """Update the thread and the texts of the turn, which a middleware may have redacted.
+
+        User messages that a tool added become part of the turn, because a middleware may change or remove them later.
+        """
+        known = {one.id for one in self.messages}
+        added = [one for one in messages if one.id and one.id not in known and is_question(one)]
         self.messages = list(messages)
-        self.turn = as_in(messages, self.turn)
+        self.turn = as_in(messages, _with_added(self.turn, tuple(_spoken(added))))
+        self.ids += tuple(str(one.id) for one in added)
         forms = _with_ids(messages, self.turn.ids)
         self.as_said += tuple(one for one in forms if one not in self.as_said)
 
@@ -326,6 +361,9 @@ class Noted(TypedDict):
     """A digest of the user who wrote it."""
     behind: str
     """The id of the message before it; "" if it was the first one."""
+    form: NotRequired[str]
+    """A digest of its text in the thread, in which a middleware may have put documents around the words; "" if one
+    removed the message."""
 
 
 class Notes(TypedDict):

@@ -48,6 +48,8 @@ class RunTree:
         """The runs that are graphs and have begun a node."""
         self._continued: set[UUID] = set()
         """The runs without an input of their own, which continue an earlier run of a thread."""
+        self._inputs: dict[UUID, Any] = {}
+        """The messages that each running one was given."""
         self._failed: dict[UUID, list[UUID]] = {}
         """The failed runs by their parent, which may try again."""
 
@@ -100,6 +102,7 @@ class RunTree:
         self._tools.discard(run_id)
         self._graphs.discard(run_id)
         self._continued.discard(run_id)
+        self._inputs.pop(run_id, None)
         self._failed.pop(run_id, None)
         for child in list(self._children.pop(run_id, ())):
             RunTree.on_chain_end(self, run_id=child)

@@ -243,6 +243,26 @@ def test_a_question_that_a_summary_replaced_joins_the_next_message(writer, mode)
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok"), ("Thanks.", "ok")]
 
 
+@both
+def test_a_question_that_a_middleware_trimmed_joins_the_next_message(writer, mode):
+    @before_model
+    def trim(state, runtime):
+        return {"messages": [RemoveMessage(one.id) for one in state["messages"][:-2]]}
+
+    behind = [trim, HumanInTheLoopMiddleware(interrupt_on={"ask": True})]
+
+    @tool
+    def ask() -> str:
+        """Ask."""
+        return "yes"
+
+    answers, tools = [NOOP, calling(("ask", {})), OK], [noop, ask]
+    agent = agent_of(writer, *answers, tools=tools, behind=behind, checkpointer=InMemorySaver())
+    for text in ("I am a vegan.", "What should I cook?"):
+        talk(agent, text, THREAD, mode)
+    assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
+
+
 def test_a_question_that_the_host_removed_does_not_join_the_next_message(writer):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
@@ -325,6 +345,41 @@ def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
     talk(agent, Command(resume="Yes, walnuts."), THREAD)
     talk(agent, "Thanks.", THREAD)
     assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok"), ("Thanks.", "ok")]
+
+
+@both
+@pytest.mark.parametrize("around", ["summary", "documents"])
+def test_words_of_a_tool_are_recorded_though_a_middleware_changes_or_removes_them(
+    writer, around, mode
+):
+    summary = SummarizationMiddleware(
+        Scripted(answers=[OK]), trigger=("messages", 5), keep=("messages", 1)
+    )
+    behind = [summary if around == "summary" else Retrieval()]
+    answers, saver = [ASKS, NOOP, NOOP, OK], InMemorySaver()
+    agent = agent_of(writer, *answers, tools=[ask_user, noop], behind=behind, checkpointer=saver)
+    talk(agent, "Book me a table.", THREAD, mode)
+    talk(agent, Command(resume="Yes, walnuts."), THREAD, mode)
+    assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok")]
+
+
+@both
+def test_words_of_a_tool_of_a_run_that_failed_elsewhere_are_not_submitted_again(tmp_path, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")  # as another process
+
+    def run(folder, answer, given):
+        with Recording(Diary(tmp_path / folder, agent="rules")) as own:
+            agent = agent_of(own, answer, tools=[ask_user], checkpointer=saver)
+            with suppress(Down):
+                talk(agent, given, THREAD, mode)
+            return own.said
+
+    run("diary", ASKS, "Book me a table.")
+    said = "Book me a table.\n\nYes, walnuts."
+    assert run("diary", Down(), Command(resume="Yes, walnuts.")) == [(said, "")]
+    assert run("link", OK, None) == [("", "ok")]
 
 
 def test_a_turn_that_an_earlier_middleware_ends_is_recorded_alone(writer):
@@ -975,6 +1030,52 @@ def test_a_message_that_is_written_again_during_an_approval_is_submitted_as_it_i
     talk(agent, [HumanMessage("I like tea.", id="1")], THREAD)
     talk(agent, [HumanMessage("I like tea. I like rice.", id="1")], THREAD)
     assert writer.said == [("I like tea. I like rice.", "ok")]
+
+
+@both
+def test_an_unanswered_message_is_submitted_with_what_was_added_to_it(mode):
+    saver = InMemorySaver()
+
+    def run(answer, *given):
+        with Recording(Diary("memory:", agent="rules")) as own:  # as another process
+            review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+            agent = agent_of(own, answer, behind=[Retrieval(), review], checkpointer=saver)
+            talk(agent, [*given], THREAD, mode)
+            return own.said
+
+    run(NOOP, HumanMessage("I like tea.", id="1"))
+    run(NOOP, HumanMessage("I like tea. I like rice.", id="1"), HumanMessage("Hello?", id="2"))
+    said = run(OK, HumanMessage("Again: hello?", id="3"))
+    assert said == [("I like tea. I like rice.\n\nHello?\n\nAgain: hello?", "ok")]
+
+
+@both
+def test_documents_in_a_message_that_the_client_sends_back_are_no_part_of_the_words(writer, mode):
+    review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    behind = [Retrieval(), review]
+    agent = agent_of(writer, NOOP, OK, behind=behind, checkpointer=InMemorySaver())
+    thread = talk(agent, "I like tea.", THREAD, mode)["messages"]
+    talk(agent, [*thread, HumanMessage("I like rice.")], THREAD, mode)
+    assert writer.said == [("I like tea.\n\nI like rice.", "ok")]
+
+
+@both
+def test_words_with_documents_are_submitted_once_if_a_graph_of_agents_is_resumed(writer, mode):
+    control = pytest.importorskip("langgraph.runtime").RunControl()
+    drained = pytest.importorskip("langgraph.errors").GraphDrained
+
+    @after_model
+    def drain(state, runtime):
+        control.request_drain()
+
+    first = agent_of(writer, OK, behind=[Retrieval(), drain])
+    builder = StateGraph(MessagesState)
+    builder.add_sequence([("first", first), ("second", agent_of(writer, DONE))])
+    graph = builder.add_edge(START, "first").compile(checkpointer=InMemorySaver())
+    with pytest.raises(drained):
+        talk(graph, "I like tea.", THREAD, mode, control=control)
+    talk(graph, None, THREAD, mode)
+    assert writer.said == [("I like tea.", "ok"), ("", "done")]
 
 
 def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(writer):
@@ -1721,22 +1822,50 @@ def test_words_that_an_agent_of_a_failed_graph_answered_stay_their_user_s(writer
 
 
 @both
-def test_a_graph_that_another_user_resumes_behind_an_answer_fails(writer, mode):
-    def agent(*more):
-        return create_agent(Scripted(answers=[OK]), middleware=more)
+def test_a_graph_that_another_user_resumes_behind_an_answer_fails(tmp_path, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")  # as another process
 
     @before_model
     def ask(state, runtime):
         interrupt("Go on?")
 
-    memory = DiaryMiddleware(writer.diary, writer=writer)
-    nodes = [("one", agent(memory)), ("two", agent(ask)), ("three", agent(memory))]
-    builder = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, "one")
-    graph = builder.compile(checkpointer=InMemorySaver())
-    talk(graph, "I am Ann.", in_room("ann"), mode)
-    with pytest.raises(IdentifierError, match="another user began this turn"):
-        talk(graph, Command(resume=True), in_room("bob"), mode)
-    assert said_by(writer) == [("ann", "I am Ann.", "ok")]
+    def run(folder, given, user):
+        with Recording(Diary(tmp_path / folder, agent="rules")) as own:
+            around = [DiaryMiddleware(own.diary, writer=own)], [ask], [DiaryMiddleware(own.diary, writer=own)]  # fmt: skip
+            agents = [create_agent(Scripted(answers=[OK]), middleware=each) for each in around]
+            builder = StateGraph(MessagesState).add_edge(START, "0")
+            builder.add_sequence([(f"{number}", agent) for number, agent in enumerate(agents)])
+            talk(builder.compile(checkpointer=saver), given, in_room(user), mode)
+            return said_by(own)
+
+    assert run("diary", "I am Ann.", "ann") == [("ann", "I am Ann.", "ok")]
+    for folder in ("diary", "link"):
+        with pytest.raises(IdentifierError, match="another user began this turn"):
+            run(folder, Command(resume=True), "bob")
+
+
+@both
+def test_a_run_behind_a_summary_of_another_user_s_words_is_resumed(writer, mode):
+    summary = SummarizationMiddleware(
+        Scripted(answers=[OK]), trigger=("messages", 3), keep=("messages", 2)
+    )
+    around = [DiaryMiddleware(writer.diary, writer=writer), summary]
+    review, saver = HumanInTheLoopMiddleware(interrupt_on={"noop": True}), InMemorySaver()
+
+    @after_model
+    def ask(state, runtime):
+        interrupt("Go on?")
+
+    def agent(answer, *behind):
+        model = Scripted(answers=[answer])
+        return create_agent(model, [noop], middleware=[*around, *behind], checkpointer=saver)
+
+    talk(agent(NOOP, review), "I am Ann.", in_room("ann"), mode)
+    talk(agent(OK, ask), "I am Bob.", in_room("bob"), mode)
+    talk(agent(OK, ask), Command(resume=True), in_room("bob"), mode)
+    assert said_by(writer) == [("bob", "I am Bob.", "ok")]
 
 
 def test_a_thread_that_is_deleted_and_begun_again_may_be_another_user_s(writer):
