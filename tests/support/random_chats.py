@@ -150,7 +150,9 @@ class Talker(BaseChatModel):
         chat, user = self.chats[settings["chat"]], settings["user_id"]
         memory = " ".join(one.text for one in messages if "<user_memory" in one.text)
         words = (said for each in [*self.chats.values()] for said in [*each.said.values()])
-        chat.shown += [said for said in words if said.word in memory and said.user != user]
+        chat.shown += [
+            said for said in words if said.word in memory and said.user not in ("", user)
+        ]
         if self.is_inner:
             return _result(AIMessage(chat.new("x").word))
         step = chat.script.pop(0) if chat.script else "answer"

@@ -249,14 +249,19 @@ class Conversations:
         is_elsewhere = self.is_elsewhere(chat)
         chat.processes.add(self.process)
         for each in chat.said.values():
+            if each.word[0] == "x" and chat.shape != SHAPES[3]:
+                continue
             if not chat.is_saved and not chat.has_ids and each in chat.open:
                 # "An answer that is generated again, or a failed question that is sent again, is recorded again."
                 each.most = ANY
             if is_elsewhere and each.word[0] == "a" and each in chat.open:
                 each.most = ANY  # A later answer follows it in the turn.
             has_no_notes = not chat.is_saved or chat.shape == "two in a graph"
-            if is_elsewhere and (has_no_notes or chat.has_travelled):
-                # "A replay with another answer is another turn, with the words."
+            if (is_elsewhere and (has_no_notes or chat.has_travelled)) or (
+                chat.has_travelled and not chat.has_ids
+            ):
+                # "A replay with another answer is another turn, with the words. So is one with `durability="exit"`, if the
+                # client gave the message no id."
                 each.most = ANY
             if chat.is_nested and isinstance(given, dict) and each.is_in_tool and each in chat.open:
                 each.least = 0  # LangGraph drops the state of the agent in the graph.
@@ -269,6 +274,9 @@ class Conversations:
         for each in chat.open:
             if ended in ("failed", "left") and chat.around == "redaction":
                 each.most += 1  # "If it is resumed, its redacted words are submitted as well."
+            is_asked = each.word[0] == "w" and each.user == user and each.is_settled
+            if ended == "completed" and is_asked and chat.given:
+                each.answer = chat.given[0 if chat.shape == SHAPES[3] else -1].word
             if ended != "interrupted":
                 each.is_settled = False
             if ended == "completed" and each.user != user:
@@ -286,6 +294,8 @@ class Conversations:
             for _ in range(9):
                 if chat.is_saved:
                     self.go_on(chat)
+            for each in chat.open:
+                each.least = 0  # The model never answered, for example because a tool fails again.
         self.writer.close_sync()
         assert self.writer.stats()["failed"] == 0
         known = {word: said for chat in self.chats.values() for word, said in chat.said.items()}
@@ -300,6 +310,7 @@ class Conversations:
                     place = (kind, user, turn.session_id)
                     is_in_place = (said.word[0], said.user, said.chat) == place
                     assert is_in_place or (said.most and not said.user), f"{said} is in {turn}"
+                    assert said.most > 1 or said.answer in turn.output, f"{said} is in {turn}"
         for said in known.values():
             assert said.least <= found[said.word] <= said.most, f"{found[said.word]} times {said}"
         for chat in self.chats.values():
