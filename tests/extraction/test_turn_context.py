@@ -212,6 +212,21 @@ def test_a_forked_child_can_extract_turns():
         assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_forked_child_calls_functions_in_threads_of_its_own():
+    def remember(message, *, deps):
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    alice = Diary("memory:", agent=remember).user("alice")
+    for text in ("tea", "jazz"):  # the parent keeps the thread of a function for the next one
+        alice.add_turn(text, "Ok.", "s")
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        alice.add_turn("cake", "Ok.", "s")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_forgetting_removes_the_context_of_queued_turns(tmp_path):
     programs.run("-c", CRASH, tmp_path)
     [journal] = (tmp_path / ".tomldiary" / "journal").rglob("*.toml")

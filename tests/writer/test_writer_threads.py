@@ -11,6 +11,7 @@ from tomldiary import Diary, MemoryWriter, PreferenceItem, RetryPolicy
 from tomldiary.errors import ExtractionError
 from tomldiary.writer.worker import THREADS
 from tomldiary.writer.writer import Turn
+from waiting import until
 
 LONG = 120  # seconds; only a broken writer takes that long
 
@@ -107,8 +108,21 @@ def test_functions_that_hang_keep_no_turn_of_another_user_waiting(tmp_path):
             assert other.wait(LONG / 4).applied == 1
         finally:
             gate.set()
-    for thread in threads:
-        assert thread.daemon  # so the process can end
-        thread.join(LONG)
-    assert refused
+    assert all(thread.daemon for thread in threads)  # so the process can end
+    until(lambda: len(refused) == policy.attempts)
     assert texts(diary, "alice") == []
+
+
+def test_consecutive_functions_share_threads(tmp_path):
+    # Otherwise each turn would open the connections anew that a function keeps for each thread.
+    kept, opened = threading.local(), []
+
+    def ask(message, *, deps):
+        if not hasattr(kept, "connection"):
+            kept.connection = object()
+            opened.append(kept.connection)
+
+    with MemoryWriter(Diary(tmp_path, Table, agent=ask), workers=1) as writer:
+        for number in range(20):
+            writer.submit_nowait(Turn("alice", "s", f"tea {number}", "ok")).wait(LONG)
+    assert len(opened) <= 2  # a turn may begin before the thread of the last one is free

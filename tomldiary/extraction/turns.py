@@ -500,7 +500,7 @@ async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
     if inspect.iscoroutinefunction(run):  # a cancelled thread would leave its coroutine unawaited
         await run(message, deps=deps)
         return
-    # A function that hangs keeps its thread, so it takes none of those in which a writer stores turns.
+    # A function that hangs keeps its thread, so it must not be one of those in which a writer stores turns.
     is_apart = is_private_loop() and SCOPE.get() is None
     result = await (in_daemon_thread if is_apart else in_thread)(run, message, deps=deps)
     if inspect.isawaitable(result):

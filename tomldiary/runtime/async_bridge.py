@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
+    from queue import SimpleQueue
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -159,8 +160,49 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         changed.reset(before)
 
 
+class _Daemons:
+    """Daemon threads, each with at most one call; those without a call are used again."""
+
+    _MOST_IDLE = 32
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Drop the threads, because a forked child does not have them."""
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Run a call, which raises nothing, in a thread.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        from queue import SimpleQueue  # noqa: PLC0415 - part of asyncio
+
+        try:
+            calls: SimpleQueue[Callable[[], None]] = self._idle.pop()
+        except IndexError:
+            calls = SimpleQueue()
+            threading.Thread(
+                target=self._work, args=[calls], name="tomldiary-call", daemon=True
+            ).start()
+        calls.put(call)
+
+    def _work(self, calls: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            calls.get()()
+            if len(self._idle) >= self._MOST_IDLE:
+                return
+            self._idle.append(calls)
+
+
+_daemons = _Daemons()
+
+
 async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call that may hang in a thread of its own, which does not prevent the process from exiting.
+    """Run a blocking call that may hang in a thread that has no other call and does not prevent the process from exiting.
 
     Cancellation does not stop the call, but drops its result, and the call can write no more.
     """
@@ -182,7 +224,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
             result.set_exception(error)
 
     try:
-        threading.Thread(target=run, name="tomldiary-call", daemon=True).start()
+        _daemons.run(run)
     except RuntimeError:
         # The interpreter is shutting down, so only the running threads of the loop can be used.
         return await asyncio.to_thread(_called, function, *args, **kwargs)

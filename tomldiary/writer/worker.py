@@ -58,7 +58,7 @@ _LOST = "It is lost, because this diary has no journal."
 _STUCK = "a turn could neither be applied nor moved to the dead letters"
 
 THREADS = 32
-"""The least number of threads for plain functions and commits; asyncio's default number depends on the CPU count."""
+"""The least number of threads for commits; asyncio's default number depends on the CPU count."""
 
 _logger = get_logger(__name__)
 
