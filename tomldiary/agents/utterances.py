@@ -10,7 +10,7 @@ the utterances since the last answer. The words of a message history may repeat 
 | in a message of a known run | that of the run | the framework marks its messages |
 | with the time and the place of submitted words | the submitted one | the host kept its messages |
 | as in the last turn, at its place or after it failed | that of the last turn | the host sent its history again |
-| as in a failed turn at the place, and the session is new | that of the failed turn | histories of texts name no session |
+| as in a failed turn at the place, without the name of a session | that of the failed turn | histories of texts have no ids |
 | as in an open run of the session, at the same place | that of the open run | agents share the history |
 | the prompt, as in the history of such a run | that of the open run | the order of their start is chance |
 | other words of the history | a new one | no run of this process had them |
@@ -213,7 +213,9 @@ class Utterances:
     def _left(self, turn: UserTurn, answered: Sequence[str]) -> tuple[list[Utterance], bool]:
         """Return the utterances of the last turn that a new one may repeat, and whether the last one failed."""
         last = self._last.get(turn.owner)
-        if last is None and turn.answered:  # many conversations begin alike, but few go on alike
+        is_named = turn.owner.session not in turn.ids
+        # Many conversations begin alike, but few go on alike.
+        if last is None and turn.answered and not is_named:
             there = self._there.get((turn.memory, turn.owner.user, turn.place))
             last = there if there is not None and there.is_failed else None
         if last is None or (last.is_answered and last.place != turn.place):

@@ -825,11 +825,28 @@ def test_a_retry_with_a_history_of_texts_repeats_no_words(tmp_path: Path, is_pro
         failed(agent, asked(SAID)["user_prompt"], message_history=asked(SAID)["message_history"])
     failed(agent, None, message_history=user_says(SAID))  # another chat
     asyncio.run(agent.run(**asked(SAID, "I like milk.")))
-    asyncio.run(
-        agent.run(**asked("I like milk."))
-    )  # the host lost the answer, and the user says it again
+    # The host lost the answer, and the user says it again.
+    asyncio.run(agent.run(**asked("I like milk.")))
     said = [turn.user_msg for turn in setting.writer.turns]
     assert said == [SAID, SAID, "I like milk.", "I like milk."]
+    setting.writer.close_sync()
+
+
+def test_words_of_a_failed_run_may_be_said_again_in_another_named_session(tmp_path: Path):
+    # Each session begins with the same examples.
+    setting = Setting(tmp_path)
+    examples = [*user_says("Hi."), ModelResponse([TextPart("Hello.")])]
+    agents = [
+        Agent(
+            FunctionModel(answer),
+            capabilities=[DiaryCapability(setting.diary, "alice", name, writer=setting.writer)],
+        )
+        for name in ("s1", "s2")
+    ]
+    failed(agents[0], SAID, message_history=examples)
+    asyncio.run(agents[1].run(SAID, message_history=examples))
+    said = [(turn.session_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("s1", SAID), ("s2", SAID)]
     setting.writer.close_sync()
 
 
