@@ -6,7 +6,7 @@ Servers are found by the environment variables of `servers`; a test of one that 
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -122,7 +122,11 @@ def opened(engine: Engine) -> Callable[..., Any]:
 
 def _folder_texts(engine: Engine) -> str:
     files = [path for path in sorted(Path(engine.url).rglob("*")) if path.is_file()]
-    return "\n".join(f"{path}\n{path.read_bytes().decode(errors='replace')}" for path in files)
+    found: list[str] = []
+    for path in files:
+        with suppress(FileNotFoundError):  # a writer has removed it meanwhile
+            found.append(f"{path}\n{path.read_bytes().decode(errors='replace')}")
+    return "\n".join(found)
 
 
 def _memory_texts(engine: Engine) -> str:

@@ -159,11 +159,10 @@ class Program:
 
     def is_applied(self, engine):
         """Let a new writer apply what it finds; return whether no turn waits any more."""
-        process, _ = self.started()
+        self.replace(0)
         with contextlib.suppress(AssertionError):
             until(lambda: "[[turn]]" not in engine.texts(), 5)
-        process.communicate("close\n")
-        assert process.returncode == 0
+        self.end(0)
         return "[[turn]]" not in engine.texts()
 
     def found(self, engine, turns, left):
@@ -196,8 +195,9 @@ def run(engine, folder, seed, steps):
         program.check(engine)
     finally:
         for process, _ in program.writers:
-            with contextlib.suppress(ProcessLookupError):
+            if process.returncode is None:
                 process.kill()
+                process.communicate()
 
 
 shared = pytest.mark.parametrize("engine", engines.SHARED, indirect=True)
