@@ -93,14 +93,11 @@ class World:
         ]
         self.writers = [MemoryWriter(diary) for diary in self.diaries]
         self.expected: list[Counter[tuple[str, ...]]] = [Counter(), Counter()]
-        notes = DiaryToolset(self.diaries[0], id="notes").prefixed("notes")
-        memory, instructing, team = (
-            DiaryCapability(self.diaries[0], writer=self.writers[0]),
-            DiaryCapability(self.diaries[0], writer=self.writers[0], inject="instructions"),
-            DiaryCapability(self.diaries[1], writer=self.writers[1], id="team").prefix_tools(
-                "team"
-            ),
-        )
+        (own, shared), (writer, writer_of_team) = self.diaries, self.writers
+        memory = DiaryCapability(own, writer=writer)
+        instructing = DiaryCapability(own, writer=writer, inject="instructions")
+        notes = DiaryToolset(own, id="notes").prefixed("notes")
+        team = DiaryCapability(shared, writer=writer_of_team, id="team").prefix_tools("team")
         self.agents = [
             self.agent(memory),
             self.agent(memory, ProcessHistory(copy.deepcopy)),
@@ -115,10 +112,8 @@ class World:
 
     def chat(self, choose: random.Random, number: int) -> Chat:
         users, kept = choose.sample(USERS, choose.choice([1, 1, 2, 3])), choose.choice(KEPT)
-        session, conversation = (
-            choose.choice([None, f"s{number}"]),
-            choose.choice([None, f"c{number}"]),
-        )
+        session = choose.choice([None, f"s{number}"])
+        conversation = choose.choice([None, f"c{number}"])
         begun: list[Said | str] = []
         if kept in WITHOUT_IDS and len(users) > 1:
             # docs: "In a group chat whose history has no ids, only one `conversation_id` shows whose words a failed
@@ -221,14 +216,9 @@ class World:
         """Let a user of a chat say something to an agent, and let the host keep what it keeps."""
         user, way = choose.choice(chat.users), choose.choice(["run", "run", *WAYS])
         number = choose.choice(chat.agents)
-        kinds = [
-            "look",
-            "recall",
-            "delegate",
-            "ask",
-            "hear",
-            *([] if "stream" in way else ["say_no"]),
-        ]
+        kinds = ["look", "recall", "delegate", "ask", "hear"]
+        if "stream" not in way:
+            kinds.append("say_no")
         steps = choose.sample(kinds, choose.choice([0, 0, 0, 1, 2]))
         if chat.kept not in TEXTS and choose.random() < 0.2:
             steps.append("pay")
@@ -237,10 +227,9 @@ class World:
         is_resumed = chat.paused is not None and choose.random() < 0.8
         if is_resumed:
             history = chat.paused.all_messages()
-            calls: dict[str, Any] = {
-                chat.paused.output.approvals[0].tool_call_id: choose.random() < 0.8
-            }
-            options["deferred_tool_results"] = DeferredToolResults(approvals=calls)
+            (call,) = chat.paused.output.approvals
+            approvals: dict[str, Any] = {call.tool_call_id: choose.random() < 0.8}
+            options["deferred_tool_results"] = DeferredToolResults(approvals=approvals)
         words = None if is_resumed else self.repeated(choose, chat, user, history)
         is_repeated = words is not None
         words = words or self.words(choose, chat, user, is_resumed=is_resumed, is_alone=is_alone)
