@@ -585,6 +585,19 @@ def test_what_expired_since_is_no_conflict_of_the_rollback_of_a_session(alice):
     assert list(alice.blocks) == ["persona"]
 
 
+def test_an_entry_that_was_removed_before_it_expired_is_a_conflict_of_a_rollback(alice):
+    diary, now, place = alice.diary, datetime.now(UTC), ("alice", "trips")
+    store = DiaryStore(diary)
+    store.put(place, "porto", {"text": "a house"})
+    with alice.transaction(session_id="s1"):
+        store.put(place, "porto", {"text": "a flat"}, ttl=60)
+    store.delete(place, "porto")
+    diary.engine.now = lambda: now + timedelta(days=2)
+    with pytest.raises(Conflict):
+        alice.rollback(session_id="s1")
+    assert store.get(place, "porto") is None
+
+
 def test_a_dry_run_of_a_rollback_removes_no_expired_entries(alice):
     alice.diary.constrain("blocks/agenda", Constraint(ttl=timedelta(days=1)))
     alice.upsert_preference("likes", "tea")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.rules import full_key
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _State = tuple[str, dict[str, Any]]
 """A table: the text of its blocks, "" if they hold something else, and its values; see `own_values`."""
 _States = dict[tuple[str, "Path"], "_State | None"]
+_Values = dict[tuple[str, "Path"], "dict[str, Any] | None"]
 _NOTHING = "there is no transaction to undo."
 
 
@@ -140,6 +142,8 @@ class Undo:
             (kind, path): _state_of(kind, path, own_values(kind, documents[kind], path))
             for kind, path in wanted
         }
+        former = {place: state and state[1] for place, state in before.items()}
+        expired = partial(self._has_expired, transaction, wanted, former)
         grown = _grown(documents, before)
         for kind, path in grown:
             found[kind, path] = dict(documents[kind].table(path) or {})
@@ -150,7 +154,7 @@ class Undo:
             or place in grown
             or (
                 not same_value(found[place], wanted[place])
-                and (found[place] is not None or not self._is_over(place, wanted))
+                and (found[place] is not None or not expired(place))
             )
         ]
         conflicts = [entry_key(path, kind) for kind, path in changed]
@@ -181,14 +185,31 @@ class Undo:
         _restore_texts(transaction, records)
         return done
 
-    def _is_over(
-        self, place: tuple[str, Path], states: Mapping[tuple[str, Path], dict[str, Any] | None]
+    def _has_expired(
+        self, transaction: Transaction, wanted: _Values, former: _Values, place: tuple[str, Path]
     ) -> bool:
-        """Return whether the entry of a table has expired in a state, so that its removal is no change."""
+        """Return whether the missing entry of a table has expired, so that its removal is no change.
+
+        If its former state still holds, only the expiry in this transaction counts: another write may have removed the
+        entry before it expired.
+
+        Args:
+            transaction: The transaction.
+            wanted: The values of tables that the records left.
+            former: The values of tables before the records.
+            place: The table.
+        """
         kind, path = place
         entry = entry_path(kind, path)
-        values = states.get((kind, entry)) if entry is not None else None
-        if entry is None or not values:
+        if entry is None or not self._is_over(kind, entry, wanted):
+            return False
+        is_gone = not former.get((kind, entry)) or self._is_over(kind, entry, former)
+        return is_gone or (kind, entry) in transaction.expired
+
+    def _is_over(self, kind: str, entry: Path, states: _Values) -> bool:
+        """Return whether an entry has expired in a state."""
+        values = states.get((kind, entry))
+        if not values:
             return False
         now, expires = self._past.engine.now(), moment(values.get("_expires"))
         is_past = expires is not None and expires <= now
