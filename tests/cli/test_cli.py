@@ -751,6 +751,41 @@ def test_a_full_disk_under_the_output_is_named_and_what_was_stored_stays(memorie
     assert "tea" in Diary(memories).user("alice").document("preferences")
 
 
+@pytest.mark.parametrize(
+    ("ending", "code", "told"),
+    [
+        ("DiaryError('the cause')", 2, ["The output could not be written", "the cause.\n"]),
+        ("SystemExit(130)", 130, ["The output could not be written"]),
+        ("KeyError('a defect')", 1, ["The output could not be written", "KeyError: 'a defect'"]),
+    ],
+)
+def test_a_failure_is_reported_even_if_the_output_cannot_be_written(ending, code, told):
+    program = f"""
+from tomldiary.cli import app
+from tomldiary.errors import DiaryError
+
+def fails():
+    print("the beginning")
+    raise {ending}
+
+app.app = fails
+app.run()
+"""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            cwd=ROOT,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == code
+    assert all(each in done.stderr for each in told)
+
+
 def test_a_terminal_without_unicode_gets_escapes(tmp_path):
     Diary(tmp_path / "m", durability="process").user("zoë").upsert_preference("likes", "crêpes")
     done = subprocess.run(

@@ -172,7 +172,7 @@ def run() -> None:
 
 
 def _finish_output() -> None:
-    """Write the buffered output; exit with 1 if it cannot be written.
+    """Write the buffered output; a command that has not failed exits with 1 if it cannot be written.
 
     At its own end the interpreter would report the error as ignored, and exit with 120.
     """
@@ -183,7 +183,9 @@ def _finish_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             print_error(f"The output could not be written ({error.strerror}).")
-        sys.exit(_EXIT_PARTIAL)
+        failure = error.__context__
+        if failure is None or (isinstance(failure, SystemExit) and not failure.code):
+            sys.exit(_EXIT_PARTIAL)
 
 
 def _fail(message: str) -> None:
