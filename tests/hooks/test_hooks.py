@@ -420,6 +420,23 @@ def test_a_search_of_a_hook_finds_the_facts_that_hold_now(diary, index):
     assert diary.hooks.search("index", "city user", user_id="alice") == []
 
 
+@pytest.mark.parametrize(("limit", "most"), [(3, 1000), (1500, 1500)])
+def test_a_hook_that_always_has_more_stale_hits_is_asked_for_at_most_1000(
+    diary, index, limit, most
+):
+    diary.hooks.add(index, name="index")
+    asked = []
+
+    def search(query, *, user, limit):
+        asked.append(limit)
+        assert len(asked) < 12
+        return [("likes/gone", "stale", 0.5)] * limit
+
+    index.search = search
+    assert diary.hooks.search("index", "coffee", user_id="alice", limit=limit) == []
+    assert max(asked) == most
+
+
 def test_a_search_of_a_hook_may_return_none(diary, index):
     diary.hooks.add(index, name="index")
     index.search = lambda query, *, user, limit: None

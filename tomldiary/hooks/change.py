@@ -120,7 +120,11 @@ class SearchHook(Protocol):
     """A hook that can search its entries."""
 
     def search(self, query: str, *, user: str, limit: int) -> list[tuple[str, str, float]]:
-        """Return key, digest and score of the best entries of a user, best first; a higher score is better."""
+        """Return key, digest and score of the best entries of a user, best first; a higher score is better.
+
+        If hits that no longer hold are left out, the method is called again with a higher limit, up to 1,000. Return
+        fewer entries than `limit` if there are no more.
+        """
         ...
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 20  # the maximum number of deliveries for one user if other processes move the cursor
 _BATCH = 500  # changes in one call of a hook
+_MOST_ASKED = 1000  # hits, if those that are left out displace others; an index may refuse more
 _TIMEOUT = 30.0  # the time limit in seconds for waiting until another process has delivered
 
 
@@ -377,9 +378,9 @@ class Delivery:
         while True:
             hits = self.hook.search(query, user=user, limit=asked) or []  # a hook may return None
             found = self._current(user, hits, rules)
-            if len(found) >= limit or len(hits) < asked:
+            if len(found) >= limit or len(hits) < asked or asked >= _MOST_ASKED:
                 return sorted(found, key=lambda each: -each.score)[:limit]
-            asked *= 2  # hits that are left out may displace others
+            asked = min(2 * asked, _MOST_ASKED)  # hits that are left out may displace others
 
     def _current(
         self, user: str, hits: Sequence[tuple[str, str, float]], rules: Rules
