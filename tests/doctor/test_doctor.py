@@ -329,6 +329,9 @@ def test_no_remedy_is_given_for_the_files_of_another_program(tmp_path, root):
     shutil.rmtree(root / ".tomldiary")  # a backup may be without this folder
     assert wrong(root) == []
     assert not (root / ".tomldiary").exists()
+    for document in root.glob("*/*.toml"):
+        document.unlink()
+    assert "was deleted" in wrong(root)[0].message  # the history is of tomldiary, too
 
 
 # Documents

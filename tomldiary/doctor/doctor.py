@@ -30,6 +30,7 @@ from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.files import system_remedy
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import SYSTEM, strays_in, user_of
+from tomldiary.storage.local.log import segments
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
@@ -168,13 +169,15 @@ def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterat
 
 
 def _is_memory(backend: LocalBackend) -> bool:
-    """Return whether a folder has the library's own folder, or a user with a document of it."""
+    """Return whether a folder has the library's own folder, or a user with a document or history of it."""
     is_readable = os.access(backend.base_path, os.R_OK | os.X_OK)
     if not is_readable or (backend.base_path / SYSTEM).is_dir():
         return True  # `check_files` names an unreadable folder
     for user in _users(backend):
         with suppress(DiaryError):
             if any(name.partition("/")[0] in KINDS for name in stored_kinds(backend, user)):
+                return True
+            if segments(backend.files, backend.folder(user) / "history"):
                 return True
     return False
 
