@@ -296,7 +296,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             self._endings.given_to(self._endings.graph_of(config)) if begins else None,
         )
         settings = config.get("configurable")
-        ids = self._submitted.first_ids(settings, session, turn.before, turn.own)
+        ids = self._submitted.first_ids(settings, user, session, turn.before, turn.own)
         ids = ids[len(turn.own) - len(turn.asked) :]
         attempt = self._endings.attempt_of(config)
         first = self._submitted.first_attempt(attempt, user, named, turn.asked, (session, ids))

@@ -10,7 +10,7 @@ and session from the run (see `identity`), never from the output of a model.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,7 +40,7 @@ from tomldiary.agents.submission import (
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError
+from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -121,14 +121,27 @@ def recall_node(
     submitted = of_memory(memory, SubmittedMessages)
     warned: set[str] = set()
 
+    def asked_in(state: Any, config: RunnableConfig, user: str) -> list[Spoken]:
+        if messages_key is None:
+            return []
+        thread = thread_of(state, messages_key, nodes_of(state_channels(config)))
+        asked, place = unanswered(thread)
+        session = session_here() or run_id_of(config)
+        submitted.first_ids(config.get("configurable"), user, session, place, asked)
+        return asked
+
+    def user_here(state: Any, config: RunnableConfig) -> str:
+        try:
+            return resolve_user(user_id, state, config)
+        except IdentifierError:
+            with suppress(InvalidValue):
+                asked_in(state, config, "")  # the run may be continued, and may be a replay
+            raise
+
     def read(state: Any, config: RunnableConfig, user: str) -> dict[str, Any]:
         channels = state_channels(config) or {}
         _check_field(state_key, channels, config, warned)
-        asked: list[Spoken] = []
-        if messages_key is not None:
-            asked, place = unanswered(thread_of(state, messages_key, nodes_of(channels)))
-            session = session_here() or run_id_of(config)
-            submitted.first_ids(config.get("configurable"), session, place, asked)
+        asked = asked_in(state, config, user)
         found = ""
         with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, memory.user(user).epoch)
@@ -151,11 +164,11 @@ def recall_node(
         return {state_key: Recalled(found, owners) if is_kept else found}
 
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        return read(state, config, resolve_user(user_id, state, config))
+        return read(state, config, user_here(state, config))
 
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         # In the event loop, as in the other nodes: the host's function may use objects of this loop.
-        user = resolve_user(user_id, state, config)
+        user = user_here(state, config)
         return await in_thread(read, state, config, user)
 
     return RunnableLambda(recall, arecall, name="recall")
@@ -350,7 +363,9 @@ class _Recorded:
         update = ended_by(state_channels(config), _node(config), said.end) if said.end else {}
         asked = [one for one in said.messages if one.by == "user"]
         epoch = self._submitted.began(user, asked)
-        first = self._submitted.first_ids(config.get("configurable"), session, said.place, asked)
+        first = self._submitted.first_ids(
+            config.get("configurable"), user, session, said.place, asked
+        )
         attempt = self._runs.attempt_of(config)
         session, first = self._submitted.first_attempt(
             attempt, user, named, asked, (session, first)

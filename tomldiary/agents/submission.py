@@ -182,7 +182,10 @@ class SubmittedMessages:
         # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
         self._guard = threading.RLock()
         self._known: Recent[str, None] = Recent(_KNOWN)
-        self._first_ids: Recent[str, tuple[tuple[str, ...], tuple[str, str]]] = Recent(_KNOWN)
+        self._first_ids: Recent[str, dict[str, tuple[tuple[str, ...], tuple[str, str]]]] = Recent(
+            _KNOWN
+        )
+        """The first ids of messages at a place by user, and where they were last seen. Users may say the same there."""
         self._replayed: Recent[str, str] = Recent(_KNOWN)
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
@@ -194,12 +197,13 @@ class SubmittedMessages:
         self._epochs: Recent[str, int] = Recent(_KNOWN)
 
     def first_ids(
-        self, settings: Any, session: str, before: Sequence[str], asked: Sequence[Spoken]
+        self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
     ) -> tuple[str, ...]:
-        """Return the first ids of messages: a replay of a persisted thread, by any user, gives the same input new ids.
+        """Return the first ids of messages: a replay of a persisted thread gives the same input new ids.
 
         Args:
             settings: LangGraph's settings of the run.
+            user: The user of the run; "" if it names none. A replay may be of another user, who wrote the messages.
             session: The session.
             before: Identifies the place in the thread, for example by the texts before it. A thread that lost its
                 old messages has the same place again. Therefore only a replay counts as a repetition.
@@ -211,13 +215,17 @@ class SubmittedMessages:
         key = digest(session, thread, *before, exchange_of(asked)[0])
         of_message = [digest(session, thread, one) for one in ids]
         with self._guard:
-            known, seen_at = self._first_ids.get(key, ((), ("", "")))
+            by_user = self._first_ids.get(key, {})
+            last = next(reversed(by_user.values()), ((), ("", "")))
+            known, seen_at = by_user.get(user, last)
             if _is_replay(settings, seen_at) and len(known) == len(ids):
                 for each, first in zip(of_message, known, strict=True):
                     self._replayed.keep(each, first)  # the replay may be resumed, or replayed too
             else:
                 known = tuple(map(self._replayed.get, of_message, ids))
-            return self._first_ids.keep(key, (known, current_place(settings)))[0]
+            if user:
+                self._first_ids.keep(key, {**by_user, user: (known, current_place(settings))})
+        return known
 
     def first_attempt(
         self,

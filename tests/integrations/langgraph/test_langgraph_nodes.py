@@ -1303,6 +1303,30 @@ def test_a_branch_that_another_user_s_replay_began_repeats_no_words(mode):
 
 
 @both
+@pytest.mark.parametrize("says", [None, "I like tea."])
+def test_a_branch_that_a_replay_without_a_user_began_repeats_no_words(says, mode):
+    noted = Noted()
+    graph, config = room_in_which_ann_spoke(Diary("memory:", agent=noted), "__start__", mode)
+    del config["configurable"]["user_id"]
+    with pytest.raises(IdentifierError, match="the user is not known"):
+        run(graph, None, config, mode)
+    run(graph, says, {"configurable": {"user_id": "ann", "thread_id": "room"}}, mode)
+    assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", says or "", "Hello again.")]
+
+
+@both
+def test_a_replay_repeats_no_words_that_another_user_said_too(mode):
+    noted = Noted()
+    graph, bob = room_in_which_ann_spoke(Diary("memory:", agent=noted), "__start__", mode)
+    ann = {"configurable": {**bob["configurable"], "user_id": "ann"}}
+    run(graph, "I am Ann.", bob, mode)
+    run(graph, None, ann, mode)
+    assert [one[1:] for one in noted.turns] == [
+        ("I am Ann.", "Hello."), ("I am Ann.", "Hello again."), ("", "Welcome."),
+    ]  # fmt: skip
+
+
+@both
 def test_answered_words_are_in_no_turn_of_a_user_who_branches_off_before(mode):
     noted = Noted()
     graph, config = room_in_which_ann_spoke(Diary("memory:", agent=noted), "recall", mode)
