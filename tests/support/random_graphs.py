@@ -132,8 +132,8 @@ class Thread:
         if self.body == "tools" and messages[-1].type != "tool":
             call = {"name": "look", "args": {}, "id": uuid4().hex}
             return {"messages": [AIMessage("", tool_calls=[call])]}
-        asked = [one for one in messages if one.type == "human" and one.name != "answer"]
-        answer, text = self.program.new_answer(words(asked[-1].text)[-1])
+        word = [word for one in messages for word in asked_in(one)][-1]
+        answer, text = self.program.new_answer(word)
         self.given.append(answer)
         if self.body == "worker":
             return {"messages": [HumanMessage(text, name="answer")]}
@@ -283,6 +283,12 @@ class Thread:
 def words(text):
     """Return the words of users in a text."""
     return re.findall(r"\bw\d+", text)
+
+
+def asked_in(message):
+    """Return the words of a message that a user wrote."""
+    is_asked = message.type == "human" and message.name != "answer"
+    return words(message.text) if is_asked else []
 
 
 def messages_of(state):
