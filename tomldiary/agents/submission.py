@@ -185,7 +185,7 @@ class SubmittedMessages:
         self._first_ids: Recent[str, dict[str, tuple[tuple[str, ...], tuple[str, str]]]] = Recent(
             _KNOWN
         )
-        """The first ids of messages at a place by user, and where they were last seen. Users may say the same there."""
+        """The first ids of messages at a place by user, in the order of the runs, and where they were last seen."""
         self._replayed: Recent[str, str] = Recent(_KNOWN)
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
@@ -223,8 +223,8 @@ class SubmittedMessages:
                     self._replayed.keep(each, first)  # the replay may be resumed, or replayed too
             else:
                 known = tuple(map(self._replayed.get, of_message, ids))
-            if user:
-                self._first_ids.keep(key, {**by_user, user: (known, current_place(settings))})
+            others = {who: one for who, one in by_user.items() if who != user}
+            self._first_ids.keep(key, {**others, user: (known, current_place(settings))})
         return known
 
     def first_attempt(

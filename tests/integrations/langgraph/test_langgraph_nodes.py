@@ -1315,6 +1315,21 @@ def test_a_branch_that_a_replay_without_a_user_began_repeats_no_words(says, mode
 
 
 @both
+def test_a_replay_repeats_no_words_of_a_run_without_a_user(mode):
+    noted = Noted()
+    nodes = [("recall", recall_node(diary := Diary("memory:", agent=noted)))]
+    nodes += [("chat", chat_node(answering("Hello.", "Hi."))), ("extract", extract_node(diary))]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    thread = {"thread_id": "room"}
+    with pytest.raises(IdentifierError):
+        run(graph, "I am Ann.", {"configurable": thread}, mode)
+    start = list(graph.get_state_history({"configurable": thread}))[-1].config["configurable"]
+    run(graph, "I like tea.", {"configurable": {**thread, "user_id": "ann"}}, mode)
+    run(graph, None, {"configurable": {**start, "user_id": "ann"}}, mode)
+    assert noted.turns == [("room", "I am Ann.\n\nI like tea.", "Hello."), ("room", "", "Hi.")]
+
+
+@both
 def test_a_replay_repeats_no_words_that_another_user_said_too(mode):
     noted = Noted()
     graph, bob = room_in_which_ann_spoke(Diary("memory:", agent=noted), "__start__", mode)
