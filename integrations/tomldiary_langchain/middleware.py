@@ -484,7 +484,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             episode=self._episodes,
             epoch=run.epoch,
         )
-        # Words that a tool adds later, or answers, need no id that another process finds.
+        # Another process finds the turn by its last words. Answers need no such id.
         words = zip(run.turn.asked[-1:], run.ids[-1:], strict=True)
         broken = [
             _words_id(run, one)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 from uuid import UUID, uuid4
 
@@ -19,6 +19,7 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     SystemMessage,
+    ToolMessage,
     convert_to_messages,
 )
 from langgraph.channels.untracked_value import UntrackedValue
@@ -211,6 +212,14 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
     return turn._replace(asked=asked, unanswered=unanswered)
 
 
+def _of_tools(messages: Sequence[BaseMessage], last_known: str | None) -> list[BaseMessage]:
+    """Return the user messages that a tool added to a thread with its result: behind the last known message."""
+    new = [*takewhile(lambda one: one.id != last_known, reversed(messages))][::-1]
+    # A middleware that writes the thread again, for example with a summary, may have removed this message.
+    is_of_tool = len(new) < len(messages) and any(isinstance(one, ToolMessage) for one in new)
+    return [one for one in new if one.id and is_question(one)] if is_of_tool else []
+
+
 def _with_added(turn: Turn, added: tuple[Spoken, ...]) -> Turn:
     """Return a turn with further messages of its user."""
     return turn._replace(
@@ -300,7 +309,15 @@ def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
 
 
 def _with_ids(messages: Sequence[BaseMessage], ids: Collection[str]) -> list[Spoken]:
-    return [*_spoken([one for one in messages if one.id and one.id in ids])]
+    # From the end, because the thread may be long, and the messages are usually its last ones.
+    left, found = {each for each in ids if each}, list[BaseMessage]()
+    for one in reversed(messages):
+        if not left:
+            break
+        if one.id in left:
+            left.remove(one.id)
+            found.append(one)
+    return [*_spoken(found[::-1])]
 
 
 def _spoken(messages: Sequence[BaseMessage]) -> Iterator[Spoken]:
@@ -338,11 +355,11 @@ class Run:
 
         User messages that a tool added become part of the turn, because a middleware may change or remove them later.
         """
-        known = {one.id for one in self.messages}
-        added = [one for one in messages if one.id and one.id not in known and is_question(one)]
+        if added := _of_tools(messages, next((one.id for one in self.messages[-1:]), None)):
+            self.turn = _with_added(self.turn, tuple(_spoken(added)))
+            self.ids += tuple(str(one.id) for one in added)
         self.messages = list(messages)
-        self.turn = as_in(messages, _with_added(self.turn, tuple(_spoken(added))))
-        self.ids += tuple(str(one.id) for one in added)
+        self.turn = as_in(messages, self.turn)
         forms = _with_ids(messages, self.turn.ids)
         self.as_said += tuple(one for one in forms if one not in self.as_said)
 

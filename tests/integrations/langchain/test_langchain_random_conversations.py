@@ -279,7 +279,7 @@ class Conversations:
                 each.answer = chat.given[0 if chat.shape == SHAPES[3] else -1].word
             if ended != "interrupted":
                 each.is_settled = False
-            if ended == "completed" and each.user != user:
+            if (ended == "completed" or chat.given) and each.user != user:
                 # "If Ann's run is interrupted and Bob's next message is answered instead, Ann's message is not recorded."
                 each.least = 0
         if ended == "completed":

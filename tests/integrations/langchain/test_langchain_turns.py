@@ -36,6 +36,7 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 from langsmith import traceable
@@ -361,6 +362,36 @@ def test_words_of_a_tool_are_recorded_though_a_middleware_changes_or_removes_the
     talk(agent, "Book me a table.", THREAD, mode)
     talk(agent, Command(resume="Yes, walnuts."), THREAD, mode)
     assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok")]
+
+
+def few_shot(messages):
+    call = {"name": "noop", "args": {}, "id": "shot"}
+    shown = [HumanMessage("I am Bob."), AIMessage("", tool_calls=[call])]
+    return [*shown, ToolMessage("seen", tool_call_id="shot"), AIMessage("Hello Bob."), *messages]
+
+
+def summarized(messages):
+    return [HumanMessage("They talked."), *messages[-1:]]
+
+
+def rewritten(messages):
+    return [HumanMessage("Please cook.") if one.type == "human" else one for one in messages]
+
+
+@both
+@pytest.mark.parametrize("change", [few_shot, summarized, rewritten])
+def test_messages_that_a_middleware_puts_in_front_of_or_for_the_question_are_not_recorded(
+    writer, change, mode
+):
+    @before_model
+    def around(state, runtime):
+        return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *change(state["messages"])]}
+
+    saver = InMemorySaver()
+    agent = agent_of(writer, OK, NOOP, OK, behind=[around], checkpointer=saver)
+    for text in ("I am a vegan.", "What should I cook?"):
+        talk(agent, text, THREAD, mode)
+    assert writer.said == [("I am a vegan.", "ok"), ("What should I cook?", "ok")]
 
 
 @both
