@@ -265,6 +265,18 @@ def test_only_the_relevant_part_of_a_large_memory_is_sent(tmp_path):
     assert f"({401 - len(lines)} more are stored" in shown
 
 
+def test_a_message_compares_the_words_of_a_turn_as_they_are_spelled(tmp_path):
+    """To look for near words would read all words of a memory that other threads may change meanwhile."""
+    diary = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=1000, durability="none")
+    alice = diary.user("alice")
+    for text in ("runs a marathon", *(f"walks over the {each}th bridge" for each in range(200))):
+        alice.upsert_preference("likes", text)
+    deps = run(diary.turns.build_deps("alice", "s"))
+    for word, is_shown in (("marathon", True), ("marathn", False)):
+        deps.user_msg = f"A {word}?"
+        assert ("runs a marathon" in turn_message(deps)) == is_shown
+
+
 def test_sessions_are_created_once_and_counted(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     assert run(diary.ensure_session("alice", "s")) is True

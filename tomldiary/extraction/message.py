@@ -193,7 +193,9 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
     if sum(_of_each(preferences, lambda category: category.size)) <= budget:
         shown = _of_each(preferences, lambda category: [*filter(None, category.lines)])
         return [line.text for lines in shown for line in lines], 0
-    question = question_of(turn, _of_each(preferences, lambda category: category.index))
+    indexes = _of_each(preferences, lambda category: category.index)
+    # Without their locks, other threads may change the indexes.
+    question = question_of(turn, indexes, is_respelled=False)
     lines: list[_Line | None] = []
     ranked: list[tuple[float, str, int]] = []
 

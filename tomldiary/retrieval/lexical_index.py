@@ -342,8 +342,17 @@ def _estimates(
     }
 
 
-def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | None:
-    """Return a question for a search of some indexes, or None for a query without words."""
+def question_of(
+    query: str, indexes: Sequence[LexicalIndex[Any]], *, is_respelled: bool = True
+) -> Question | None:
+    """Return a question for a search of some indexes, or None for a query without words.
+
+    Args:
+        query: A question or words.
+        indexes: The indexes.
+        is_respelled: Whether words that no row contains are replaced by near ones. This reads all words of the
+            indexes, which must not change meanwhile.
+    """
     asked = asked_words(query)
     words = list(dict.fromkeys(asked))
     if not words:
@@ -357,7 +366,7 @@ def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | 
     weights = {word: _weight(word, max(number, 1), size) for word, number in having.items()}
     total = sum(weights.values())
     unknown = [word for word, number in having.items() if not number]
-    near = respelled(unknown, indexes) if unknown else {}
+    near = respelled(unknown, indexes) if unknown and is_respelled else {}
     if near:
         asked = [near.get(word, word) for word in asked]
         counts = _counts(near.values(), indexes)
