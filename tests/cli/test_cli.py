@@ -733,11 +733,11 @@ def test_a_closed_pipe_is_not_an_error(memories, unbuffered):
     assert child.returncode == 1  # docs/cli.md
 
 
-def test_a_full_disk_under_the_output_is_named_and_what_was_stored_stays(memories):
-    line = ["add", "likes", "tea", "--user", "alice", "--path"]
+def on_full_disk(*arguments):
+    """Run Python with an output that cannot be written."""
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "tomldiary", *line, str(memories)],
+        return subprocess.run(
+            [sys.executable, *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -746,6 +746,11 @@ def test_a_full_disk_under_the_output_is_named_and_what_was_stored_stays(memorie
             check=False,
             timeout=60,
         )
+
+
+def test_a_full_disk_under_the_output_is_named_and_what_was_stored_stays(memories):
+    line = ["add", "likes", "tea", "--user", "alice", "--path"]
+    done = on_full_disk("-m", "tomldiary", *line, str(memories))
     told = "The output could not be written (No space left on device).\n"
     assert (done.returncode, done.stderr) == (1, told)
     assert "tea" in Diary(memories).user("alice").document("preferences")
@@ -771,17 +776,7 @@ def fails():
 app.app = fails
 app.run()
 """
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": ""},
-            cwd=ROOT,
-            check=False,
-            timeout=60,
-        )
+    done = on_full_disk("-c", program)
     assert done.returncode == code
     assert all(each in done.stderr for each in told)
 

@@ -114,7 +114,7 @@ class Script:
 
 def _in_own_loop(agent: Agent[Any, Any], prompt: Any, options: dict[str, Any]) -> Any:
     """Return the result of `run_sync` in a thread."""
-    loop = asyncio.new_event_loop()  # else the framework makes one that nobody closes
+    loop = asyncio.new_event_loop()  # else the framework makes one and does not close it
     asyncio.set_event_loop(loop)
     try:
         return agent.run_sync(prompt, **options)

@@ -5,43 +5,25 @@ from __future__ import annotations
 import asyncio
 import pickle
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated
 from uuid import uuid4
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
-from pydantic import BaseModel
 
 import programs
+from random_graphs import Data, Dictionary, Model
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError
-from tomldiary_langgraph import Memory, extract_node, recall_node
+from tomldiary_langgraph import extract_node, recall_node
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 CANARY = "zanzibar"
-
-
-class Dictionary(MessagesState):
-    memory: Memory
-
-
-@dataclass
-class Data:
-    messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list)
-    memory: Memory = ""
-
-
-class Model(BaseModel):
-    messages: Annotated[list[AnyMessage], add_messages] = []
-    memory: Memory = ""
 
 
 class Tracked(MessagesState):

@@ -122,7 +122,7 @@ class Program:
         leaves_at = self.choose.randint(1 if given else 2, 5)
         if name != "room" and thread.place != "function" and self.choose.random() < 0.05:
             user = ""
-        about = f"{name}: {user or 'nobody'} {about} {way} {troubles}"
+        about = f"{name}: {user or 'no user'} {about} {way} {troubles}"
         about += f" at {leaves_at}" if "left" in way else ""
         return partial(self.finish, thread, troubles, leaves_at, about, given, user, way, settings)
 

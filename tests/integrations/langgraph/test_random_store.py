@@ -1,4 +1,4 @@
-"""Random batches do the same in diaries, in LangGraph's store in memory and in SQLite, whoever reads."""
+"""Random batches have equal results in diaries, in LangGraph's store in memory and in SQLite."""
 
 from __future__ import annotations
 

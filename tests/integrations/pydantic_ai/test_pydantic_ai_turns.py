@@ -160,7 +160,7 @@ def test_a_run_is_submitted(tmp_path: Path):
 
 def test_a_sync_run_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
-    loop = asyncio.new_event_loop()  # else the framework makes one that nobody closes
+    loop = asyncio.new_event_loop()  # else the framework makes one and does not close it
     asyncio.set_event_loop(loop)
     try:
         setting.agent.run_sync(SAID)
