@@ -20,6 +20,11 @@ from tomldiary.storage.shared.database import DatabaseAway
 from tomldiary_langgraph import DiaryStore
 
 ENGINES = engines.ALL
+# A copy reads one storage and writes another: each is read and written twice, in both directions of a ring.
+NEIGHBOURS = [*itertools.pairwise([*ENGINES, ENGINES[0]])]
+pairs = pytest.mark.parametrize(
+    ("source", "target"), NEIGHBOURS + [(two, one) for one, two in NEIGHBOURS]
+)
 
 
 @pytest.fixture
@@ -50,10 +55,7 @@ def fill(backend):
     return diary
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [pair for pair in itertools.product(ENGINES, repeat=2) if pair != ("memory", "memory")],
-)
+@pairs
 def test_a_copy_goes_on_as_the_original_would(source, target, opened):
     one, two = opened(source), opened(target)
     before, after = fill(one), Diary(two, agent="rules")
@@ -258,8 +260,7 @@ def test_fencing_tokens_of_erased_users_are_copied(name, opened):
     assert not any(each.is_new for each in copy_users(one, two))
 
 
-@pytest.mark.parametrize("target", ENGINES)
-@pytest.mark.parametrize("source", ENGINES)
+@pairs
 def test_a_turn_of_a_run_from_before_an_erasure_is_refused_by_a_copy(source, target, opened):
     one, two = opened(source), opened(target)
     diary = Diary(one, agent="rules")
