@@ -357,11 +357,15 @@ def test_edit_opens_the_editor_again_after_a_mistake(engine, alice, tmp_path, mo
     assert texts(alice) == ["black tea"]
 
 
-@pytest.mark.parametrize("place", ["database", "folder"])
-def test_an_edit_keeps_what_another_person_edits_meanwhile(
-    engine, alice, tmp_path, monkeypatch, place
-):
-    path = engine.url if place == "database" else str(tmp_path / "memories")
+@pytest.fixture(
+    params=["folder", *(pytest.param(each, marks=engines.needs(each)) for each in engines.SERVERS)]
+)
+def path(request, tmp_path):
+    """The address of a memory in a folder or in a server."""
+    return engines.space(request.param, tmp_path).url
+
+
+def test_an_edit_keeps_what_another_person_edits_meanwhile(path, tmp_path, monkeypatch):
     memory = Diary(path, agent="rules").user("alice")
     for text in ("tea", "coffee"):
         memory.upsert_preference("likes", text)
@@ -382,11 +386,7 @@ def test_an_edit_keeps_what_another_person_edits_meanwhile(
     assert set(texts(memory)) == {"mint", "mocha"}
 
 
-@pytest.mark.parametrize("place", ["database", "folder"])
-def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(
-    engine, alice, tmp_path, monkeypatch, place
-):
-    path = engine.url if place == "database" else str(tmp_path / "memories")
+def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(path, tmp_path, monkeypatch):
     memory = Diary(path, agent="rules").user("alice")
     memory.upsert_preference("likes", "coffee")
     script = tmp_path / "editor.py"
