@@ -39,6 +39,7 @@ def engine(request, disk):
 
 
 shared = pytest.mark.parametrize("engine", engines.SHARED, indirect=True)
+outside_servers = pytest.mark.parametrize("engine", ["memory", "folder"], indirect=True)
 in_servers = pytest.mark.parametrize("engine", engines.SERVERS, indirect=True)
 
 
@@ -272,6 +273,7 @@ def run_during(diary, adapter, meanwhile):
         assert writer.flush(LONG)
 
 
+@outside_servers  # where the next test has one adapter of each framework
 @adapters
 def test_a_run_during_an_erasure_brings_nothing_back(engine, opened, adapter):
     diary = Diary(opened(), agent="rules")
@@ -390,7 +392,7 @@ def test_an_erasure_while_turns_are_being_stored_leaves_none(engine, opened):
     diary = Diary(opened(), agent="rules")
     alice = diary.user("alice")
     with MemoryWriter(diary) as writer:
-        for _ in range(10):
+        for _ in range(6):
             began = alice.epoch
             eraser = threading.Thread(target=erase, args=(opened(),))
             eraser.start()

@@ -38,7 +38,7 @@ def test_a_forked_child_never_reports_as_its_runner(tmp_path):
     (tmp_path / "test_forks.py").write_text(FORKS)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {tests / 'support'}\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n2", "-p", "no:cacheprovider", "-W", "ignore", "test_forks.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n1", "-p", "no:cacheprovider", "-W", "ignore", "test_forks.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
