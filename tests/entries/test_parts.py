@@ -187,7 +187,7 @@ def changes(alice):
     return sorted((each.seq, each.type, str(each.before), str(each.after)) for each in found)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(OPERATIONS, max_size=60))
 def test_split_memory_answers_like_an_unsplit_one(operations):
     place = Path(tempfile.mkdtemp())

@@ -1337,7 +1337,7 @@ def test_an_inline_table_returns_to_its_last_text_beside_a_hand_edit(tmp_path):
 @pytest.mark.parametrize(
     "operation", ["open", "write", "sync_file", "replace", "exchange", "unlink"]
 )
-@pytest.mark.parametrize("number", range(1, 14, 2))
+@pytest.mark.parametrize("number", range(1, 14, 3))
 def test_a_failing_file_operation_in_forget_is_undone_or_finished_later(
     tmp_path, files, operation, number
 ):

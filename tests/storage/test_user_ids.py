@@ -59,7 +59,7 @@ def test_ten_thousand_hostile_ids_have_separate_folders_inside(tmp_path):
 def test_hostile_ids_keep_their_own_memory_on_disk(tmp_path):
     root = tmp_path / "deep" / "root"
     diary = Diary(LocalBackend(root, durability="process"), agent="rules")
-    ids = [user for user in hostile_ids(300) if "\ud800" not in user]
+    ids = [user for user in hostile_ids(120) if "\ud800" not in user]
     for user in ids:
         diary.user(user).upsert_preference("likes", repr(user))
     again = Diary(LocalBackend(root), agent="rules")

@@ -185,7 +185,7 @@ def test_ranking_few_candidates_equals_ranking_all_matches(store, monkeypatch):
         texts[f"k{n}"] = " ".join(by_chance[: numbers.randint(2, 60)])
     store.run([Put(NS, key, {"text": text}) for key, text in texts.items()])
     alike = 0
-    for _ in range(50):
+    for _ in range(25):
         asked = " ".join(numbers.sample(words, 4))
         search = Search(NS, query=asked, limit=1000)
         got = [item for item in store.run([search])[0] if item.score is not None]
@@ -197,7 +197,7 @@ def test_ranking_few_candidates_equals_ranking_all_matches(store, monkeypatch):
         scores = [item.score for item in got]
         assert scores == sorted(scores, reverse=True)
         alike += len({item.key for item in got[:10]} & {item.key for item in whole[:10]})
-    assert alike >= 490
+    assert alike >= 245
 
 
 def test_a_rare_word_in_a_long_text_is_scored_before_common_words(store):

@@ -12,7 +12,7 @@ from tomldiary.history.record import parse_record
 from tomldiary.history.verify import verify
 from tomldiary.storage.local.publish import is_as_staged, staged_path
 
-MANY = 700
+MANY = 300
 
 
 def by_the_book(data):
@@ -36,11 +36,11 @@ def test_history_holds_the_digest_of_a_long_document(tmp_path, word):
     user = filled(tmp_path, word)
     file = tmp_path / "alice/preferences.toml"
     changes = [
-        lambda: user.upsert_preference("likes", "changed and longer than before", id="e350"),
+        lambda: user.upsert_preference("likes", "changed and longer than before", id="e150"),
         lambda: user.upsert_preference("goals", "a new one"),
         lambda: user.forget_preference("likes", "e2"),
         lambda: file.write_text(file.read_text().replace("this is", "THIS IS", 3)),
-        lambda: user.upsert_preference("likes", "ü", id="e600"),
+        lambda: user.upsert_preference("likes", "ü", id="e250"),
         user.rollback,
     ]
     for number, change in enumerate(changes):

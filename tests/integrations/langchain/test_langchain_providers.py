@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_anthropic import ChatAnthropic
     from langchain_openai import ChatOpenAI
 
-TURNS = 6
+TURNS = 4
 _RETRIES = 5  # of the provider's client, for connections that the server reset
 
 

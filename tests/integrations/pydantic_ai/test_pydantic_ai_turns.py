@@ -2090,9 +2090,9 @@ class Deps:
     word: str = ""
 
 
-def test_thirty_concurrent_users_never_share_memory(tmp_path: Path):
+def test_twelve_concurrent_users_never_share_memory(tmp_path: Path):
     diary = Diary(tmp_path, agent="rules")
-    users = [f"user {n}@example.org" for n in range(30)]
+    users = [f"user {n}@example.org" for n in range(12)]
     for user in users:
         diary.user(user).upsert_preference("likes", f"the secret of {user}")
     writer = Kept(diary)
@@ -2174,8 +2174,8 @@ WRITING_DOORS = ["toolset", "capability", "notes"]
 
 @pytest.mark.parametrize("door", WRITING_DOORS)
 def test_concurrent_runs_of_one_user_keep_all_writes(tmp_path: Path, door: str):
-    assert write_together(tmp_path, door, [f"fact {n}" for n in range(40)]) == "done"
-    assert written(tmp_path, door) == sorted(f"fact {n}" for n in range(40))
+    assert write_together(tmp_path, door, [f"fact {n}" for n in range(15)]) == "done"
+    assert written(tmp_path, door) == sorted(f"fact {n}" for n in range(15))
 
 
 def test_concurrent_processes_of_one_user_keep_all_writes(tmp_path: Path):
@@ -2185,7 +2185,7 @@ def test_concurrent_processes_of_one_user_keep_all_writes(tmp_path: Path):
     def write(name: str):
         ready.wait()
         for door in WRITING_DOORS:
-            write_together(tmp_path / door, door, [f"{name} {n}" for n in range(20)])
+            write_together(tmp_path / door, door, [f"{name} {n}" for n in range(8)])
 
     children = [context.Process(target=write, args=(name,)) for name in ("one", "two")]
     for child in children:
@@ -2193,7 +2193,7 @@ def test_concurrent_processes_of_one_user_keep_all_writes(tmp_path: Path):
     for child in children:
         child.join(60)
     assert [child.exitcode for child in children] == [0, 0]
-    expected = [f"{name} {n}" for name in ("one", "two") for n in range(20)]
+    expected = [f"{name} {n}" for name in ("one", "two") for n in range(8)]
     for door in WRITING_DOORS:
         assert written(tmp_path / door, door) == sorted(expected)
 
