@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tomldiary.errors import UnknownCategory as UnknownCategory
     from tomldiary.errors import UnknownEntry as UnknownEntry
     from tomldiary.errors import WriterBusy as WriterBusy
+    from tomldiary.extraction.context import Turn as Turn
     from tomldiary.extraction.draft import MemoryDeps as MemoryDeps
     from tomldiary.extraction.extractor import build_extractor as build_extractor
     from tomldiary.extraction.extractor import compactor_agent as compactor_agent
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.attempts import RetryPolicy as RetryPolicy
     from tomldiary.writer.metrics import Health as Health
     from tomldiary.writer.receipts import Receipt as Receipt
-    from tomldiary.writer.receipts import Turn as Turn
     from tomldiary.writer.shutdown import (
         shutdown_all_background_tasks as shutdown_all_background_tasks,
     )
@@ -113,6 +113,7 @@ __getattr__, __dir__ = lazy_names(
             "ImmutableEntry InvalidValue LimitReached LockTimeout UnknownCategory UnknownEntry "
             "WriterBusy"
         ),
+        "extraction.context": "Turn",
         "extraction.draft": "MemoryDeps",
         "extraction.extractor": "build_extractor compactor_agent extractor_agent",
         "extraction.operations": "Applied",
@@ -128,7 +129,7 @@ __getattr__, __dir__ = lazy_names(
         "user.user": "UserDiary",
         "writer.attempts": "RetryPolicy",
         "writer.metrics": "Health",
-        "writer.receipts": "Receipt Turn",
+        "writer.receipts": "Receipt",
         "writer.shutdown": "shutdown_all_background_tasks",
         "writer.writer": "MemoryWriter",
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -16,11 +17,12 @@ from tomldiary.engine.engine import Engine
 from tomldiary.engine.rules import EntryRules, redacted_entry
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.entries.kinds import EPISODES, FACTS
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_types, weights
 from tomldiary.errors import SchemaError, wrong_type, wrong_value
-from tomldiary.extraction.context import CONTEXT_TURNS, Sessions
+from tomldiary.extraction.context import CONTEXT_TURNS, Sessions, Turn
 from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.turns import Turns, untrusted
 from tomldiary.identifiers.namespaces import SHARED
@@ -80,6 +82,7 @@ _FOR_PROGRAMS = {
     "reading",
     "redacted",
     "redacted_entry",
+    "redacted_turn",
     "redactor",
     "sessions",
     "turns",
@@ -441,9 +444,8 @@ class Diary(Viewed, AncestorCoroutines):
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
         """
-        await self.turns.process(
-            user_id, session_id, user_msg, assistant_msg, now=context_now, earlier=earlier
-        )
+        said = (checked_user(user_id), session_id, user_msg, assistant_msg)
+        await self.turns.process(Turn(*said, context_now, earlier=earlier))
 
     def redacted_entry(self, path: Path, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of the entry at a path, redacted as for storage; see `redact`."""
@@ -454,6 +456,14 @@ class Diary(Viewed, AncestorCoroutines):
     def redacted(self, value: T) -> T:
         """Return a text, or a list or table of texts, redacted as for storage; see `redact`."""
         return value if self.redactor is None else self.redactor.values(value)
+
+    def redacted_turn(self, turn: Turn) -> Turn:
+        """Return a turn with its texts redacted as for storage; see `redact`."""
+        if self.redactor is None:
+            return turn
+        said, answer, earlier = self.redacted((turn.user_msg, turn.assistant_msg, turn.earlier))
+        steps = [ToolStep(*self.redacted(tuple(step))) for step in turn.steps]
+        return replace(turn, user_msg=said, assistant_msg=answer, earlier=earlier, steps=steps)
 
 
 def _check_options(

@@ -35,9 +35,9 @@ from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memor
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
+from tomldiary.extraction.context import Turn as WriterTurn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.writer.receipts import Turn as WriterTurn
 from tomldiary_langchain.endings import endings
 from tomldiary_langchain.identity import (
     AgentWho,
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from langgraph.runtime import Runtime
     from langgraph.typing import StateLike  # pyright: ignore[reportPrivateImportUsage] - the bound there
 
-    from tomldiary.writer.receipts import TurnStatus
+    from tomldiary.extraction.context import TurnStatus
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = ["DiaryMiddleware", "DiaryState"]

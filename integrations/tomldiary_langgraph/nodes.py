@@ -41,10 +41,10 @@ from tomldiary.agents.submission import (
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.extraction.context import Turn
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.writer.receipts import Turn
 from tomldiary_langgraph.identity import (
     Speaker,
     Who,

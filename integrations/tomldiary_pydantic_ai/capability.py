@@ -22,11 +22,11 @@ from tomldiary.agents.turn_messages import digest
 from tomldiary.agents.utterances import RunIds, UserTurn
 from tomldiary.diary import Diary
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
+from tomldiary.extraction.context import Turn, TurnStatus  # noqa: TC001 - engines look up annotations at run time
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.runtime.async_bridge import is_woken_by_threads
-from tomldiary.writer.receipts import Turn, TurnStatus  # noqa: TC001 - engines look up annotations at run time
 from tomldiary_pydantic_ai.conversation import (
     CAN_APPEND,
     add_ids,

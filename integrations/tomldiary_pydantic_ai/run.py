@@ -20,7 +20,7 @@ from pydantic_ai.messages import UserPromptPart
 from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
 from tomldiary.agents.turn_messages import digest, memory_place
 from tomldiary.agents.utterances import Utterance
-from tomldiary.writer.receipts import Turn
+from tomldiary.extraction.context import Turn
 from tomldiary.writer.shutdown import before_writers_close
 from tomldiary_pydantic_ai.conversation import (
     PAUSED,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tomldiary.agents.utterances import RunOwner, UserTurn, Utterances
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
-    from tomldiary.writer.receipts import TurnStatus
+    from tomldiary.extraction.context import TurnStatus
 
 
 class _Part(NamedTuple):

@@ -158,7 +158,7 @@ def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
         deps.prefs["preferences"]["likes"]["own"] = {"text": CANARY, "_created_by": CANARY}
 
     diary = Diary(tmp_path, agent=run, redact=True)
-    extracted = diary.turns.extract("alice", "s", "x", "y", operation=TurnOperation())
+    extracted = diary.turns.extract(Turn("alice", "s", "x", "y"), TurnOperation())
     operations, _ = asyncio.run(extracted)
     assert CARD not in str(operations)
     assert str(operations).count(CANARY) == 1  # the name of a session stays

@@ -496,9 +496,9 @@ def test_a_processed_turn_returns_what_was_applied_once(tmp_path):
         calls.append(deps.upsert("likes", None, "I love tea.", ()).id)
 
     diary = Diary(tmp_path, Table, agent=SimpleNamespace(run=extract))
-    said = ("alice", "s", "I love tea.", "ok")
-    first = run(diary.turns.process(*said, operation_id="one", episode=True))
-    again = run(diary.turns.process(*said, operation_id="one", episode=True))
+    turn = Turn("alice", "s", "I love tea.", "ok", operation_id="one", episode=True)
+    first = run(diary.turns.process(turn))
+    again = run(diary.turns.process(turn))
     assert (first.applied, first.is_repeated, again.is_repeated) == (1, False, True)
     assert again.transaction == first.transaction == diary.user("alice").last_transaction()
     assert [each.input for each in diary.user("alice").episodes()] == ["I love tea."]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Constraint, Diary, MemoryWriter
+from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.doctor.files import Finding, Findings
 from tomldiary.entries.facts import Fact
 from tomldiary.evaluation.measure import Answer, Run
@@ -30,7 +30,7 @@ from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 from tomldiary.user.recall import Hit, Hits
 from tomldiary.views.show import MAKERS, STYLE, as_html, as_text
-from tomldiary.writer.receipts import Receipt, Turn
+from tomldiary.writer.receipts import Receipt
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> \"' $x^2$ javascript:a `b`"

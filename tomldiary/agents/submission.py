@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.writer.receipts import Receipt, Turn
+    from tomldiary.extraction.context import Turn
+    from tomldiary.writer.receipts import Receipt
 
 _KNOWN = 16_384  # the number of messages and turns that are remembered
 _shared: WeakValueDictionary[int, MemoryWriter] = WeakValueDictionary()

@@ -68,25 +68,14 @@ def checked_steps(given: Iterable[Sequence[str]]) -> tuple[ToolStep, ...]:
     return tuple(found)
 
 
-class KeptTurn(NamedTuple):
-    """One turn that is stored as an episode."""
-
-    input: str
-    output: str
-    when: datetime
-    steps: Sequence[ToolStep] = ()
-
-    @property
-    def value(self) -> dict[str, Any]:
-        """The fields of the episode, with long texts truncated."""
-        steps = [dict(zip(_STEP, map(_cut, step), strict=True)) for step in self.steps]
-        value = {"input": _cut(self.input), "output": _cut(self.output)}
-        return {**value, "steps": steps} if steps else value
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the turn has neither text nor a tool call."""
-        return not (self.input.strip() or self.output.strip() or self.steps)
+def turn_value(said: str, answer: str, steps: Sequence[ToolStep]) -> dict[str, Any] | None:
+    """Return the fields of a turn's episode, with long texts truncated; None for a turn without text and tool calls."""
+    if not (said.strip() or answer.strip() or steps):
+        return None
+    value: dict[str, Any] = {"input": _cut(said), "output": _cut(answer)}
+    if steps:
+        value["steps"] = [dict(zip(_STEP, map(_cut, step), strict=True)) for step in steps]
+    return value
 
 
 @dataclass(frozen=True, slots=True, repr=False)

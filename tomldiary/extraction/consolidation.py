@@ -31,7 +31,7 @@ from tomldiary.errors import (
 )
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
-from tomldiary.runtime.async_bridge import in_thread, is_stopped
+from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import checked_flag, checked_limit, timestamp
 
@@ -182,8 +182,6 @@ async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
 
 
 async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation]:
-    import asyncio  # noqa: PLC0415 - slow to import, and only consolidation needs it
-
     episode = each.episode
     said_at = each.when.astimezone()
     deps = await diary.turns.build_deps(user_id, episode.session_id, context_now=said_at)
@@ -192,14 +190,10 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     deps.begin_turn()
     message = await in_thread(diary.turns.message, deps)
     try:
-        async with asyncio.timeout(diary.extraction_timeout):
-            return await diary.turns.run_extractor(message, deps)
-    except (ExtractionError, ExtractorUnusable, MissingExtra):
+        return await diary.turns.run_extractor(message, deps, diary.extraction_timeout)
+    except (ExtractionError, MissingExtra):
         raise
-    except BaseException as error:
-        # A model may raise any error, also a CancelledError of its own; none may stop the other episodes.
-        if isinstance(error, KeyboardInterrupt | SystemExit) or is_stopped():
-            raise
+    except DiaryError as error:  # of the extractor; it must not stop the other episodes
         raise ExtractionError(f"the episode could not be read ({type(error).__name__}).") from error
 
 

@@ -1,4 +1,4 @@
-"""What an extractor must know besides the turn: the session's earlier exchanges, and what tools changed meanwhile.
+"""A turn, and what else its extractor must know: the session's earlier exchanges, and what tools changed meanwhile.
 
 An extractor needs earlier exchanges to understand "Yes, peanuts." They are given by the host or cached for active
 sessions. The texts are bounded. Only the writer's journal stores them in a file. They are dropped when something of the
@@ -16,19 +16,29 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from datetime import datetime  # noqa: TC003 - pydantic reads the fields of Turn
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+from tomldiary.entries.episodes import ToolStep, checked_steps
 from tomldiary.entries.fields import entry_text
 from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.errors import InvalidValue
-from tomldiary.history.record import SNAPSHOT, parse_record
+from tomldiary.history.record import SNAPSHOT, fingerprint, parse_record
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.past.queries import HistoryEntry, entry_changes
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.text.contradiction import covers
 from tomldiary.text.languages import NEGATIONS
 from tomldiary.text.similarity import conflict, normalise, same_text
-from tomldiary.toml.values import checked_text, render_text, timestamp
+from tomldiary.toml.values import (
+    checked_count,
+    checked_flag,
+    checked_text,
+    in_own_zone,
+    render_text,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +51,7 @@ CONTEXT_TURNS = 4
 """The default number of earlier exchanges that an extractor gets with a turn."""
 MAX_EXCHANGE = 1_000
 """The maximum number of characters of a message in an earlier exchange; the middle of a longer one is left out."""
-MAX_EARLIER = 20
+_MOST_EARLIER = 20
 """The maximum number of earlier exchanges of a turn."""
 _SESSIONS = 4_096
 _CUT = " […] "
@@ -57,36 +67,16 @@ def storable(text: str) -> str:
     return text
 
 
-def checked_turn(
-    session_id: object, user_msg: object, assistant_msg: object
-) -> tuple[str, str, str]:
-    """Return the session id and the texts of a turn as plain text that a file can store.
-
-    Raises:
-        InvalidValue: A message or the session id is no text, or the session id is empty.
-    """
-    session = checked_text(session_id, "session_id")
-    if not session:
-        raise InvalidValue("the session id is empty. Give one.", where="session_id")
-    said = storable(checked_text(user_msg, "user_msg"))
-    return session, said, storable(checked_text(assistant_msg, "assistant_msg"))
-
-
-def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exchange, ...]:
-    """Return the last exchanges, each message within its limit.
-
-    Args:
-        earlier: Pairs of the user's and the assistant's text, oldest first.
-        most: The maximum number of exchanges.
+def _checked_exchanges(earlier: Any) -> tuple[Exchange, ...]:
+    """Return the last exchanges with a text, as pairs of the user's and the assistant's text.
 
     Raises:
         InvalidValue: `earlier` is no sequence of pairs of texts.
     """
     pairs: list[Exchange] = []
-    given: Any = earlier
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise _no_exchanges(cast("object", given))
-    for each in cast("Sequence[Any]", given):
+    if isinstance(earlier, str) or not isinstance(earlier, Sequence):
+        raise _no_exchanges(cast("object", earlier))
+    for each in cast("Sequence[Any]", earlier):
         if isinstance(each, str) or not isinstance(each, Sequence):
             raise _no_exchanges(cast("object", each))
         pair = list(cast("Sequence[Any]", each))
@@ -94,8 +84,7 @@ def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exch
             raise _no_exchanges(cast("object", each))
         if any(text.strip() for text in pair):
             pairs.append((pair[0], pair[1]))
-    last = pairs[-most:] if most > 0 else []
-    return tuple((_shortened(said), _shortened(answer)) for said, answer in last)
+    return tuple(pairs[-_MOST_EARLIER:])
 
 
 def _no_exchanges(found: object) -> InvalidValue:
@@ -105,12 +94,93 @@ def _no_exchanges(found: object) -> InvalidValue:
     )
 
 
+def last_exchanges(earlier: Sequence[Exchange], most: int) -> tuple[Exchange, ...]:
+    """Return the last `most` exchanges, each message within its limit."""
+    last = earlier[-most:] if most > 0 else ()
+    return tuple((_shortened(said), _shortened(answer)) for said, answer in last)
+
+
 def _shortened(text: str) -> str:
     text = storable(text).strip()
     if len(text) <= MAX_EXCHANGE:
         return text
     half = (MAX_EXCHANGE - len(_CUT)) // 2
     return f"{text[:half]}{_CUT}{text[-half:]}"  # a question is often at the end
+
+
+TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
+"""How the host's run ended. The answer of a run that was not completed may be empty or incomplete."""
+_STATUSES = get_args(TurnStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One exchange between a user and an assistant.
+
+    A lone surrogate in a message is replaced by U+FFFD, since no file can store it.
+    """
+
+    user_id: str
+    session_id: str
+    user_msg: str
+    assistant_msg: str
+    context_now: datetime | None = None
+    """When the exchange happened; None means now."""
+    status: TurnStatus = "completed"
+    """How the host's run ended; the user's message is read in any case."""
+    operation_id: str = ""
+    """Idempotency key: a repeated id has one effect. "" generates a new one."""
+    earlier: Sequence[tuple[str, str]] | None = None
+    """The exchanges before this one, oldest first: pairs of user message and assistant message.
+
+    The extractor gets the last `Diary.context_turns` of them, at most 20, as context for short answers. Each message
+    is cut to 1,000 characters. None uses the session's exchanges in this process.
+    """
+
+    steps: Sequence[ToolStep] = ()
+    """The tool calls of the run, in order; stored in the episode."""
+    episode: bool | None = None
+    """Whether the turn is stored word for word as an episode; None uses the diary's setting."""
+    epoch: int | None = field(default=None, compare=False)
+    """The value of `alice.epoch` when the run of the turn began.
+
+    With None, the value is read when the turn is stored, or when the turn begins to wait because the queue is full. If
+    the whole user was erased since, the turn is refused with `Forgotten`. Other erasures do not refuse it.
+    """
+
+    def __post_init__(self) -> None:
+        session = checked_text(self.session_id, "session_id")
+        if not session:
+            raise InvalidValue("the session id is empty. Give one.", where="session_id")
+        object.__setattr__(self, "session_id", session)
+        for name in ("user_msg", "assistant_msg"):
+            object.__setattr__(self, name, storable(checked_text(getattr(self, name), name)))
+        user = checked_text(self.user_id, "user_id") or checked_user("")  # refuses an empty id
+        object.__setattr__(self, "user_id", user)
+        object.__setattr__(self, "operation_id", checked_text(self.operation_id, "operation_id"))
+        if self.status not in _STATUSES:
+            raise InvalidValue(
+                f"expected one of {', '.join(_STATUSES)}, found {self.status!r}.", where="status"
+            )
+        if self.context_now is not None:
+            said_at = in_own_zone(self.context_now, "context_now")
+            object.__setattr__(self, "context_now", said_at)
+        if self.steps != ():
+            steps = checked_steps(self.steps)
+            known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
+            object.__setattr__(self, "steps", known)
+        if self.epoch is not None:
+            object.__setattr__(self, "epoch", checked_count(self.epoch, "epoch"))
+        if self.episode is not None:
+            checked_flag(self.episode, "episode")
+        if self.earlier is not None:
+            object.__setattr__(self, "earlier", _checked_exchanges(self.earlier))
+
+    @property
+    def content(self) -> str:
+        """The fingerprint of the content, which is compared if the operation id is repeated."""
+        ended = () if self.status == "completed" else (self.status,)
+        return fingerprint(self.session_id, self.user_msg, self.assistant_msg, *ended)
 
 
 @dataclass(slots=True)

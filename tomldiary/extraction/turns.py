@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import is_erased
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
+from tomldiary.entries.episodes import new_episode, turn_value
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import schema_named
 from tomldiary.entries.kinds import FACTS
 from tomldiary.errors import DiaryError, ExtractionError, Forgotten, InvalidValue, SchemaError
-from tomldiary.extraction.context import checked_exchanges, checked_turn, find_tool_writes
+from tomldiary.extraction.context import Turn, find_tool_writes, last_exchanges
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import Extractor, ExtractorStats, resolve_extractor
 from tomldiary.extraction.failures import explained
@@ -33,7 +33,7 @@ from tomldiary.extraction.operations import (
     redacted,
     turn_source,
 )
-from tomldiary.history.record import Source, fingerprint
+from tomldiary.history.record import Source
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import (
     SCOPE,
@@ -41,19 +41,10 @@ from tomldiary.runtime.async_bridge import (
     in_thread,
     is_private_loop,
     is_stopped,
-    running_loop,
 )
 from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.document import ValueEdit
-from tomldiary.toml.values import (
-    checked_count,
-    checked_flag,
-    checked_names,
-    checked_text,
-    in_own_zone,
-    in_utc,
-    timestamp,
-)
+from tomldiary.toml.values import checked_names, in_utc, timestamp
 from tomldiary.user.pending.held import QUARANTINE, Why, hold
 
 if TYPE_CHECKING:
@@ -61,7 +52,6 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.extraction.context import Exchange
 
 
 class Turns:
@@ -153,103 +143,51 @@ class Turns:
 
     # Turns
 
-    async def process(  # noqa: D417 - the docstring describes `epoch` in its text
-        self,
-        user_id: str,
-        session_id: str,
-        user_msg: str,
-        assistant_msg: str,
-        *,
-        now: datetime | None = None,
-        operation: TurnOperation | None = None,
-        earlier: Sequence[tuple[str, str]] | None = None,
-        operation_id: str = "",
-        steps: Sequence[ToolStep] = (),
-        episode: bool | None = None,
-        epoch: int | None = None,
-    ) -> Applied:
+    async def process(self, turn: Turn, operation: TurnOperation | None = None) -> Applied:
         """Extract memory from one turn, commit it together with the turn's count, and return what was applied.
 
-        `epoch` is the user's fencing token when the run of the turn began; see `Turn.epoch`.
-
         Args:
-            user_id: The user.
-            session_id: The conversation.
-            user_msg: The user's text.
-            assistant_msg: The assistant's text.
-            now: The time of the turn; None is now.
+            turn: The turn.
             operation: Identifies the turn, so that a second attempt has no effect; None takes the one that
-                `current_operation` is set to, if any.
-            earlier: The exchanges before it; see `Turn.earlier`.
-            operation_id: A turn with the same id has an effect once; "" is none. It is ignored if `operation` is given.
-            steps: The tools that were called, for the episode.
-            episode: Whether the turn is stored word for word; None takes the diary's setting.
+                `current_operation` is set to, or else the turn's operation id, if any.
 
         Raises:
-            InvalidValue: An argument has the wrong type. Nothing was changed.
             ExtractionError: The extractor failed. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
             Forgotten: Data of the user was erased meanwhile. Nothing was changed.
             NestedTransaction: A transaction is open here, and the turn has an operation id.
         """
-        diary, user_id = self._diary, checked_user(user_id)
-        session_id, user_msg, assistant_msg = checked_turn(session_id, user_msg, assistant_msg)
-        operation_id = checked_text(operation_id, "operation_id")
-        diary.engine.refuse_nested(user_id, operation_id)
-        user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
-        earlier = diary.redacted(earlier)
-        # Checked before a model is called, which is shown the time in its own zone.
-        now = None if now is None else in_own_zone(now, "now")
-        called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
-        if epoch is not None:
-            epoch = checked_count(epoch, "epoch")
-        if episode is not None:
-            checked_flag(episode, "episode")
+        diary = self._diary
+        diary.engine.refuse_nested(turn.user_id, turn.operation_id)
+        turn = diary.redacted_turn(turn)
         operation = operation or current_operation.get()
         if operation is None:
-            began, _ = diary.sessions.take(user_id, session_id)
-            content = fingerprint(session_id, user_msg, assistant_msg) if operation_id else ""
-            operation = TurnOperation(operation_id, content, began=began)
-            if operation_id or epoch is not None:
-                now_epoch, done = await in_thread(self._begun, user_id, operation, epoch)
+            began, _ = diary.sessions.take(turn.user_id, turn.session_id)
+            content = turn.content if turn.operation_id else ""
+            operation = TurnOperation(turn.operation_id, content, began=began)
+            if turn.operation_id or turn.epoch is not None:
+                now_epoch, done = await in_thread(self._begun, turn, operation)
                 if done is not None:
                     return done
                 operation = replace(operation, epoch=now_epoch)
-        if earlier is not None:
-            known = checked_exchanges(earlier, diary.context_turns)
-            operation = replace(operation, earlier=known)
-        operations, now_epoch = await self.extract(
-            user_id, session_id, user_msg, assistant_msg, now=now, operation=operation,
-            seconds=diary.extraction_timeout,
-        )  # fmt: skip
+        operations, now_epoch = await self.extract(turn, operation, diary.extraction_timeout)
         operation = replace(operation, epoch=now_epoch)
-        when = now or operation.said_at or datetime.now(UTC)
-        turn = KeptTurn(user_msg, assistant_msg, when, called)
-        done = await in_thread(
-            self.commit,
-            user_id,
-            session_id,
-            operations,
-            now=now,
-            operation=operation,
-            said=[turn] if (diary.episodes if episode is None else episode) else (),
-        )
-        await diary.compaction.run_if_due(user_id, session_id, now)
+        said = [(turn, operation.ended)]
+        done = await in_thread(self.commit, turn, operations, operation, said)
+        await diary.compaction.run_if_due(turn.user_id, turn.session_id, turn.context_now)
         return done
 
-    def _begun(
-        self, user_id: str, operation: TurnOperation, began: int | None
-    ) -> tuple[int, Applied | None]:
+    def _begun(self, turn: Turn, operation: TurnOperation) -> tuple[int, Applied | None]:
         """Return the user's fencing token, read before any data, and the result if the turn was applied before.
 
         Raises:
-            Forgotten: Everything of the user was erased since the token was `began`.
+            Forgotten: Everything of the user was erased since the turn's run began.
         """
         backend = self._diary.engine.backend
-        now = backend.epoch(user_id)
-        if is_erased(backend, user_id, began, now):
+        now = backend.epoch(turn.user_id)
+        if is_erased(backend, turn.user_id, turn.epoch, now):
             raise Forgotten.since_run()
-        return now, self.find(user_id, operation) if operation.id else None
+        return now, self.find(turn.user_id, operation) if operation.id else None
 
     async def build_deps(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
@@ -278,77 +216,44 @@ class Turns:
         return deps
 
     async def extract(
-        self,
-        user_id: str,
-        session_id: str,
-        user_msg: str,
-        assistant_msg: str,
-        *,
-        now: datetime | None = None,
-        operation: TurnOperation,
-        seconds: float | None = None,
+        self, turn: Turn, operation: TurnOperation, seconds: float | None = None
     ) -> tuple[list[Operation], int]:
         """Return the extractor's operations for one turn, and the fencing token of their draft; nothing is stored.
 
         Args:
-            user_id: The user.
-            session_id: The conversation.
-            user_msg: The user's text.
-            assistant_msg: The assistant's text.
-            now: The time of the turn; None is now.
+            turn: The turn.
             operation: Further data of the turn.
-            seconds: The time limit; None is no limit.
+            seconds: The time limit of the extractor; None is no limit.
 
         Raises:
             ExtractionError: The extractor failed, or took too long.
             Forgotten: Data of the user were erased since `operation.epoch`, so no model may read the turn.
         """
-        import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
-
-        said, redactor = (user_msg, assistant_msg), self._diary.redactor
-        if redactor is not None:  # a queued turn may be older
-            said = redactor(user_msg), redactor(assistant_msg)
-        now = now or operation.said_at
-        running_loop()  # before the timeout, whose error does not say how to call this from Trio
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                deps, message, epoch = await in_thread(
-                    self._prepared, user_id, session_id, said, now, operation
-                )
-                operations = await self.run_extractor(message, deps)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise ExtractionError(
-                f"the extractor took longer than {seconds:g} s. Nothing was changed. Try again later, or"
-                " raise Diary(extraction_timeout=…), for the turns of a writer MemoryWriter(timeout=…)."
-            ) from error
-        self._diary.sessions.keep(user_id, session_id, said, epoch)
+        turn = self._diary.redacted_turn(turn)  # a queued turn may be older
+        deps, message, epoch = await in_thread(self._prepared, turn, operation)
+        operations = await self.run_extractor(message, deps, seconds)
+        said = (turn.user_msg, turn.assistant_msg)
+        self._diary.sessions.keep(turn.user_id, turn.session_id, said, epoch)
         return operations, epoch
 
-    def _prepared(
-        self,
-        user_id: str,
-        session_id: str,
-        said: Exchange,
-        now: datetime | None,
-        operation: TurnOperation,
-    ) -> tuple[MemoryDeps, str, int]:
+    def _prepared(self, turn: Turn, operation: TurnOperation) -> tuple[MemoryDeps, str, int]:
         """Return the draft for a turn, the message about it, and the user's fencing token, read before both.
 
         They are of one state, which a database is asked for once.
         """
-        backend = self._diary.engine.backend
-        with self._diary.engine.reading():
+        diary, user_id, session_id = self._diary, turn.user_id, turn.session_id
+        backend = diary.engine.backend
+        with diary.engine.reading():
             epoch = backend.epoch(user_id)
             if operation.epoch not in {None, epoch}:
                 raise Forgotten.meanwhile()
-            deps = self._draft(user_id, session_id, now)
-            deps.user_msg, deps.assistant_msg = said
-            deps.earlier = operation.earlier or ()
-            if operation.earlier is None:
-                deps.earlier = self._diary.sessions.before(epoch, user_id, session_id, said)
+            deps = self._draft(user_id, session_id, turn.context_now or operation.said_at)
+            deps.user_msg, deps.assistant_msg = said = turn.user_msg, turn.assistant_msg
+            earlier = operation.earlier if turn.earlier is None else turn.earlier
+            if earlier is None:
+                deps.earlier = diary.sessions.before(epoch, user_id, session_id, said)
+            else:
+                deps.earlier = last_exchanges(earlier, diary.context_turns)
             deps.tool_writes = find_tool_writes(
                 backend, user_id, session_id, operation.began, operation.ended
             )
@@ -359,20 +264,33 @@ class Turns:
         """Return the message about the turn of a draft; "" for the rules, which read only the draft."""
         return "" if self.origin == "rule" else turn_message(deps)
 
-    async def run_extractor(self, message: str, deps: MemoryDeps) -> list[Operation]:
+    async def run_extractor(
+        self, message: str, deps: MemoryDeps, seconds: float | None
+    ) -> list[Operation]:
         """Run the extractor on a draft, and return its operations, redacted.
 
+        `seconds` is the time limit; None is no limit.
+
         Raises:
-            ExtractionError: It failed.
+            ExtractionError: It failed, or took too long.
         """
-        # In a thread at first, because it may import a framework.
-        extractor = self._known() or await in_thread(lambda: self.extractor)
+        import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
+
+        limit = asyncio.timeout(seconds)
         try:
-            await run_extractor(extractor, message, deps)
+            async with limit:
+                # In a thread at first, because it may import a framework.
+                extractor = self._known() or await in_thread(lambda: self.extractor)
+                await run_extractor(extractor, message, deps)
             operations = deps.operations
         except (DiaryError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
+            if limit.expired():
+                raise ExtractionError(
+                    f"the extractor took longer than {seconds:g} s. Nothing was changed. Try again later, or"
+                    " raise Diary(extraction_timeout=…), for the turns of a writer MemoryWriter(timeout=…)."
+                ) from error
             # A CancelledError of the extractor itself would look like a cancellation of the caller's task.
             if not isinstance(error, Exception) and is_stopped():
                 raise
@@ -403,29 +321,26 @@ class Turns:
 
     def commit(
         self,
-        user_id: str,
-        session_id: str,
+        turn: Turn,
         operations: Sequence[Operation],
-        *,
-        now: datetime | None = None,
         operation: TurnOperation,
-        said: Sequence[KeptTurn | None] = (),
+        said: Sequence[tuple[Turn, str]],
     ) -> Applied:
         """Apply extracted operations to the current memory, and count the turn.
 
         Args:
-            user_id: The user.
-            session_id: The conversation.
+            turn: The turn.
             operations: The operations of the extractor.
-            now: The time of the turn; None is now.
             operation: Identifies the turn, so that a second attempt has no effect.
-            said: The turns that become episodes in the same transaction; None for a turn that becomes none.
+            said: The turns that were read, each with the time of its submission ("" is now). They become episodes in the
+                same transaction, if the diary or the turn says so.
 
         Raises:
             Conflict: The operation id was used for a different change.
             Forgotten: Data of the user were erased since `operation.epoch`. Nothing was changed.
         """
-        moment = timestamp(now or operation.said_at)
+        diary, session_id = self._diary, turn.session_id
+        moment = timestamp(turn.context_now or operation.said_at)
         last: list[Transaction] = []
 
         def change(tx: Transaction) -> Applied:
@@ -433,13 +348,14 @@ class Turns:
             applied = self.apply(
                 tx, operations, session_id=session_id, now=moment, turns=operation.turns
             )
-            for later, turn in zip(reversed(range(len(said))), said, strict=True):
-                if turn is not None and not turn.is_empty:
-                    writing = tx.writing(self._diary, moment, session_id)
+            for later, (each, submitted) in zip(reversed(range(len(said))), said, strict=True):
+                is_kept = diary.episodes if each.episode is None else each.episode
+                value = turn_value(each.user_msg, each.assistant_msg, each.steps)
+                if is_kept and value is not None:
                     sessions = Conversations(tx.edit("conversations"))
-                    source = turn_source(sessions, session_id, later=later)
-                    value = {**turn.value, "_source": source}
-                    new_episode(writing, value, in_utc(turn.when))
+                    value["_source"] = turn_source(sessions, session_id, later=later)
+                    when = in_utc(each.context_now or submitted or datetime.now(UTC))
+                    new_episode(tx.writing(diary, moment, session_id), value, when)
             return applied
 
         def repeated(seq: int) -> Applied:
@@ -450,8 +366,8 @@ class Turns:
             reason="" if self.origin == "rule" else self.origin,
             operation=operation.id, content=operation.content, is_new=operation.is_new,
         )  # fmt: skip
-        done = self._diary.engine.write(
-            user_id, change, source,
+        done = diary.engine.write(
+            turn.user_id, change, source,
             epoch=operation.epoch, check=operation.check, on_repeat=repeated,
         )  # fmt: skip
         if not done.is_repeated:

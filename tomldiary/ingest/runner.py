@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.diary import diary_of
 from tomldiary.errors import BackendError, DiaryError, Forgotten
+from tomldiary.extraction.context import Turn
 from tomldiary.extraction.operations import Applied, TurnOperation
 from tomldiary.ingest.formats import read_turns
 from tomldiary.runtime.async_bridge import run_coroutine
@@ -159,12 +160,8 @@ def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> 
     began, _ = diary.sessions.take(user_id, turn.session_id)
     return run_coroutine(
         diary.turns.process(
-            user_id,
-            turn.session_id,
-            turn.user_msg,
-            turn.assistant_msg,
-            now=turn.when,
-            operation=TurnOperation(id_, id_, epoch, began=began),
+            Turn(user_id, turn.session_id, turn.user_msg, turn.assistant_msg, turn.when),
+            TurnOperation(id_, id_, epoch, began=began),
         )
     )
 

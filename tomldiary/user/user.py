@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.kinds import entry_kind, problems_of
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported
 from tomldiary.extraction.consolidation import Consolidated, consolidate
+from tomldiary.extraction.context import Turn
 from tomldiary.history.record import Source
 from tomldiary.past.queries import HistoryQueries
 from tomldiary.past.retention import Retention
 from tomldiary.past.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import checked_flag, checked_text
+from tomldiary.toml.values import checked_flag, checked_text, in_own_zone
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -390,11 +391,12 @@ class UserDiary(Viewed, DeprecatedNames):
             NestedTransaction: A transaction is open here, and `operation_id` is given.
         """
         _ = _whole(self._context).engine  # a point of history cannot be written
-        return await self.diary.turns.process(
+        turn = Turn(
             self.user_id, session_id, user_msg, assistant_msg,
-            now=now, earlier=earlier, operation_id=operation_id, steps=steps, episode=episode,
-            epoch=epoch,
+            None if now is None else in_own_zone(now, "now"), operation_id=operation_id,
+            earlier=earlier, steps=steps, episode=episode, epoch=epoch,
         )  # fmt: skip
+        return await self.diary.turns.process(turn)
 
     add_turn = sync_twin(aadd_turn)
 

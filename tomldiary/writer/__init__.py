@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from tomldiary.extraction.context import Turn as Turn
     from tomldiary.writer.attempts import RetryPolicy as RetryPolicy
     from tomldiary.writer.metrics import Health as Health
     from tomldiary.writer.receipts import Receipt as Receipt
-    from tomldiary.writer.receipts import Turn as Turn
     from tomldiary.writer.shutdown import background_tasks as background_tasks
     from tomldiary.writer.shutdown import fire_and_forget as fire_and_forget
     from tomldiary.writer.shutdown import (
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "extraction.context": "Turn",
         "writer.attempts": "RetryPolicy",
         "writer.metrics": "Health",
-        "writer.receipts": "Receipt Turn",
+        "writer.receipts": "Receipt",
         "writer.shutdown": "background_tasks fire_and_forget shutdown_all_background_tasks",
         "writer.writer": "MemoryWriter SHUTDOWN_TIMEOUT",
     },

@@ -19,12 +19,13 @@ from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import render_value, timestamp
 from tomldiary.writer.journal import Journal, render_turn
 from tomldiary.writer.journals import ERROR, turn_of
-from tomldiary.writer.receipts import Job, Turn
+from tomldiary.writer.receipts import Job
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from tomldiary.extraction.context import Turn
     from tomldiary.storage.protocol import KeepsHidden
 
 _TIMEOUT = 30.0  # the time limit in seconds for a user's lock

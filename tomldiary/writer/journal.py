@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from tomldiary.writer.receipts import Job, Turn
+    from tomldiary.extraction.context import Turn
+    from tomldiary.writer.receipts import Job
 
 _SEGMENT_BYTES = 64 * 1024
 

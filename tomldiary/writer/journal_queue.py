@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tomldiary.extraction.context import Turn
     from tomldiary.writer.queue import Admission
-    from tomldiary.writer.receipts import Job, Turn
+    from tomldiary.writer.receipts import Job
 
 _logger = get_logger(__name__)
 

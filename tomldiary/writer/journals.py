@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
+from tomldiary.extraction.context import Turn
 from tomldiary.extraction.operations import from_dict
 from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger, tell
@@ -25,7 +26,7 @@ from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.locks import found_at, lock_file, try_lock
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log, scan_log
 from tomldiary.toml.values import render_value
-from tomldiary.writer.receipts import Job, Turn
+from tomldiary.writer.receipts import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

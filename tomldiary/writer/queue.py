@@ -10,20 +10,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
-from tomldiary.extraction.context import checked_exchanges
+from tomldiary.extraction.context import last_exchanges
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp
 from tomldiary.writer.attempts import cause_name
 from tomldiary.writer.journal import render_turn
 from tomldiary.writer.journal_queue import wake
-from tomldiary.writer.receipts import Job, Receipt, Turn
+from tomldiary.writer.receipts import Job, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Condition
 
     from tomldiary.diary import Diary
+    from tomldiary.extraction.context import Turn
     from tomldiary.writer.attempts import Metrics
     from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.shared.queue import SharedQueue
@@ -138,7 +139,7 @@ class Admission:
         if self._sessions is not None:
             began, now = self._sessions.take(turn.user_id, turn.session_id)
             if turn.earlier:
-                turn = replace(turn, earlier=checked_exchanges(turn.earlier, self._sessions.most))
+                turn = replace(turn, earlier=last_exchanges(turn.earlier, self._sessions.most))
         operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
         job = Job(turn, operation, is_new=not turn.operation_id)
         job.began, job.time = began, now or timestamp()
@@ -158,7 +159,7 @@ class Admission:
     def _same(self, job: Job) -> Job | None:
         """Return the admitted turn with the same operation id, if any."""
         before = self._by_operation.get((job.turn.user_id, job.operation))
-        if before is not None and before.content != job.content:
+        if before is not None and before.turn.content != job.turn.content:
             raise OperationConflict(
                 f"operation id {job.operation!r} was already submitted with different content; use a new id.",
                 keys=[job.operation],

@@ -7,112 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence  # noqa: TC003 - pydantic reads the fields of Turn
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.diary import Diary
 from tomldiary.engine.engine import is_erased
-from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps
 from tomldiary.errors import Forgotten, InvalidValue
-from tomldiary.extraction.context import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
-from tomldiary.history.record import fingerprint
-from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread, is_private_loop, running_loop
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import (
-    check_timeout,
-    checked_count,
-    checked_flag,
-    checked_text,
-    in_own_zone,
-)
+from tomldiary.toml.values import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
+    from tomldiary.extraction.context import Turn
     from tomldiary.writer.journal import Journal
     from tomldiary.writer.shared.queue import SharedQueue
 
 T = TypeVar("T")
 _logger = get_logger(__name__)
 
-TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
-"""How the host's run ended. The answer of a run that was not completed may be empty or incomplete."""
-_STATUSES = get_args(TurnStatus)
-
 works_for: ContextVar[object] = ContextVar("tomldiary_works_for", default=None)
 """In code that a writer calls, such as an extractor: the lock of this writer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One exchange between a user and an assistant.
-
-    A lone surrogate in a message is replaced by U+FFFD, since no file can store it.
-    """
-
-    user_id: str
-    session_id: str
-    user_msg: str
-    assistant_msg: str
-    context_now: datetime | None = None
-    """When the exchange happened; None means now."""
-    status: TurnStatus = "completed"
-    """How the host's run ended; the user's message is read in any case."""
-    operation_id: str = ""
-    """Idempotency key: a repeated id has one effect. "" generates a new one."""
-    earlier: Sequence[tuple[str, str]] | None = None
-    """The exchanges before this one, oldest first: pairs of user message and assistant message.
-
-    The extractor gets the last `Diary.context_turns` of them as context for short answers. Each message is cut
-    to 1,000 characters. None uses the session's exchanges in this process.
-    """
-
-    steps: Sequence[ToolStep] = ()
-    """The tool calls of the run, in order; stored in the episode."""
-    episode: bool | None = None
-    """Whether the turn is stored word for word as an episode; None uses the diary's setting."""
-    epoch: int | None = field(default=None, compare=False)
-    """The value of `alice.epoch` when the run of the turn began.
-
-    With None, the value is read when the turn is stored, or when the turn begins to wait because the queue is full. If
-    the whole user was erased since, the turn is refused with `Forgotten`. Other erasures do not refuse it.
-    """
-
-    def __post_init__(self) -> None:
-        said = checked_turn(self.session_id, self.user_msg, self.assistant_msg)
-        for name, text in zip(("session_id", "user_msg", "assistant_msg"), said, strict=True):
-            object.__setattr__(self, name, text)
-        user = checked_text(self.user_id, "user_id") or checked_user("")  # refuses an empty id
-        object.__setattr__(self, "user_id", user)
-        object.__setattr__(self, "operation_id", checked_text(self.operation_id, "operation_id"))
-        if self.status not in _STATUSES:
-            raise InvalidValue(
-                f"expected one of {', '.join(_STATUSES)}, found {self.status!r}.", where="status"
-            )
-        if self.context_now is not None:
-            said_at = in_own_zone(self.context_now, "context_now")
-            object.__setattr__(self, "context_now", said_at)
-        if self.steps != ():
-            steps = checked_steps(self.steps)
-            known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
-            object.__setattr__(self, "steps", known)
-        if self.epoch is not None:
-            object.__setattr__(self, "epoch", checked_count(self.epoch, "epoch"))
-        if self.episode is not None:
-            checked_flag(self.episode, "episode")
-        if self.earlier is not None:
-            object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))
 
 
 class Receipt(Viewed):
@@ -247,13 +171,6 @@ class Job:
     def __post_init__(self) -> None:
         self.receipt = Receipt(self.turn)
 
-    @property
-    def content(self) -> str:
-        """The fingerprint of the turn's content; for a completed turn it equals that of `add_turn`."""
-        turn = self.turn
-        ended = () if turn.status == "completed" else (turn.status,)
-        return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, *ended)
-
 
 # Applying
 
@@ -302,7 +219,7 @@ async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied 
     last = job.group[-1] if job.group else job
     earlier = None if turn.earlier is None else tuple(turn.earlier)
     operation = TurnOperation(
-        job.operation, job.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group),
+        job.operation, turn.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group),
         earlier, job.began, last.time,
         partial(job.journal.check, job) if job.journal is not None else None,
     )  # fmt: skip
@@ -333,11 +250,7 @@ async def _extract_and_commit(
             if done is not None:
                 await in_thread(_finish, job)
                 return done
-        user_msg, assistant_msg = _messages([job, *job.group])
-        operations, _ = await diary.turns.extract(
-            turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
-            operation=operation, seconds=seconds,
-        )  # fmt: skip
+        operations, _ = await diary.turns.extract(_together([job, *job.group]), operation, seconds)
     return await in_thread(_commit, diary, job, operations, operation)
 
 
@@ -353,22 +266,10 @@ def _commit(
                 if job.group:
                     raise  # the turns are then read one by one
         job.operations = list(operations)
-    done = diary.turns.commit(
-        job.turn.user_id, job.turn.session_id, operations,
-        now=job.turn.context_now, operation=operation,
-        said=[_kept(diary, each) for each in jobs],
-    )  # fmt: skip
+    said = [(each.turn, each.time) for each in jobs]
+    done = diary.turns.commit(job.turn, operations, operation, said)
     _finish(job)
     return done
-
-
-def _kept(diary: Diary, job: Job) -> KeptTurn | None:
-    """Return a turn as the diary stores it word for word; None if it stores no episode."""
-    turn = job.turn
-    if not (diary.episodes if turn.episode is None else turn.episode):
-        return None
-    when = turn.context_now or (datetime.fromisoformat(job.time) if job.time else datetime.now(UTC))
-    return KeptTurn(turn.user_msg, turn.assistant_msg, when, turn.steps)
 
 
 def _finish(job: Job) -> None:
@@ -377,15 +278,16 @@ def _finish(job: Job) -> None:
         job.journal.finish([job, *job.group])
 
 
-def _messages(jobs: Sequence[Job]) -> tuple[str, str]:
-    """Return the user messages and the assistant messages; the answer of an unfinished run is marked."""
+def _together(jobs: Sequence[Job]) -> Turn:
+    """Return the first turn with the messages of all; the answer of an unfinished run is marked."""
     answers: list[str] = []
     for job in jobs:
         answer = job.turn.assistant_msg
         if job.turn.status != "completed":
             answer = f"{answer}\n[not finished: the run was {job.turn.status}]".lstrip()
         answers.append(answer)
-    return "\n\n".join(job.turn.user_msg for job in jobs), "\n\n".join(answers)
+    said = "\n\n".join(job.turn.user_msg for job in jobs)
+    return replace(jobs[0].turn, user_msg=said, assistant_msg="\n\n".join(answers))
 
 
 # Results

@@ -210,7 +210,7 @@ class Workers:
         """
         result, error = None, None
         try:
-            operation = TurnOperation(job.operation, job.content)
+            operation = TurnOperation(job.operation, job.turn.content)
             # Without waiting for the lock, because the calling thread also stores the turns of other users.
             result = self._diary.turns.find(job.turn.user_id, operation, timeout=0)
         except (BackendError, LockTimeout):

@@ -15,12 +15,11 @@ import os
 import threading
 import weakref
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.diary import Diary
-from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.extraction.context import Turn, TurnStatus
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
@@ -35,7 +34,7 @@ from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs
 from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_text, stats_of
 from tomldiary.writer.queue import Admission
-from tomldiary.writer.receipts import Receipt, Turn, TurnStatus, is_overridden, refuse_own_work
+from tomldiary.writer.receipts import Receipt, is_overridden, refuse_own_work
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import close_at_exit
 from tomldiary.writer.worker import Workers
@@ -274,16 +273,7 @@ class MemoryWriter(Viewed):
         if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             hint = "Give Turn(user_id, session_id, user_msg, assistant_msg)."
             raise wrong_type(turn, "a Turn", "turn", hint)
-        if self._own is None or self._own.redactor is None:
-            return turn
-        redacted = self._own.redacted
-        return replace(
-            turn,
-            user_msg=redacted(turn.user_msg),
-            assistant_msg=redacted(turn.assistant_msg),
-            earlier=redacted(turn.earlier),
-            steps=[ToolStep(*redacted(tuple(step))) for step in turn.steps],
-        )
+        return turn if self._own is None else self._own.redacted_turn(turn)
 
     def _start(self) -> None:
         if self._workers.thread is None:

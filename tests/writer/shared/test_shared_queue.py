@@ -316,11 +316,8 @@ def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
         receipt = writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
         assert receipt.wait_stored(20)
         for each in dead.read("alice")[0].jobs():  # it dies before it removes them from the queue
-            operation, said = TurnOperation(each.operation, each.content), each.turn
-            work = diary.turns.process(
-                "alice", "s", said.user_msg, said.assistant_msg, operation=operation
-            )
-            asyncio.run(work)
+            operation = TurnOperation(each.operation, each.turn.content)
+            asyncio.run(diary.turns.process(each.turn, operation))
         assert receipt.wait(30).is_repeated
         assert writer.flush(30)
         assert writer.stats()["repeated"] == 2

@@ -21,8 +21,8 @@ from tomldiary.cli.output import heading, print_json, print_text, print_toml
 from tomldiary.cli.places import folder_at, shown
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
+from tomldiary.extraction.context import Turn
 from tomldiary.text.visible import one_line
-from tomldiary.writer.receipts import Turn
 from tomldiary.writer.writer import MemoryWriter
 
 if TYPE_CHECKING:
