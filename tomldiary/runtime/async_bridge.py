@@ -13,6 +13,7 @@ import functools
 import sys
 import threading
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tomldiary.errors import NotSupported
@@ -136,28 +137,30 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 
     If the task is cancelled, a write that waits for its lock is withdrawn. One that has begun, and an erasure, is finished.
     """
+    loop = running_loop()
+    scope, context = SCOPE.get(), contextvars.copy_context()
+    if scope is not None and scope.is_owned_here():
+        context.run(CALLED_IN.set, scope)
+        if scope.worker is not None:
+            return await scope.worker.run(lambda: context.run(function, *args, **kwargs))
+    else:
+        # A task that was started inside the scope does not own the scope, so its thread must not use it.
+        context.run(SCOPE.set, None)
+    call = Call()
+    context.run(CALL.set, call)
+    work = partial(context.run, _ended, call, function, *args, **kwargs)
+    return await _result_of(call, loop.run_in_executor(None, work))
+
+
+async def _result_of(call: Call, future: asyncio.Future[R]) -> R:
+    """Wait for a call in a thread, and note whether the waiting task was cancelled."""
     import asyncio  # noqa: PLC0415 - see running_loop
 
-    running_loop()
-    scope = SCOPE.get()
-    owned = scope if scope is not None and scope.is_owned_here() else None
-    # A task that was started inside the scope does not own the scope, so its thread must not use it.
-    changed = SCOPE if owned is None else CALLED_IN
-    before = changed.set(owned)
     try:
-        if owned is None or owned.worker is None:
-            call = Call()
-            token = CALL.set(call)
-            try:
-                return await asyncio.to_thread(_ended, call, function, *args, **kwargs)
-            except asyncio.CancelledError:
-                call.is_cancelled = True
-                raise
-            finally:
-                CALL.reset(token)
-        return await owned.worker.run(functools.partial(function, *args, **kwargs))
-    finally:
-        changed.reset(before)
+        return await future
+    except asyncio.CancelledError:
+        call.is_cancelled = True
+        raise
 
 
 class _Daemons:
@@ -228,11 +231,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
     except RuntimeError:
         # The interpreter is shutting down, so only the running threads of the loop can be used.
         return await asyncio.to_thread(_called, function, *args, **kwargs)
-    try:
-        return await asyncio.wrap_future(result)
-    except asyncio.CancelledError:
-        call.is_cancelled = True
-        raise
+    return await _result_of(call, asyncio.wrap_future(result))
 
 
 _here = threading.local()
