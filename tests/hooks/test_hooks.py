@@ -114,6 +114,21 @@ def test_a_hook_that_is_down_neither_blocks_a_write_nor_loses_it(diary, index):
     assert diary.hooks.stats()["index"]["failing"] == 0
 
 
+def test_a_hook_is_called_again_after_a_thousand_failures():
+    diary, calls = Diary("memory:", agent="rules"), []
+
+    def hook(changes):
+        calls.append(changes)
+        if len(calls) <= 1030:
+            raise ConnectionError
+
+    diary.hooks.add(hook, name="log", longest_pause=1e-6)
+    diary.user("alice").blocks.set("persona", "kind")
+    assert diary.hooks.flush(60)
+    assert len(calls) == 1031
+    diary.close()
+
+
 class Panic(BaseException):
     """What a library written in Rust raises when it fails, and what a cancelled task raises."""
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _FIRST_PAUSE = 0.1  # seconds
+_DOUBLINGS = 64  # the maximum number of times that a pause doubles; more would overflow
 _DOWN_AFTER = 3  # consecutive failures, after which deliveries for all users pause
 _logger = get_logger(__name__)
 
@@ -207,7 +208,7 @@ class _Worker:
 
     def _again(self, user: str, waiting: _Waiting) -> None:
         with self._changed:
-            attempts = waiting.attempts + 1
+            attempts = min(waiting.attempts + 1, _DOUBLINGS)
             pause = min(self._longest, _FIRST_PAUSE * 2.0**attempts)
             due = time.monotonic() + random.uniform(pause / 2, pause)  # noqa: S311 - no secret
             self.waiting[user] = _Waiting(due, attempts)
