@@ -256,7 +256,8 @@ class Workers:
         elif transient and job.attempts < self._options.retry.attempts:
             pause = self._options.retry.pause(max(1, job.attempts), error)
             _logger.warning("a turn could not be applied: %s; retrying in %.1f s", cause, pause)
-            self._retry_later(job, pause)
+            with self._state:
+                self._end(job, again=[job], pause=pause)
         elif job.group and isinstance(error, ExtractionError | InvalidValue):
             _logger.warning("turns could not be read together: %s; reading them one by one", cause)
             self._ungroup(job)
@@ -278,7 +279,8 @@ class Workers:
         except (BackendError, LockTimeout, RevisionConflict):
             # It is unknown whether the turn was forgotten, and a forgotten turn must not be parked.
             job.attempts -= 1
-            self._retry_later(job, self._options.retry.pause(1, error))
+            with self._state:
+                self._end(job, again=[job], pause=self._options.retry.pause(1, error))
             return
         gone = [each for each in jobs if each not in wanted]
         if gone and job.journal is not None:
@@ -301,14 +303,6 @@ class Workers:
             job.epoch, job.operations = epoch, None
             job.turn = replace(job.turn, earlier=())  # earlier exchanges may quote forgotten text
         return wanted
-
-    def _retry_later(self, job: Job, pause: float) -> None:
-        with self._state:
-            if self.working.pop(job, None) is None:
-                return  # see `_end`
-            self._metrics.retries += 1
-            self.queues.requeue(job)
-        asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
 
     def _ungroup(self, job: Job) -> None:
         """Requeue turns that were read together, so that they are read one by one."""
@@ -362,7 +356,8 @@ class Workers:
             _report(f"{_STUCK}: {cause}; retrying in {pause:.1f} s")
             self._metrics.last_failure = f"{cause}."
             job.attempts -= 1
-            self._retry_later(job, pause)
+            with self._state:
+                self._end(job, again=[job], pause=pause)
             return
         with self._state:
             if job not in self.working:
@@ -377,8 +372,12 @@ class Workers:
         result: Applied | None = None,
         error: BaseException | None = None,
         again: Sequence[Job] = (),
+        pause: float = 0.0,
     ) -> None:
-        """Set outcomes and requeue turns after an attempt, and release the user; called with the lock held."""
+        """Set outcomes and requeue turns after an attempt, and release the user after a pause.
+
+        Called with the lock held.
+        """
         if self.working.pop(job, None) is None:
             return  # `close` has set the outcome
         for each in reversed(again):
@@ -392,7 +391,10 @@ class Workers:
                 self._metrics.repeated += result.is_repeated
                 self._metrics.skipped += len(result.skipped)
         self._settle(done, result, error)
-        self.queues.release(job.turn.user_id)
+        if pause:
+            asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
+        else:
+            self.queues.release(job.turn.user_id)
         if not self.working and not len(self.queues):
             self._state.notify_all()  # only now, because waiters wait for the end of all work
 
