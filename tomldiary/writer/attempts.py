@@ -331,8 +331,6 @@ class Telemetry:
     def __init__(self, store: str, stats: Stats) -> None:
         self._store = store
         self._tracer: Any = None
-        self._duration: Any = None
-        self._turns: Any = None
         try:
             from opentelemetry import metrics, trace  # noqa: PLC0415 - optional dependency
         except ImportError:

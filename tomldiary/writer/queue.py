@@ -52,7 +52,7 @@ class Admission:
         state: Condition,
         metrics: Metrics,
         workers: Workers,
-        start: Callable[[], None],
+        start: Callable[[], object],
     ) -> None:
         self.journal_queue: JournalQueue | SharedQueue | None = None
         self.is_closed = False

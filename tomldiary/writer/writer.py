@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.extraction.consolidation import Consolidated
+    from tomldiary.runtime.async_bridge import LoopThread
 
 
 WORKERS = max(8, 2 * (os.cpu_count() or 1))
@@ -275,14 +276,16 @@ class MemoryWriter(Viewed):
             raise wrong_type(turn, "a Turn", "turn", hint)
         return turn if self._own is None else self._own.redacted_turn(turn)
 
-    def _start(self) -> None:
-        if self._workers.thread is None:
+    def _start(self) -> LoopThread:
+        thread = self._workers.thread
+        if thread is None:
             thread = self._workers.start()
             # Stops the thread of a writer that is collected without being closed.
             weakref.finalize(self, thread.stop).atexit = False
             if self._options.consolidates:
                 self._consolidations.begin(thread.loop)
                 weakref.finalize(self, self._consolidations.unwatch).atexit = False
+        return thread
 
     def look_for_dead_writers(self) -> None:
         """Schedule a search for journals of dead writers, in addition to the periodic search."""
@@ -349,11 +352,8 @@ class MemoryWriter(Viewed):
         user_id = checked_user(user_id)
         with self._state:
             self._admission.check_open()
-            self._start()
-            thread = self._workers.thread
-            assert thread is not None  # noqa: S101 - it was just started
             # The lock is held, so a concurrent `close` waits for this consolidation.
-            return self._consolidations.start(user_id, thread.loop)
+            return self._consolidations.start(user_id, self._start().loop)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; return False after `timeout` seconds.
