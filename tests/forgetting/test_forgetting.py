@@ -899,7 +899,7 @@ def test_a_compaction_running_during_forget_is_refused(tmp_path):
 
     async def both():
         task = asyncio.ensure_future(
-            diary.compaction.run_part("alice", "s2", ("preferences", ""), datetime.now(UTC))
+            diary.compaction.compact("alice", "s2", ["preferences"], datetime.now(UTC), category="")
         )
         await began.wait()
         await alice.aforget(session_id="s1")

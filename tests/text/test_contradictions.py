@@ -313,7 +313,7 @@ def test_a_compactor_that_changes_the_tables_directly_decides_nothing(tmp_path):
     for entry in MEMORY.values():
         alice.upsert_preference("likes", entry["text"])
     asyncio.run(
-        diary.compaction.run_part("alice", "s", ("preferences", "likes"), datetime.now(UTC))
+        diary.compaction.compact("alice", "s", ["preferences"], datetime.now(UTC), category="likes")
     )
     assert stored(alice) == [entry["text"] for entry in MEMORY.values()]
 

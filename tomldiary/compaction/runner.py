@@ -49,7 +49,7 @@ class CompactionRunner:
         try:
             due = await self.due(user_id, now)
             if due:
-                await self._compact(user_id, session_id, due, now)
+                await self.compact(user_id, session_id, due, now)
         except Exception as error:  # the turn is already committed, and a later turn retries
             # The traceback may quote stored text, so it is logged at debug level only.
             _logger.error(  # noqa: TRY400 - see above
@@ -74,13 +74,6 @@ class CompactionRunner:
             names = dict.fromkeys(key.partition("/")[0] for key in keys)
             parts = [*(("preferences", name) for name in names), *parts]
         return parts
-
-    async def run_part(
-        self, user_id: str, session_id: str, part: tuple[str, str], now: datetime
-    ) -> None:
-        """Compact one part, and commit it in a separate transaction."""
-        kind, category = part
-        await self._compact(user_id, session_id, [kind], now, category=category)
 
     async def note_done(
         self, user_id: str, session_id: str, due: Sequence[str], now: datetime
@@ -109,7 +102,7 @@ class CompactionRunner:
                 due.append(kind)
         return due
 
-    async def _compact(
+    async def compact(
         self,
         user_id: str,
         session_id: str,
@@ -118,6 +111,10 @@ class CompactionRunner:
         *,
         category: str | None = None,
     ) -> None:
+        """Compact documents, and commit the result in one transaction.
+
+        With a category, only a part is compacted: this category of preferences, or with "" the conversations.
+        """
         for kind in due:
             self._last_run[user_id, kind] = now
         if self._diary.compactor is None:

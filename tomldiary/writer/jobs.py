@@ -99,10 +99,11 @@ class CompactionJobs:
     async def _compact_part(
         self, diary: Diary, user: str, session: str, part: tuple[str, str], now: datetime
     ) -> None:
+        kind, category = part
         for attempt in range(1, _COMPACTION_ATTEMPTS + 1):
             try:
                 async with asyncio.timeout(self._options.timeout):
-                    await diary.compaction.run_part(user, session, part, now)
+                    await diary.compaction.compact(user, session, [kind], now, category=category)
             except BaseException as error:
                 if is_stopped():
                     raise
