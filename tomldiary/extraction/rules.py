@@ -482,16 +482,15 @@ class RulesExtractor:
                 language,
             )
 
-    def run(self, message: str, /, *, deps: MemoryDeps) -> int:  # noqa: ARG002 - the draft holds the turn
-        """Add the turn's statements to the draft, and return the number of new or confirmed ones."""
+    def run(self, message: str, /, *, deps: MemoryDeps) -> None:  # noqa: ARG002 - the draft holds the turn
+        """Add the turn's statements to the draft."""
         session = deps.conversations.find(deps.session_id) or {}
         origin = {"_verified": False, "_source": f"{deps.session_id}#{session.get('_turns', 0)}"}
         categories = {name: deps.descriptions.get(name, "") for name in deps.allowed_cats}
         code, unsupported = language_of(deps.user_msg[:MAX_CHARACTERS])
         if unsupported:
             self._note(unsupported)
-            return 0
-        stored = 0
+            return
         question = deps.earlier[-1][1] if deps.earlier else ""
         for statement in find_statements(deps.user_msg, categories, question, code):
             if deps.tool_writes.was_removed(statement.text):
@@ -502,6 +501,3 @@ class RulesExtractor:
                 _logger.warning("a statement was not stored: %s", type(error).__name__)
                 # The current state may have space for it; if not, the result of the turn has the reason.
                 deps.leave(statement.category, statement.text, origin)
-                continue
-            stored += 1
-        return stored
