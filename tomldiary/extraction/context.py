@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - pydantic reads the fields of Turn
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, get_args
 
 from tomldiary.entries.episodes import ToolStep, checked_steps
 from tomldiary.entries.fields import entry_text
@@ -73,25 +73,21 @@ def _checked_exchanges(earlier: Any) -> tuple[Exchange, ...]:
     Raises:
         InvalidValue: `earlier` is no sequence of pairs of texts.
     """
-    pairs: list[Exchange] = []
-    if isinstance(earlier, str) or not isinstance(earlier, Sequence):
-        raise _no_exchanges(cast("object", earlier))
-    for each in cast("Sequence[Any]", earlier):
-        if isinstance(each, str) or not isinstance(each, Sequence):
-            raise _no_exchanges(cast("object", each))
-        pair = list(cast("Sequence[Any]", each))
-        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):  # noqa: PLR2004 - a pair
-            raise _no_exchanges(cast("object", each))
-        if any(text.strip() for text in pair):
-            pairs.append((pair[0], pair[1]))
+    given: Sequence[Any] = earlier if _is_sequence(earlier) else [earlier]
+    for each in given:
+        is_pair = _is_sequence(each) and len(each) == 2  # noqa: PLR2004 - of texts
+        if not is_pair or not all(isinstance(text, str) for text in each):
+            raise InvalidValue(
+                "expected pairs of texts, (user_msg, assistant_msg), oldest first;"
+                f" found {type(each).__name__}.",
+                where="earlier",
+            )
+    pairs = [(said, answer) for said, answer in given if said.strip() or answer.strip()]
     return tuple(pairs[-_MOST_EARLIER:])
 
 
-def _no_exchanges(found: object) -> InvalidValue:
-    return InvalidValue(
-        f"expected pairs of texts, (user_msg, assistant_msg), oldest first; found {type(found).__name__}.",
-        where="earlier",
-    )
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def last_exchanges(earlier: Sequence[Exchange], most: int) -> tuple[Exchange, ...]:
