@@ -101,7 +101,8 @@ class DeadLetters:
         return found
 
     def _of(self, user: str) -> list[DeadLetter]:
-        return _parsed(self._backend.hidden(user, DEAD_LETTERS))
+        records = scan_log(self._backend.hidden(user, DEAD_LETTERS).encode())
+        return [_letter(each.data) for each in records if each.data is not None]
 
     def chosen(self, ids: Collection[str] | None, user: str | None = None) -> list[DeadLetter]:
         """Return some dead letters, oldest first.
@@ -228,11 +229,6 @@ def _by_user(letters: Iterable[DeadLetter]) -> dict[str, list[DeadLetter]]:
     for each in letters:
         found.setdefault(each.turn.user_id, []).append(each)
     return found
-
-
-def _parsed(text: str) -> list[DeadLetter]:
-    """Return the dead letters in a document."""
-    return [_letter(each.data) for each in scan_log(text.encode()) if each.data is not None]
 
 
 def _letter(data: dict[str, Any]) -> DeadLetter:
