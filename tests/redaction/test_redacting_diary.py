@@ -165,6 +165,25 @@ def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
     assert CANARY not in answers[0]
 
 
+def test_an_earlier_exchange_is_redacted_before_it_is_cut(tmp_path):
+    seen = []
+
+    def extract(message, *, deps):
+        seen.append(deps.earlier)
+
+    diary = Diary(tmp_path, agent=extract, redact=True)
+    mail = "canary.wren" + "n" * 40 + "@example.org"
+    earlier = [
+        ("x" * 470 + f" {mail} " + "y" * 600, "")
+    ]  # the middle, which is left out, begins inside
+    diary.user("alice").add_turn("I love tea.", "Noted.", "s", earlier=earlier)
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted.", earlier=earlier))
+    assert len(seen) == 2
+    assert "canary" not in str(seen)
+    assert max(len(said) for [(said, _)] in seen) <= 1000
+
+
 def test_an_entry_with_an_unredacted_text_is_confirmed(tmp_path):
     Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", SAID)
 
