@@ -21,7 +21,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 import programs
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import BackendError
-from tomldiary.writer.receipts import Turn
+from tomldiary.extraction.context import Turn
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import submit_node
 

@@ -349,9 +349,10 @@ class Turns:
                 tx, operations, session_id=session_id, now=moment, turns=operation.turns
             )
             for later, (each, submitted) in zip(reversed(range(len(said))), said, strict=True):
-                is_kept = diary.episodes if each.episode is None else each.episode
+                if not (diary.episodes if each.episode is None else each.episode):
+                    continue
                 value = turn_value(each.user_msg, each.assistant_msg, each.steps)
-                if is_kept and value is not None:
+                if value is not None:
                     sessions = Conversations(tx.edit("conversations"))
                     value["_source"] = turn_source(sessions, session_id, later=later)
                     when = in_utc(each.context_now or submitted or datetime.now(UTC))

@@ -182,8 +182,9 @@ class Workers:
 
     def _complete(self, job: Job, result: Applied | None) -> None:
         self.breaker.succeed()
-        # Before the turn ends, so that `flush` also waits for its compaction.
-        self.compactions.after_turn(job)
+        if getattr(self._diary, "compaction_config", None) is not None:
+            # Before the turn ends, so that `flush` also waits for its compaction.
+            self.compactions.after_turn(job)
         with self._state:
             self._end(job, [job, *job.group], result)
 
