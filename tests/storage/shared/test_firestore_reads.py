@@ -118,13 +118,6 @@ def test_a_long_text_that_0_9_replaces_leaves_no_part_in_the_state(alice, backen
     assert head.versions == database.head("alice").versions
 
 
-def test_texts_are_read_with_a_known_state_too(alice, backend):
-    known = backend.database.head("alice")
-    assert backend.database.head("alice", ["blocks"], known).texts["blocks"] == alice.document(
-        "blocks"
-    )
-
-
 # Other documents, which only this package writes
 
 

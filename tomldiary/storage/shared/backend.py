@@ -152,9 +152,9 @@ class SharedBackend(AsyncVerbs):
         """Return a document, or None."""
         check_user(user)
         hold = self.transactions.hold_of_caller(user)
-        head = hold.head if hold is not None else None
-        if head is not None and kind in head.texts:
-            return Stored(head.texts[kind], head.versions[kind])
+        group = hold.group if hold is not None else None
+        if group is not None and kind in group.texts:
+            return Stored(group.texts[kind], group.head.versions[kind])
         found = self.transactions.asked(lambda: self.database.read(user, [kind])).get(kind)
         seen = self.transactions.seen(user) if hold is None else None
         if seen is not None and seen.versions.get(kind) != (found and found[1]):
@@ -242,7 +242,7 @@ class SharedBackend(AsyncVerbs):
         if head.record is not None and records:
             is_fresh = is_fresh and records[0][0] == next_sequence(head.record)
         if not is_fresh:  # a document was read after the head, and another process wrote in between
-            raise self.transactions.conflict(user, [*commit.expected])
+            raise self.transactions.conflict(user)
         step, hold = Step(commit.texts, records=records), self.transactions.hold_of_caller(user)
         hidden, deadline = hold.hidden if hold else (), time.monotonic() + self.transactions.timeout
         while True:
@@ -283,7 +283,7 @@ class SharedBackend(AsyncVerbs):
                     " edit may contain it. Nothing was stored. Edit the current text."
                 )
             if head.versions.get(kind) != version:
-                raise self.transactions.conflict(user, [kind])
+                raise self.transactions.conflict(user)
             self.transactions.apply(user, head, Step({kind: text}))
 
     # Hidden documents
@@ -304,13 +304,11 @@ class SharedBackend(AsyncVerbs):
         return self._parts(user, kind)
 
     def _parts(self, user: str, kind: str) -> dict[str, str]:
-        hold, head = self.transactions.hold_of_caller(user), self.transactions.head(user)
-        texts, versions = head.texts, head.versions
+        hold, versions = self.transactions.hold_of_caller(user), self.versions(user)
         names = _parts_of(kind, versions)
         if hold is not None:
             hold.hidden.update((kind, *names))
         found = {name: self._hidden.get((user, name)) or ("", None) for name in names}
-        found |= {name: (texts[name], versions[name]) for name in names if name in texts}
         missing = [name for name in names if found[name][1] != versions[name]]
         if missing:
             found |= self.transactions.asked(partial(self.database.read, user, missing))
@@ -319,7 +317,7 @@ class SharedBackend(AsyncVerbs):
         if all(found[name][1] == versions[name] for name in missing):
             return {name: found[name][0] for name in names}
         if hold is not None:
-            raise self.transactions.conflict(user, missing)
+            raise self.transactions.conflict(user)
         self.transactions.refresh(user)
         raise RevisionConflict.of(user)
 

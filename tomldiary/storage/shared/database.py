@@ -72,8 +72,6 @@ class Head:
     """The version of each document, by name."""
     record: str | None = None
     """The newest history record."""
-    texts: dict[str, str] = field(default_factory=dict[str, str])
-    """The texts of documents that were read together with the state, or that a pending step has changed, by name."""
 
     def shown(self, hidden: Container[str]) -> tuple[object, ...]:
         """Return what is comparable of the state without the hidden documents, other than the given ones."""
@@ -190,8 +188,8 @@ class Database(Protocol):
         """Return the address, without a password."""
         ...
 
-    def head(self, user: str, kinds: Sequence[str] = (), known: Head | None = None) -> Head:
-        """Return the state of a user, with the texts of `kinds`, in one request; an empty state for an unknown user.
+    def head(self, user: str, known: Head | None = None) -> Head:
+        """Return the state of a user in one request; an empty state for an unknown user.
 
         With `known`, an earlier state, the database may read only what shows that no step was applied since, and what
         programs without revisions write.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -60,8 +59,6 @@ class Remembered:
     """The number of steps refused since the last applied one."""
     quiet_until: float = 0.0
     """The time until which a request may assume that no other process writes; it is in the past after a change."""
-    wanted: tuple[str, ...] = ()
-    """The documents of the refused step, which are read together with the state next time."""
     notices: int = 0
     """The number of notices without a revision."""
     noticed: int = 0
@@ -132,9 +129,6 @@ class Heads:
         """Cache the state that a request returned, unless a newer one is cached."""
         with self._guard:
             if known.head is None or head.revision >= known.head.revision:
-                if head.texts:
-                    head = copy(head)
-                    head.texts = {}
                 known.head, known.confirmed = head, stamp
 
     # Called by the watch

@@ -55,14 +55,12 @@ _REMEDIES = {
 _FORBIDDEN = re.compile("user executing the script|ACL failure in script")
 _SCRIPT = re.compile(r" script: (?:\S+ )?on @|, with args")
 """Where a message names the script and quotes its arguments."""
-# KEYS: the beginning of the user's keys. ARGV: the names of the documents whose texts to return.
+# KEYS: the beginning of the user's keys.
 _HEAD = """
 local user = KEYS[1]
 local record = redis.call('ZREVRANGE', user .. 'history', 0, 0)
-local texts = {}
-for at, kind in ipairs(ARGV) do texts[at] = redis.call('HGET', user .. 'texts', kind) end
 local head = redis.call('HMGET', user .. 'head', 'revision', 'erasures')
-return {head[1] or '0', head[2] or '0', redis.call('HGETALL', user .. 'versions'), record[1] or false, texts}
+return {head[1] or '0', head[2] or '0', redis.call('HGETALL', user .. 'versions'), record[1] or false}
 """
 # KEYS: the beginning of the user's keys, and that of all keys.
 # ARGV: revision, growth, erasures, dropped, the numbers of texts, removed names and records, the user, then these items.
@@ -237,7 +235,7 @@ class RedisDatabase:
             )
             raise BackendError(f"{self}: the server refused ({reason}). {remedy}") from error
 
-    def _evaluated(self, script: Any, keys: Sequence[str], values: Sequence[Any]) -> Any:
+    def _evaluated(self, script: Any, keys: Sequence[str], *values: Any) -> Any:
         """Return the result of a script, which is sent whole if the server does not have it."""
         from redis import exceptions  # noqa: PLC0415 - an optional dependency
 
@@ -256,20 +254,13 @@ class RedisDatabase:
     def head(
         self,
         user: str,
-        kinds: Sequence[str] = (),
         known: Head | None = None,  # noqa: ARG002 - one request reads all
     ) -> Head:
-        """Return the state of a user, with the texts of `kinds`, in one request."""
-        answer = self._evaluated(self._head, [self._key(user)], kinds)
-        revision, epoch, versions, record, texts = answer
+        """Return the state of a user in one request."""
+        revision, epoch, versions, record = self._evaluated(self._head, [self._key(user)])
         with parsing(self, user):
             found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
-            wanted = {
-                kind: _split(text)[0]
-                for kind, text in zip(kinds, texts, strict=True)
-                if text is not None
-            }
-            return Head(int(revision), int(epoch), found, record, wanted)
+            return Head(int(revision), int(epoch), found, record)
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
@@ -330,7 +321,7 @@ class RedisDatabase:
             values += [kind, f"{version}\n{content}"]
         values += step.removed
         values += [each for pair in step.records for each in pair]
-        revision = self._evaluated(self._apply, keys, values)
+        revision = self._evaluated(self._apply, keys, *values)
         if revision is None:
             return None
         return head.after(step, dict.fromkeys(step.contents, revision))

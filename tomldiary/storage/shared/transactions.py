@@ -44,7 +44,7 @@ from tomldiary.storage.shared.database import (
 from tomldiary.storage.shared.heads import Heads, Notifies, Remembered, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator
 
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.database import Database
@@ -84,7 +84,9 @@ class Group:
     def __init__(self, base: Head) -> None:
         self.base = base
         self.head = Head(base.revision, base.epoch, dict(base.versions), base.record)
-        """The state that the next transaction begins with; it has the texts of the step."""
+        """The state that the next transaction begins with."""
+        self.texts: dict[str, str] = {}
+        """The new texts of documents, by name."""
         self.records: list[tuple[int, str]] = []
         self.is_done = False
         """Whether the step was applied or refused."""
@@ -94,18 +96,18 @@ class Group:
     @property
     def step(self) -> Step:
         """All changes as one step."""
-        return Step(self.head.texts, records=self.records)
+        return Step(self.texts, records=self.records)
 
     @property
     def is_full(self) -> bool:
         """Whether no further transaction should join."""
-        size = sum(map(len, self.head.texts.values()))
+        size = sum(map(len, self.texts.values()))
         return len(self.records) >= _MOST_RECORDS or size >= _LARGEST
 
     def add(self, step: Step) -> dict[str, Token]:
         """Add the changes of a transaction, and return the versions of its documents."""
         versions: dict[str, Token] = {kind: PendingVersion() for kind in step.contents}
-        self.head.texts.update(step.contents)
+        self.texts.update(step.contents)
         self.head.versions.update(versions)
         self.head.record = step.newest(self.head.record)
         self.records += step.records
@@ -310,7 +312,7 @@ class Transactions:
         """Return the stored state for a transaction, after reservations of other processes have ended."""
         deadline = time.monotonic() + _RESERVATION
         for number in count():
-            head = self._ask(user, hold.known, hold.known.wanted)
+            head = self._ask(user, hold.known)
             if hold.has_reserved or RESERVED not in head.versions:
                 return head
             if time.monotonic() >= deadline:
@@ -339,11 +341,11 @@ class Transactions:
             return self.database.apply(user, head, step) is not None
         return False
 
-    def _ask(self, user: str, known: Remembered, kinds: Sequence[str] = ()) -> Head:
-        """Return the stored state of a user, with the texts of `kinds`, and cache it."""
+    def _ask(self, user: str, known: Remembered) -> Head:
+        """Return the stored state of a user, and cache it."""
         stamp, now, before = self.heads.stamp(known), time.monotonic(), known.head
         is_quiet = known.is_alone and now < known.quiet_until
-        head = self.asked(lambda: self.database.head(user, kinds, before if is_quiet else None))
+        head = self.asked(lambda: self.database.head(user, before if is_quiet else None))
         if before is None or head.revision != before.revision:
             known.quiet_until = 0.0
         elif not is_quiet:
@@ -363,7 +365,7 @@ class Transactions:
         """
         begun = hold.head
         if begun is not None and self._ask(user, hold.known).revision != begun.revision:
-            raise self.conflict(user, ())
+            raise self.conflict(user)
 
     @contextmanager
     def reading(self) -> Generator[None]:
@@ -428,24 +430,20 @@ class Transactions:
             versions = {kind: after.versions[kind] for kind in step.contents}
             self.heads.keep(known, after, stamp)
         if versions is None:
-            raise self.conflict(user, [*step.contents])
-        known.conflicts, known.wanted = 0, ()
+            raise self.conflict(user)
+        known.conflicts = 0
         if after is None:  # another step may have followed, so the state must be read again
             known.calm, known.confirmed = 0, None
         if hold is not None:
             hold.head, hold.is_assumed = after, False
         return versions
 
-    def conflict(self, user: str, kinds: Sequence[str]) -> RevisionConflict:
-        """Return the error for a user whom another process changed; the holder of a lock waits for a short time first.
-
-        `kinds` are the documents to read together with the state next time.
-        """
+    def conflict(self, user: str) -> RevisionConflict:
+        """Return the error for a user whom another process changed; the holder of a lock waits for a short time first."""
         hold = self.hold_of_caller(user)
         known = self.heads.of(user) if hold is None else hold.known
         known.calm, known.confirmed = 0, None
         known.conflicts += 1
-        known.wanted = tuple(kinds)
         error = RevisionConflict.of(user)
         if known.is_outpaced:
             self._touch(user)

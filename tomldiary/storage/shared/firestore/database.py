@@ -115,18 +115,17 @@ class FirestoreDatabase:
 
     # Reading
 
-    def head(self, user: str, kinds: Sequence[str] = (), known: Head | None = None) -> Head:
-        """Return the state of a user by one query; without `kinds` it reads no text of a document.
+    def head(self, user: str, known: Head | None = None) -> Head:
+        """Return the state of a user by one query, which reads no text of a document.
 
         A query costs a read for each document. With `known`, only three documents are read, unless a step was applied
         since.
         """
-        if isinstance(known, FirestoreHead) and not kinds:
+        if isinstance(known, FirestoreHead):
             same = self._same(user, known)
             if same is not None:
                 return same
-        fields = [*_HEAD_FIELDS, PARTS, *(["content"] if kinds else [])]
-        query = self.connection.user(user).select(fields)
+        query = self.connection.user(user).select([*_HEAD_FIELDS, PARTS])
         head, is_long = FirestoreHead(), False
         for each in self._listed(query.stream):
             if each.id == HEAD:
@@ -137,8 +136,6 @@ class FirestoreDatabase:
                 kind = unquote(each.id.removesuffix(SUFFIX))
                 head.versions[kind] = each.update_time
                 head.parts[each.id] = each.to_dict().get(PARTS) or []
-                if kind in kinds:
-                    head.texts[kind] = self._text(each, "content")
         if is_long:
             newest = self._records(user, head, WHOLE_HISTORY, 1)
             head.record = newest[0][1] if newest else None

@@ -334,15 +334,16 @@ class PostgresDatabase:
     def head(
         self,
         user: str,
-        kinds: Sequence[str] = (),
         known: Head | None = None,  # noqa: ARG002 - one request reads all
     ) -> Head:
-        """Return the state of a user, with the texts of `kinds`, in one statement."""
-        rows = self._rows(statements.HEAD, list(kinds), stored_id(user))
-        if not rows:
-            return Head()
-        revision, epoch, versions, record, texts = rows[0]
-        return Head(revision, epoch, versions or {}, record, texts or {})
+        """Return the state of a user in one statement."""
+        head, name = Head(), stored_id(user)
+        for kind, number, epoch, record in self._rows(statements.HEAD, name, name):
+            if kind is None:
+                head.revision, head.epoch, head.record = number, epoch, record
+            else:
+                head.versions[kind] = number
+        return head
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""

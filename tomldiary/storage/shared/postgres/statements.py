@@ -56,13 +56,12 @@ CREATE TRIGGER tomldiary_watch AFTER INSERT OR UPDATE ON {schema}.users
     FOR EACH ROW EXECUTE FUNCTION {schema}.notify_watchers({channel})"""
 LISTEN: LiteralString = "LISTEN {channel}"
 GET_VERSION: LiteralString = "SELECT version FROM {schema}.tomldiary"
+# A row of the user, without a kind, and a row of each document.
 HEAD: LiteralString = """
-SELECT revision, epoch,
-    (SELECT json_object_agg(kind, version) FROM {schema}.documents d WHERE d.user_id = u.user_id),
-    (SELECT record FROM {schema}.history h WHERE h.user_id = u.user_id ORDER BY seq DESC LIMIT 1),
-    (SELECT json_object_agg(kind, content) FROM {schema}.documents d
-        WHERE d.user_id = u.user_id AND kind = ANY(%s))
-FROM {schema}.users u WHERE user_id = %s"""
+SELECT NULL, revision, epoch,
+    (SELECT record FROM {schema}.history h WHERE h.user_id = u.user_id ORDER BY seq DESC LIMIT 1)
+FROM {schema}.users u WHERE user_id = %s
+UNION ALL SELECT kind, version, NULL, NULL FROM {schema}.documents WHERE user_id = %s"""
 READ: LiteralString = """
 SELECT kind, content, version FROM {schema}.documents WHERE user_id = %s AND kind = ANY(%s)"""
 READ_ONE: LiteralString = """
