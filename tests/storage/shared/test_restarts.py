@@ -20,7 +20,6 @@ from tomldiary import BackendError, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.shared.postgres.statements import DROP
 from tomldiary.storage.shared.redis import RedisDatabase
 from waiting import until
 
@@ -209,34 +208,6 @@ def test_cancelling_a_statement_takes_a_small_part_of_the_time_limit(monkeypatch
     ):
         connection.execute("SELECT pg_sleep(5)")
     assert max(given) < 0.1
-
-
-def test_a_client_that_falls_silent_in_an_erasure_holds_up_no_other_one():
-    url = engines.space("postgres").url
-    silent, heard = threading.Event(), threading.Event()
-    with Diary(f"{url}&timeout=2", agent="rules") as one, Diary(f"{url}&timeout=2") as two:
-        alice = one.user("alice")
-        alice.upsert_preference("likes", "tea")
-        two.user("alice").preferences()
-        database = one.engine.backend.database
-        sql = database._sql
-
-        def silent_in_between(text):
-            if text == DROP:
-                silent.set()
-                heard.wait(LONG)
-            return sql(text)
-
-        database._sql = silent_in_between
-        erasing = threading.Thread(target=alice.forget, kwargs={"everything": True})
-        erasing.start()
-        try:
-            assert silent.wait(LONG)
-            two.user("alice").upsert_preference("likes", "coffee")
-        finally:
-            heard.set()
-            erasing.join()
-        assert len(alice.preferences("likes")) == 0
 
 
 @pytest.mark.parametrize("name", ["redis"])

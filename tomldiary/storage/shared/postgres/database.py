@@ -48,7 +48,6 @@ _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process create
 _PAGE = 1000
 _LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
 _PATIENCE = 5000  # milliseconds without an acknowledgement until a connection counts as broken
-_SILENCE = 10.0  # seconds; the maximum idle time of a client whose transaction locks a user
 _SLICE = 0.25  # seconds between two checks whether a pool was closed
 # Seconds until a pool stops reconnecting. Until then it doubles its pauses, and a call cannot make it connect.
 _RETRYING = 1.0
@@ -128,7 +127,6 @@ class PostgresDatabase:
         self._is_ready = False
         self._composed: dict[str, bytes] = {}
         self._connections = connection_class(timeout)
-        self._silence = f"{min(timeout, _SILENCE):g}s"
         self._settings: dict[str, Any] = {
             "autocommit": True,
             "client_encoding": "utf8",  # the default is the encoding of the database
@@ -195,10 +193,9 @@ class PostgresDatabase:
                 pool.putconn(connection)
         except psycopg.Error as error:
             lost = (
-                psycopg.OperationalError,  # also of the pool
+                psycopg.OperationalError,
                 psycopg.InterfaceError,
-                psycopg.errors.IdleInTransactionSessionTimeout,
-            )
+            )  # the pool raises the first, too
             refusal = _REFUSALS.get(error.sqlstate or "")
             if refusal is None and isinstance(error, lost):
                 if connection is not None and connection.closed:
@@ -383,37 +380,23 @@ class PostgresDatabase:
 
     def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if the revision is still that of `head`."""
-        name = stored_id(user)
         values: dict[str, Any] = {
-            "user": name,
+            "user": stored_id(user),
             "revision": head.revision,
             "erasures": step.erasures,
             "growth": step.growth,
         }
-        if len(step.contents) == len(step.records) == 1 and not step.removed:
+        if len(step.contents) == len(step.records) == 1 and not (step.removed or step.dropped):
             statement = statements.APPLY_ONE
             [(values["kind"], values["content"])] = step.contents.items()
             [(values["seq"], values["record"])] = step.records
         else:
-            statement = statements.APPLY_ANY
+            statement = statements.APPLY_DROP if step.dropped else statements.APPLY_ANY
             values["kinds"], values["contents"] = [*step.contents], [*step.contents.values()]
             values["seqs"] = [seq for seq, _ in step.records]
             values["records"] = [text for _, text in step.records]
-            values["removed"] = [*step.removed]
-
-        def run(connection: psycopg.Connection[Any]) -> tuple[Any, ...] | None:
-            if not step.dropped:  # most steps; the others take five requests instead of one
-                return connection.execute(self._sql(statement), values).fetchone()
-            with connection.transaction():
-                found = connection.execute(
-                    self._sql(statements.LOCK), [self._silence, name]
-                ).fetchone()
-                if (found[0] if found is not None else 0) != head.revision:
-                    return None
-                connection.execute(self._sql(statements.DROP), [name, step.dropped])
-                return connection.execute(self._sql(statement), values).fetchone()
-
-        row = self._run(run)
+            values["removed"], values["dropped"] = [*step.removed], step.dropped
+        row = self._run(lambda made: made.execute(self._sql(statement), values).fetchone())
         return None if row is None else head.after(step, dict.fromkeys(step.contents, row[0]))
 
     def touch(self, user: str) -> None:
@@ -424,8 +407,7 @@ class PostgresDatabase:
     def check_writes(self) -> None:
         """Run the statements of a step for an empty user id, which no user has."""
         self.touch("")
-        self.apply("", Head(revision=-1), Step(removed=[""]))
-        self._run(lambda connection: connection.execute(self._sql(statements.DROP), ["", 0]))
+        self.apply("", Head(revision=-1), Step(removed=[""], dropped=1))
 
     # Notices
 

@@ -95,28 +95,31 @@ written AS (
     ON CONFLICT (user_id, kind) DO UPDATE SET version = excluded.version, content = excluded.content),
 logged AS (
     INSERT INTO {schema}.history
-    SELECT %(user)s, seq, record FROM head, {records} AS new (seq, record)){removed}
+    SELECT %(user)s, seq, record FROM head, {records} AS new (seq, record){replaced}){removed}{dropped}
 SELECT revision FROM head"""
-APPLY_ANY: LiteralString = (
+_REMOVED: LiteralString = """,
+removed AS (
+    DELETE FROM {schema}.documents USING head WHERE user_id = %(user)s AND kind = ANY(%(removed)b::text[]))"""
+_DROPPED: LiteralString = """,
+dropped AS (
+    DELETE FROM {schema}.history AS h USING head WHERE user_id = %(user)s AND seq <= %(dropped)s
+        AND NOT EXISTS (SELECT FROM unnest(%(seqs)b::bigint[]) AS new (seq) WHERE new.seq = h.seq))"""
+_ANY: LiteralString = (
     _APPLY.replace("{documents}", "unnest(%(kinds)b::text[], %(contents)b::text[])")
     .replace("{records}", "unnest(%(seqs)b::bigint[], %(records)b::text[])")
-    .replace(
-        "{removed}",
-        """,
-removed AS (
-    DELETE FROM {schema}.documents USING head WHERE user_id = %(user)s AND kind = ANY(%(removed)b::text[]))""",
-    )
+    .replace("{removed}", _REMOVED)
 )
+APPLY_ANY: LiteralString = _ANY.replace("{replaced}", "").replace("{dropped}", "")
+# If records are dropped, a new one may have the number of an old one.
+APPLY_DROP: LiteralString = _ANY.replace(
+    "{replaced}", " ON CONFLICT (user_id, seq) DO UPDATE SET record = excluded.record"
+).replace("{dropped}", _DROPPED)
 # For most steps: to send arrays would take longer than the rest.
 APPLY_ONE: LiteralString = (
     _APPLY.replace("{documents}", "(VALUES (%(kind)s::text, %(content)s::text))")
     .replace("{records}", "(VALUES (%(seq)s::bigint, %(record)s::text))")
     .replace("{removed}", "")
+    .replace("{replaced}", "")
+    .replace("{dropped}", "")
 )
-# If records are replaced, runs before `APPLY_ONE` or `APPLY_ANY` in one transaction. The row lock excludes other
-# writers. The server ends the transaction of a client that becomes idle.
-LOCK: LiteralString = """
-SELECT revision, set_config('idle_in_transaction_session_timeout', %s, true)
-FROM {schema}.users WHERE user_id = %s FOR UPDATE"""
 TOUCH: LiteralString = "UPDATE {schema}.users SET revision = revision + 1 WHERE user_id = %s"
-DROP: LiteralString = "DELETE FROM {schema}.history WHERE user_id = %s AND seq <= %s"
