@@ -165,8 +165,6 @@ class RedisDatabase:
                 url, "Redis", "redis://host:6379/0", "redis-py", RedisBackend.options, error
             ) from None
         self._client: Any = redis.Redis(connection_pool=pool)
-        self._head: Any = self._client.register_script(_HEAD)
-        self._apply: Any = self._client.register_script(_APPLY)
         self._may_write = False
         renew_after_fork(self)
         # Else the garbage collector may meet an open socket before the connection that would close it.
@@ -235,18 +233,9 @@ class RedisDatabase:
             )
             raise BackendError(f"{self}: the server refused ({reason}). {remedy}") from error
 
-    def _evaluated(self, script: Any, keys: Sequence[str], *values: Any) -> Any:
-        """Return the result of a script, which is sent whole if the server does not have it."""
-        from redis import exceptions  # noqa: PLC0415 - an optional dependency
-
-        def run() -> Any:
-            # `script` itself would load it first, and fail if the server dropped it again before the call.
-            try:
-                return self._client.evalsha(script.sha, len(keys), *keys, *values)
-            except exceptions.NoScriptError:
-                return self._client.eval(script.script, len(keys), *keys, *values)
-
-        return self._run(run)
+    def _evaluated(self, script: str, keys: Sequence[str], *values: Any) -> Any:
+        # Not by its SHA-1: the server may drop a script at any time, and sending it costs little.
+        return self._run(lambda: self._client.eval(script, len(keys), *keys, *values))
 
     def _key(self, user: str, part: str = "") -> str:
         return f"{self._prefix}:{{{quote(user, safe='')}}}:{part}"
@@ -257,7 +246,7 @@ class RedisDatabase:
         known: Head | None = None,  # noqa: ARG002 - one request reads all
     ) -> Head:
         """Return the state of a user in one request."""
-        revision, epoch, versions, record = self._evaluated(self._head, [self._key(user)])
+        revision, epoch, versions, record = self._evaluated(_HEAD, [self._key(user)])
         with parsing(self, user):
             found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
             return Head(int(revision), int(epoch), found, record)
@@ -321,7 +310,7 @@ class RedisDatabase:
             values += [kind, f"{version}\n{content}"]
         values += step.removed
         values += [each for pair in step.records for each in pair]
-        revision = self._evaluated(self._apply, keys, *values)
+        revision = self._evaluated(_APPLY, keys, *values)
         if revision is None:
             return None
         return head.after(step, dict.fromkeys(step.contents, revision))
@@ -336,7 +325,7 @@ class RedisDatabase:
 
     def _check_writes(self, *, is_erasure: bool) -> None:
         keys = [self._key(""), f"{self._prefix}:"]
-        self._run(lambda: self._client.eval(_CHECK_WRITES, len(keys), *keys, int(is_erasure)))
+        self._evaluated(_CHECK_WRITES, keys, int(is_erasure))
 
     def listen(self) -> Listener:
         """Return a new connection on which the server sends a notice of every changed key."""
