@@ -126,7 +126,7 @@ def test_writes_that_wait_for_each_other_share_steps(counted):
     with counted.lock("alice", 10):
         for thread in threads:
             thread.start()
-        until(lambda: counted.transactions.waiting("alice") == 12)
+        until(lambda: counted.transactions.locks.waiting("alice") == 12)
     for thread in threads:
         thread.join()
     assert counted.database.requests == ["apply"]
@@ -189,7 +189,7 @@ def start_in_order(backend, *calls):
     with backend.lock("alice", 10):
         for number, thread in enumerate(threads, 1):
             thread.start()
-            until(lambda number=number: backend.transactions.waiting("alice") == number)
+            until(lambda number=number: backend.transactions.locks.waiting("alice") == number)
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
