@@ -192,10 +192,7 @@ class PostgresDatabase:
             finally:
                 pool.putconn(connection)
         except psycopg.Error as error:
-            lost = (
-                psycopg.OperationalError,
-                psycopg.InterfaceError,
-            )  # the pool raises the first, too
+            lost = psycopg.OperationalError, psycopg.InterfaceError
             refusal = _REFUSALS.get(error.sqlstate or "")
             if refusal is None and isinstance(error, lost):
                 if connection is not None and connection.closed:
