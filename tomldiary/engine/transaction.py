@@ -443,24 +443,24 @@ def block_changes(doc: str, old: Document, new: Document) -> list[Change]:
     An entry in several blocks, such as one with a list of tables, is covered with all its blocks, so that the changes
     have its whole state.
     """
+    before, after = old.blocks, new.blocks
     spans = [
-        span
-        for span in _spans(old.blocks, new.blocks)
-        if [block.text for block in old.blocks[span[0] : span[1]]]
-        != [block.text for block in new.blocks[span[2] : span[3]]]
+        (first, end, start, stop)
+        for first, end, start, stop in _spans(before, after)
+        if [block.text for block in before[first:end]]
+        != [block.text for block in after[start:stop]]
     ]
     kind = KINDS.get(doc.partition("/")[0]) or entry_kind(doc)
     split = _split_entries(kind, old, new, spans)
     if split:
-        spans = _widened(kind, old.blocks, new.blocks, spans, split)
+        spans = _widened(kind, before, after, spans, split)
     found: list[Change] = []
     at = known = 0
     for first, end, start, stop in spans:
-        at += sum([len(block.text) for block in old.blocks[known:first]])
+        at += sum([len(block.text) for block in before[known:first]])
         known = first
-        found.append(
-            _change(doc, at, old.blocks[first:end], new.blocks[start:stop], is_whole=bool(split))
-        )
+        is_whole = bool(split)
+        found.append(_change(doc, at, before[first:end], after[start:stop], is_whole=is_whole))
     return found
 
 
@@ -474,6 +474,10 @@ def _spans(old: list[Block], new: list[Block]) -> Iterator[_Span]:
     i = j = 0
     while (same := _common(old, i, new, j)) < max(len(old) - i, len(new) - j):
         i, j = i + same, j + same
+        if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
+            yield i, i + 1, j, j + 1  # most changes replace one block
+            i, j = i + 1, j + 1
+            continue
         first, start = i, j
         if i < len(old) and not places:
             places = {id(block): number for number, block in enumerate(new[j:], j)}
@@ -490,10 +494,11 @@ def _split_entries(
 ) -> set[Path]:
     """Return the entries with changed blocks that have several blocks in one of the versions."""
     changed: set[Path] = set()
+    before, after = old.parents, new.parents
     for first, end, start, stop in spans:
         for block in (*old.blocks[first:end], *new.blocks[start:stop]):
             path = entry_at(kind, block.path)
-            if path is not None and (path in old.parents or path in new.parents):
+            if path is not None and (path in before or path in after):
                 changed.add(path)
     return changed
 
