@@ -161,8 +161,6 @@ def storable_copy(value: Any, where: str) -> dict[str, Any]:
 
 
 def _as_read_back(value: Any, where: str, depth: int) -> Any:
-    if _is_plain(value):
-        return value
     if isinstance(value, dict | list | tuple | Mapping) and depth > _DEEPEST:
         # Also reached by a value that contains itself.
         raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
@@ -171,7 +169,7 @@ def _as_read_back(value: Any, where: str, depth: int) -> Any:
         for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
                 raise wrong_type(key, "text as a key", where)
-            name = key if _is_plain(key) else _scalar(key, f"{where}.{key}")
+            name = key if type(key) is str and key.isascii() else _scalar(key, f"{where}.{key}")
             # Checked here first, because most values are plain, and the text of a place is slow to make.
             is_plain = _is_plain(item)
             table[name] = item if is_plain else _as_read_back(item, f"{where}.{key}", depth + 1)
@@ -211,12 +209,12 @@ def _scalar(value: Any, where: str) -> Any:
 
 def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n") -> str:
     """Return a table as TOML: its header and one `key = value` line for each key."""
-    lines = [f"[{render_path(path)}]\n"] if path else []
     place = f"{'.'.join(path)}." if path else ""
-    for key, value in data.items():
-        rendered = render_value(value, where=f"{place}{key}", lines=True)
-        lines.append(f"{render_key(key)} = {rendered}\n")
-    text = "".join(lines)
+    lines = [
+        f"{render_key(key)} = {render_value(value, where=place + key, lines=True)}\n"
+        for key, value in data.items()
+    ]
+    text = "".join([f"[{render_path(path)}]\n", *lines] if path else lines)
     return text if newline == "\n" else text.replace("\n", newline)
 
 
