@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction, open_here
-from tomldiary.hand_edits.detect import Known
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import Namespace, document_of
 from tomldiary.runtime.fork_safety import fork_safe
@@ -104,28 +104,26 @@ class ItemPuts:
         Raises:
             InvalidValue: A hand edit prevents a put; the transaction must not be committed.
         """
-        if tx.is_open:
-            # An open transaction may continue after an error, so a copy of it must accept the puts first.
-            known = {kind: Known(None, tx.document(kind), is_logged=True) for kind in tx.kinds()}
-            self._apply(Transaction(tx.engine, tx.user, known), puts, session)
         session = session or tx.session
         changes: list[Change] = []
         targets: dict[Namespace, _Target] = {}
-        for put in puts:
-            namespace = put.namespace
-            if is_typed(namespace):
-                changes.append((self._typed.collection(namespace), put.key, put.value))
-                continue
-            if namespace not in targets:
-                targets[namespace] = _Target(tx, self.catalog(tx.user), namespace)
-            targets[namespace].put(put, self._clock, session)
-        if changes:
-            tx.stamped(
-                lambda tx: TypedEntries(self.diary, tx.user, tx, session).apply(
-                    changes, timestamp()
-                ),
-                "store",
-            )
+        # An open transaction may continue after an error, which must undo the puts before it.
+        with tx.nested(Source("put")) if tx.is_open else nullcontext():
+            for put in puts:
+                namespace = put.namespace
+                if is_typed(namespace):
+                    changes.append((self._typed.collection(namespace), put.key, put.value))
+                    continue
+                if namespace not in targets:
+                    targets[namespace] = _Target(tx, self.catalog(tx.user), namespace)
+                targets[namespace].put(put, self._clock, session)
+            if changes:
+                tx.stamped(
+                    lambda tx: TypedEntries(self.diary, tx.user, tx, session).apply(
+                        changes, timestamp()
+                    ),
+                    "store",
+                )
 
 
 def remove_items(
