@@ -39,6 +39,14 @@ works_for: ContextVar[object] = ContextVar("tomldiary_works_for", default=None)
 """In code that a writer calls, such as an extractor: the lock of this writer."""
 
 
+class _Outcome(Future[T]):
+    """A future that is not cancelled together with a task that awaits it."""
+
+    def cancel(self) -> bool:
+        """Return False, as for a running call."""
+        return False
+
+
 class Receipt(Viewed):
     """Reports the outcome of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
 
@@ -46,11 +54,8 @@ class Receipt(Viewed):
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self._done: Future[Applied | None] = Future()
-        self._stored: Future[bool] = Future()
-        for future in (self._done, self._stored):
-            # A running future is not cancelled together with a task that awaits it.
-            future.set_running_or_notify_cancel()
+        self._done: Future[Applied | None] = _Outcome()
+        self._stored: Future[bool] = _Outcome()
         self._process = os.getpid()
 
     @property
