@@ -95,16 +95,8 @@ class List:
     max_depth: int | None = None
     limit: int = 100
     offset: int = 0
-
-    @property
-    def prefix(self) -> Namespace:
-        """The labels that every listed namespace begins with."""
-        prefix: Namespace = ()
-        for condition in self.conditions:
-            if condition.where == "prefix":
-                stars = [n for n, label in enumerate(condition.labels) if label == "*"]
-                prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
-        return prefix
+    prefix: Namespace = ()
+    """The labels that every listed namespace begins with, set by `checked`."""
 
     @property
     def further_conditions(self) -> list[Condition]:
@@ -146,7 +138,12 @@ def checked(op: Operation) -> Operation:
         if each.where not in {"prefix", "suffix"}:
             raise InvalidValue(f"unknown match type {each.where!r}. Use prefix or suffix.")
     conditions = [Condition(each.where, _labels(each.labels, least=0)) for each in op.conditions]
-    return List(tuple(conditions), op.max_depth, op.limit, op.offset)
+    prefix: Namespace = ()
+    for each in conditions:
+        if each.where == "prefix":
+            stars = [n for n, label in enumerate(each.labels) if label == "*"]
+            prefix = max(prefix, each.labels[: stars[0] if stars else None], key=len)
+    return List(tuple(conditions), op.max_depth, op.limit, op.offset, prefix)
 
 
 def _checked_put(op: Put) -> Put:
