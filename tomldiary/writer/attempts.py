@@ -103,7 +103,13 @@ def lost_database(error: BaseException) -> DatabaseLost | None:
 
 
 def cause_name(error: BaseException) -> str:
-    """Return the type name of the error's cause, with the system's message but no path for an OSError."""
+    """Return the type name of the error's cause, with the system's message but no path for an OSError.
+
+    For a database that does not answer, return the type name of the error, with the reason.
+    """
+    lost = lost_database(error)
+    if lost is not None:
+        return f"{type(error).__name__} ({lost})"
     # The cause of a TimeoutError of asyncio is only the cancellation.
     cause = error if isinstance(error, TimeoutError) else error.__cause__ or error
     said = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""

@@ -20,6 +20,7 @@ from tomldiary.errors import (
     BackendError,
     ExtractionError,
     Forgotten,
+    LockTimeout,
     RevisionConflict,
     TurnTaken,
 )
@@ -177,9 +178,24 @@ def test_turns_and_claims_of_many_users_wait_only_once_for_a_database_that_is_aw
             with pytest.raises(BackendError, match=r"cannot be reached \(gone\)"):
                 receipt.wait_stored(LONG)
         assert time.monotonic() - begin < 6  # not 10 times the timeout
+        assert writer.stats()["last_failure"] == "BackendError (gone)."
         begin = time.monotonic()
         assert writer.close_sync(timeout=0)["pending"] == 10
         assert time.monotonic() - begin < 6
+
+
+def test_a_turn_of_a_user_in_a_transaction_is_refused_with_the_real_cause(opened):
+    backend = opened()
+    backend.transactions.timeout = 0.1
+    diary = Diary(backend, agent="rules")
+    with MemoryWriter(diary, workers=0) as writer:
+        with diary.user("alice").transaction():
+            receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+            with pytest.raises(
+                LockTimeout, match=r"another call of this process .* 'alice' for 0\.1 s"
+            ):
+                receipt.wait_stored(LONG)
+        assert writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted.")).wait_stored(LONG)
 
 
 def test_a_database_that_is_away_for_long_makes_no_dead_letters(opened, monkeypatch):

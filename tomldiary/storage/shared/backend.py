@@ -8,13 +8,13 @@ fresh state. So a transaction sees one state of the user, and no update is lost.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Forgotten, RevisionConflict
+from tomldiary.errors import BackendError, Forgotten, LockTimeout, RevisionConflict
 from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger
 from tomldiary.runtime.lru import RecentBySize
@@ -405,7 +405,16 @@ class SharedBackend(AsyncVerbs):
             assert not hold.is_attempt  # noqa: S101 - its step would be applied before those of its group
             yield False
             return
-        with self.transactions.lock(user, self.transactions.timeout):
+        seconds = self.transactions.timeout
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.transactions.lock(user, seconds))
+            except LockTimeout as error:
+                # The option `lock_timeout` of a diary does not apply here.
+                raise LockTimeout(
+                    f"{self.database}: another call of this process used the memory of {user!r} for {seconds:g} s."
+                    " It may be a transaction, or wait for the server. Try again."
+                ) from error
             yield True
 
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:

@@ -106,7 +106,9 @@ class SharedQueue(StoringQueue):
                 if lost is not None:
                     # Each other user would wait for the database as long as this one.
                     if self._batch:
-                        self._fail(self._batch, unreachable(self._backend.database, lost))
+                        others = unreachable(self._backend.database, lost)
+                        others.__cause__ = lost  # callers distinguish this failure by its cause
+                        self._fail(self._batch, others)
                     return
         if self._held:
             self.claims.heartbeats.beat()
