@@ -58,11 +58,13 @@ from tomldiary_langchain.turns import (
     Noted,
     Notes,
     Run,
+    asked_in,
     behind_in,
     ended_in,
     forms_in,
     identified,
     notes_in,
+    returned_in,
     said_in,
     turn_of,
     unanswered_in,
@@ -72,7 +74,14 @@ from tomldiary_langchain.turns import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Generator,
+        Mapping,
+        Sequence,
+    )
 
     from langchain.agents.middleware.types import (
         ModelCallResult,
@@ -231,7 +240,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return frozenset() if is_only_new else frozenset(ids)
 
     def _begun(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
-        update = self._update(self._noted(state, run), notes_in(state, self.name)["ended"])
+        update = self._update(self._noted_of(state, run), notes_in(state, self.name)["ended"])
         update["diary_graph"] = str(self._endings.graph_of(agent_config()) or "")
         if not all(one.id for one in state["messages"]):  # the next run must recognise them
             update["messages"] = Overwrite(run.messages)
@@ -240,21 +249,28 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _update(self, unanswered: dict[str, Noted], ended: dict[str, str]) -> dict[str, Any]:
         return {"diary_notes": {self.name: Notes(unanswered=unanswered, ended=ended)}}
 
-    def _noted(self, state: AgentState[Any], run: Run) -> dict[str, Noted]:
-        """Return notes of the unanswered messages, by id; a tool may have added messages of the run's user."""
-        known, behind = notes_in(state, self.name)["unanswered"], behind_in(run.messages)
-        said = [one for one in said_in(run.turn, run.messages) if one.by == "user" and one.id]
-        noted = [*run.turn.unanswered, *said]
-        forms = forms_in(run.messages, [one.id for one in noted])
+    def _noted(
+        self,
+        state: AgentState[Any],
+        user: str,
+        unanswered: Sequence[Spoken],
+        messages: Sequence[BaseMessage],
+    ) -> dict[str, Noted]:
+        """Return notes of the unanswered messages in a part of the thread, by id, in the run of a user."""
+        known, behind = notes_in(state, self.name)["unanswered"], behind_in(messages)
+        forms = forms_in(messages, [one.id for one in unanswered])
         return {
             one.id: Noted(
                 text=one.text,
-                by=known[one.id]["by"] if one.id in known else self._owner(state, run.user, one),
+                by=known[one.id]["by"] if one.id in known else self._owner(state, user, one),
                 behind=known[one.id]["behind"] if one.id in known else behind.get(one.id, ""),
                 form=forms.get(one.id, ""),
             )
-            for one in noted
+            for one in unanswered
         }
+
+    def _noted_of(self, state: AgentState[Any], run: Run) -> dict[str, Noted]:
+        return self._noted(state, run.user, run.turn.unanswered, run.messages)
 
     def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
         """Return a digest of the user who wrote an unanswered message; it is `user` if nothing else is known."""
@@ -380,7 +396,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _shown(self, request: ModelRequest[ContextT], run: Run) -> ModelRequest[ContextT]:
         run.see(request.state["messages"])
-        self._noted(request.state, run)  # before the model is called, which may fail
+        self._noted_of(request.state, run)  # before the model is called, which may fail
         if not run.memory:
             return request
         if self._inject == "instructions":
@@ -391,7 +407,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self, run: Run, request: ModelRequest[ContextT], response: ModelResponse[Any]
     ) -> ModelCallResult[Any]:
         run.messages = [*request.state["messages"], *response.result]
-        noted, known = self._noted(request.state, run), notes_in(request.state, self.name)
+        noted, known = self._noted_of(request.state, run), notes_in(request.state, self.name)
         if noted == known["unanswered"]:
             return response
         update = self._update(noted, known["ended"])
@@ -505,18 +521,37 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Pass the run to the diary's tools; other tools are called unchanged."""
-        with self._known_to_tools(self._run_of(request), request):
-            return handler(request)
+        """Pass the run to the diary's tools, and note the words of the user that a tool returns."""
+        run = self._run_of(request)
+        with self._known_to_tools(run, request):
+            result = handler(request)
+        return self._with_notes(run, request, result)
 
     async def awrap_tool_call(
         self,
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
-        """Pass the run to the diary's tools; other tools are called unchanged."""
-        with self._known_to_tools(await self._arun_of(request), request):
-            return await handler(request)
+        """Pass the run to the diary's tools, and note the words of the user that a tool returns."""
+        run = await self._arun_of(request)
+        with self._known_to_tools(run, request):
+            result = await handler(request)
+        return self._with_notes(run, request, result)
+
+    def _with_notes(self, run: Run, request: ToolCallRequest, result: Any) -> Any:
+        """Return the result of a tool with notes of the user's messages in it, because one checkpoint stores both."""
+        if isinstance(result, list):
+            results = cast("list[Any]", result)
+            return [self._with_notes(run, request, one) for one in results]
+        messages, state = returned_in(result), request.state
+        said = asked_in(messages)
+        if not said:
+            return result
+        noted = self._noted(state, run.user, said, [*state["messages"][-1:], *messages])
+        run.of_tools.update(noted)
+        notes = {**result.update.get("diary_notes", {}), self.name: {"unanswered": noted}}
+        update = {**result.update, "messages": messages, "diary_notes": notes}
+        return replace(result, update=update)
 
     @contextmanager
     def _known_to_tools(self, run: Run, request: ToolCallRequest) -> Generator[None]:

@@ -7,8 +7,8 @@ memory that is shown to a model.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 from uuid import UUID, uuid4
 
@@ -19,10 +19,10 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     SystemMessage,
-    ToolMessage,
     convert_to_messages,
 )
 from langgraph.channels.untracked_value import UntrackedValue
+from langgraph.types import Command
 from pydantic_core import to_json
 
 from tomldiary.agents.turn_messages import (
@@ -212,12 +212,19 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
     return turn._replace(asked=asked, unanswered=unanswered)
 
 
-def _of_tools(messages: Sequence[BaseMessage], last_known: str | None) -> list[BaseMessage]:
-    """Return the user messages that a tool added to a thread with its result: behind the last known message."""
-    new = [*takewhile(lambda one: one.id != last_known, reversed(messages))][::-1]
-    # A middleware that writes the thread again, for example with a summary, may have removed this message.
-    is_of_tool = len(new) < len(messages) and any(isinstance(one, ToolMessage) for one in new)
-    return [one for one in new if one.id and is_question(one)] if is_of_tool else []
+def asked_in(messages: Sequence[BaseMessage]) -> list[Spoken]:
+    """Return the messages that a user wrote."""
+    return [one for one in _spoken(messages) if one.by == "user"]
+
+
+def returned_in(result: Any) -> list[BaseMessage]:
+    """Return the messages, with ids, that the result of a tool adds to the thread."""
+    is_of_agent = isinstance(result, Command) and result.graph is None
+    update = cast("Any", result).update if is_of_agent else None
+    given = cast("dict[str, Any]", update).get("messages") if isinstance(update, dict) else None
+    return (
+        identified(convert_to_messages(cast("list[Any]", given))) if isinstance(given, list) else []
+    )
 
 
 def _with_added(turn: Turn, added: tuple[Spoken, ...]) -> Turn:
@@ -341,6 +348,8 @@ class Run:
     memory: str = ""
     epoch: int | None = None
     """The user's fencing token at the start of the run; None is unknown."""
+    of_tools: set[str] = field(default_factory=set[str])
+    """The ids of the user's messages that tools of the run returned."""
     known: frozenset[str] = frozenset()
     """The ids of the messages that an earlier run was given."""
     is_delegated: bool = False
@@ -355,9 +364,9 @@ class Run:
 
         User messages that a tool added become part of the turn, because a middleware may change or remove them later.
         """
-        if added := _of_tools(messages, next((one.id for one in self.messages[-1:]), None)):
-            self.turn = _with_added(self.turn, tuple(_spoken(added)))
-            self.ids += tuple(str(one.id) for one in added)
+        if added := _with_ids(messages, self.of_tools.difference(self.turn.ids)):
+            self.turn = _with_added(self.turn, tuple(added))
+            self.ids += tuple(one.id for one in added)
         self.messages = list(messages)
         self.turn = as_in(messages, self.turn)
         forms = _with_ids(messages, self.turn.ids)
@@ -383,17 +392,34 @@ class Noted(TypedDict):
     removed the message."""
 
 
-class Notes(TypedDict):
-    """What the state keeps for one middleware."""
+class _OfTool(TypedDict):
+    """What a tool adds to the notes of a middleware."""
 
     unanswered: dict[str, Noted]
     """By message id."""
+
+
+class Notes(_OfTool):
+    """What the state keeps for one middleware."""
+
     ended: dict[str, str]
     """The id of the last turn's last message, which may be no answer, with a digest of the last user message."""
 
 
-def _merged(old: dict[str, Notes], new: dict[str, Notes]) -> dict[str, Notes]:
-    return old | new
+_NO_NOTES = Notes(unanswered={}, ended={})
+
+
+def _merged(old: dict[str, Notes], new: dict[str, Notes | _OfTool]) -> dict[str, Notes]:
+    """Return the new notes of each middleware; those of a tool are added, because several tools may run at once."""
+    merged = dict(old)
+    for name, notes in new.items():
+        known = old.get(name, _NO_NOTES)
+        if "ended" in notes:
+            merged[name] = notes
+        else:
+            unanswered = known["unanswered"] | notes["unanswered"]
+            merged[name] = Notes(unanswered=unanswered, ended=known["ended"])
+    return merged
 
 
 class DiaryState(AgentState[Any]):
@@ -408,7 +434,7 @@ class DiaryState(AgentState[Any]):
 def notes_in(state: AgentState[Any], middleware: str) -> Notes:
     """Return what the state keeps for a middleware."""
     notes: dict[str, Notes] = cast("dict[str, Any]", state).get("diary_notes") or {}
-    return notes.get(middleware) or Notes(unanswered={}, ended={})
+    return notes.get(middleware, _NO_NOTES)
 
 
 _CHATS = 4_096

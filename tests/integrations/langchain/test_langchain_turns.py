@@ -364,6 +364,32 @@ def test_words_of_a_tool_are_recorded_though_a_middleware_changes_or_removes_the
     assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok")]
 
 
+@both
+def test_words_of_tools_in_documents_are_recorded_if_the_run_stops_before_the_model(mode):
+    saver = InMemorySaver()
+
+    @before_model
+    def documents(state, runtime):
+        found = (one for one in state["messages"] if one.type == "human" and "rain" not in one.text)
+        texts = ((one, f"I like rain. {one.text} I like snow.") for one in found)
+        return {"messages": [one.model_copy(update={"content": text}) for one, text in texts]}
+
+    def run(given, *answers):
+        with Recording(Diary("memory:", agent="rules")) as own:  # as another process
+            options = {"checkpointer": saver, "interrupt_before": ["model"]}
+            agent = agent_of(own, *answers, tools=[ask_user], behind=[documents], **options)
+            talk(agent, given, THREAD, mode)
+            return own.said, agent.get_state(THREAD).interrupts
+
+    ask = {"question": "Anything else?"}
+    run("Book me a table.", OK)
+    _, asked = run(None, calling(("ask_user", ask), ("ask_user", ask)))
+    said = zip(asked, ["At eight.", "For two."], strict=True)
+    run(Command(resume={each.id: text for each, text in said}), OK)
+    said, _ = run(None, OK)
+    assert said == [("Book me a table.\n\nAt eight.\n\nFor two.", "ok")]
+
+
 def few_shot(messages):
     call = {"name": "noop", "args": {}, "id": "shot"}
     shown = [HumanMessage("I am Bob."), AIMessage("", tool_calls=[call])]
@@ -392,6 +418,25 @@ def test_messages_that_a_middleware_puts_in_front_of_or_for_the_question_are_not
     for text in ("I am a vegan.", "What should I cook?"):
         talk(agent, text, THREAD, mode)
     assert writer.said == [("I am a vegan.", "ok"), ("What should I cook?", "ok")]
+
+
+class Briefing(AgentMiddleware):
+    """Adds a message for one call of the model."""
+
+    def before_model(self, state, runtime):
+        return {"messages": [HumanMessage("Be brief.", id="brief")]}
+
+    def after_model(self, state, runtime):
+        return {"messages": [RemoveMessage("brief")]}
+
+
+@both
+def test_a_message_for_one_model_call_is_not_recorded_after_an_interrupt(writer, mode):
+    behind = [Briefing(), HumanInTheLoopMiddleware(interrupt_on={"noop": True})]
+    agent = agent_of(writer, NOOP, OK, behind=behind, checkpointer=InMemorySaver())
+    talk(agent, "I like tea.", THREAD, mode)
+    talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
+    assert writer.said == [("I like tea.", "ok")]
 
 
 @both
