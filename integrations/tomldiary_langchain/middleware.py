@@ -323,7 +323,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             first[1],
             messages,
             turn.asked,
-            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"])
+            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"]) - turn.edited
             if begins
             else frozenset(turn.ids),
             is_delegated=self._endings.is_delegated(config),
@@ -358,7 +358,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             done = self.diary.engine.done_operations(run.user)
             known = {each.partition(_REST)[0] for each in done}
             count = max((number for number, id_ in words.items() if id_ in known), default=0)
-            self._submitted.note(run.user, run.session, said[:count])
+            # Messages before the last one that was submitted may have been added or edited since.
+            pairs = zip(run.turn.ids[:count], said, strict=False)
+            submitted = [one for id_, one in pairs if id_ in run.known]
+            self._submitted.note(run.user, run.session, submitted)
 
     def _settled(self, state: AgentState[Any]) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""

@@ -458,6 +458,24 @@ def test_words_of_a_tool_of_a_run_that_failed_elsewhere_are_not_submitted_again(
     assert run("link", OK, None) == [("", "ok")]
 
 
+@both
+def test_an_edited_message_of_a_run_that_broke_off_elsewhere_is_submitted(tmp_path, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")  # as another process
+
+    def run(folder, answer, *given):
+        with Recording(Diary(tmp_path / folder, agent="rules")) as own, suppress(Down):
+            talk(agent_of(own, answer, checkpointer=saver), [*given], THREAD, mode)
+        return own.said
+
+    tea, rice = "I like tea.", "I like rice."
+    said = run("diary", Down(), HumanMessage(tea, id="1"), HumanMessage("Hello?", id="2"))
+    assert said == [(f"{tea}\n\nHello?", "")]
+    said = run("link", OK, HumanMessage(rice, id="1"), HumanMessage("Again?", id="3"))
+    assert said == [(f"{rice}\n\nAgain?", "ok")]
+
+
 def test_a_turn_that_an_earlier_middleware_ends_is_recorded_alone(writer):
     @before_agent(can_jump_to=["end"])
     def guard(state, runtime):
