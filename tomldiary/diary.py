@@ -12,7 +12,6 @@ from weakref import WeakSet
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
-from tomldiary.enforcement import Enforcement
 from tomldiary.engine.engine import Engine
 from tomldiary.engine.rules import EntryRules, redacted_entry
 from tomldiary.entries.constraints import Constraint, FactSchema
@@ -73,7 +72,6 @@ __all__ = ["Diary", "TOMLDiary", "diary_of"]
 _FOR_PROGRAMS = {
     "build_deps",
     "compaction",
-    "enforcement",
     "engine",
     "entry_rules",
     "indexes",
@@ -175,12 +173,13 @@ class Diary(Viewed, AncestorCoroutines):
         self.weights: dict[str, float] = weights(pref_table_cls)
         check_extractor(agent)
         self.agent = agent
-        self.max_prefs_per_category = max_prefs_per_category
         self.max_conversations = checked_count(max_conversations, "max_conversations", least=1)
         self.max_summary_chars = checked_count(max_summary_chars, "max_summary_chars", least=1)
         self.compaction_config = compaction_config
         self.compactor = compactor
-        checked_count(max_prefs_per_category, "max_prefs_per_category", least=1)
+        self.max_prefs_per_category = checked_count(
+            max_prefs_per_category, "max_prefs_per_category", least=1
+        )
         self.context_turns = checked_count(context_turns, "context_turns")
         checked_number(lock_timeout, "lock_timeout", "0 or more seconds", lambda each: each >= 0)
         self.extraction_timeout = checked_seconds(extraction_timeout, "extraction_timeout")
@@ -207,8 +206,9 @@ class Diary(Viewed, AncestorCoroutines):
         self.fact_schemas: dict[str, FactSchema] = {}
         self._twins: WeakSet[Diary] = WeakSet([self])
         """This diary and those that `with_agent` made, which share all types of facts."""
-        self.entry_rules = EntryRules(self)
-        self.enforcement = Enforcement(self)
+        self.entry_rules = self.engine.rules = EntryRules(self)
+        if self.redactor is not None:
+            self.engine.redact = self.redacted_entry
         self.is_untrusted = untrusted(quarantine)
         self.draft_lifetime = draft_lifetime
         self.descriptions = descriptions
@@ -309,7 +309,7 @@ class Diary(Viewed, AncestorCoroutines):
         schemas = {**self.fact_schemas, name: schema}
         for diary in list(self._twins):
             diary.fact_schemas = schemas
-        self.enforcement.set_rule(f"{FACTS.name}/{name}", schema.constraint)
+        self.entry_rules.set(f"{FACTS.name}/{name}", schema.constraint)
 
     def constrain(self, collection: str, constraint: Constraint) -> None:
         """Set the rule of a collection. A second call replaces it.
@@ -327,7 +327,7 @@ class Diary(Viewed, AncestorCoroutines):
         """
         if checked_text(collection, "collection").partition("/")[0] == FACTS.name:
             raise SchemaError("the constraint of facts is set with register_schema.")
-        self.enforcement.set_rule(collection, constraint)
+        self.entry_rules.set(collection, constraint)
 
     def with_agent(self, agent: Any) -> Self:
         """Return a diary with another extractor that shares everything else with this one.

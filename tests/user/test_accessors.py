@@ -57,7 +57,7 @@ def test_completion_shows_no_deprecated_name_and_no_twin(alice):
 def test_completion_of_a_diary_shows_its_verbs_and_not_its_parts(alice):
     shown = set(public(dir(alice.diary)))
     assert shown >= {"user", "users", "register_schema", "constrain", "hooks", "update_memory"}
-    assert not shown & {"engine", "indexes", "turns", "trust", "enforcement", "redacted_entry"}
+    assert not shown & {"engine", "indexes", "turns", "trust", "redacted_entry"}
     hidden = set(public(object.__dir__(alice.diary))) - shown
     assert all(hasattr(alice.diary, name) for name in hidden)
 

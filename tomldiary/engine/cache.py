@@ -43,7 +43,7 @@ from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.rules import EntryRules
@@ -77,8 +77,6 @@ class DocumentCache:
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.rules: EntryRules | None = None
         """The rules of the entries; None if there are none."""
-        self.on_edit: Callable[[str, str, Document, Document], None] | None = None
-        """Called with each new hand edit that was read: user, name, the document before it, and the edited one."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
             _CACHED_CHARACTERS, lambda known: known.document.size + _DOCUMENT_SIZE
         )
@@ -290,8 +288,9 @@ class DocumentCache:
         if cached is not None and cached.document.text == fresh.document.text:
             # A file that was just saved is read several times.
             fresh.is_reported = cached.is_reported
-        elif self.on_edit is not None and fresh.logged is not None:
-            self.on_edit(user, kind, fresh.logged, fresh.document)
+        elif self.rules is not None and fresh.logged is not None:
+            place = self.backend.place(user, kind)
+            self.rules.report_edit(kind, fresh.logged, fresh.document, place)
         self._remember(key, fresh)
         return fresh
 

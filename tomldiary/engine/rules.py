@@ -24,6 +24,7 @@ from tomldiary.entries.kinds import (
     entry_key,
     entry_kind,
     entry_path,
+    problems_in,
 )
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
@@ -70,7 +71,7 @@ class EntryRules:
         self.has_times = False
         """Whether a rule has a `ttl`."""
 
-    def set(self, collection: str, rule: Constraint, categories: Iterable[str]) -> None:
+    def set(self, collection: str, rule: Constraint) -> None:
         """Set the rule of a collection.
 
         Raises:
@@ -86,10 +87,9 @@ class EntryRules:
                 f"no collection is called {collection!r}. Use {collection.rstrip('/')!r}."
             )
         category = rest.partition("/")[0]
-        if kind == "preferences" and rest and category not in categories:
-            raise SchemaError(
-                f"there is no category {category!r}. Use one of: {', '.join(categories)}."
-            )
+        known = self._options.allowed
+        if kind == "preferences" and rest and category not in known:
+            raise SchemaError(f"there is no category {category!r}. Use one of: {', '.join(known)}.")
         if kind != "facts" and (rule.temporal or rule.multi_valued or rule.normalised):
             raise SchemaError("temporal, multi_valued and normalise are options for facts only.")
         self._rules = {**self._rules, collection: rule}
@@ -150,6 +150,19 @@ class EntryRules:
                 if self.is_over(key, entry, now):
                     tx.expired.add((name, path))
                     entry_kind(name).remove(tx.edit(name), path, self._options)
+
+    def report_edit(self, kind: str, before: Document, after: Document, place: str) -> None:
+        """Warn of entries that a hand edit has made invalid, because typed reads ignore them."""
+        known = {problem.where for problem in problems_in(kind, before, self._options)}
+        found = [
+            each for each in problems_in(kind, after, self._options) if each.where not in known
+        ]
+        if found:
+            first = found[0]
+            place = after.place_of(first.where, place)
+            also = f" problems() lists {len(found) - 1} more." if found[1:] else ""
+            told = f"{place}: {first.where}: {first.message}. {first.remedy}{also}"
+            tell(_logger, one_line(told))  # a key may contain characters that a terminal hides
 
     def apply(self, tx: Transaction) -> None:
         """Check the changes of a transaction at its commit.
