@@ -230,8 +230,8 @@ class EpisodeKind(EntryKind):
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         return islice(super().stated(path, entry), 1, None)
 
-    def documents_of(self, name: str, listed: Iterable[str]) -> list[str]:
-        return homes_of(listed, name)
+    def places(self, path: Path, listed: Iterable[str]) -> tuple[list[str], Path]:
+        return homes_of(listed, path[-1]), path
 
     def body(self, entry: Mapping[str, Any]) -> str:
         steps = (text for step in _steps(entry) for text in step)

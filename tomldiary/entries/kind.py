@@ -207,10 +207,6 @@ class EntryKind:
         """Return those of a user's documents that have this kind, oldest first; the first may not exist."""
         return [self.name]
 
-    def documents_of(self, name: str, listed: Iterable[str]) -> list[str]:
-        """Return the documents that may contain an entry, newest first; `name` is its key without the kind."""
-        return self.documents(listed)[::-1]
-
     # Keys
 
     def key(self, path: Path, document: str = "") -> str:
@@ -233,8 +229,8 @@ class EntryKind:
         return path
 
     def places(self, path: Path, listed: Iterable[str]) -> tuple[list[str], Path]:
-        """Return the documents that may contain the entry of a key's path, and its path in them."""
-        return self.documents_of("/".join(path[1:]), listed), path
+        """Return the documents that may contain the entry of a key's path, newest first, and its path in them."""
+        return self.documents(listed)[::-1], path
 
     def within(self, document: str, until: Until | None = None) -> EntryKind:
         """Return the kind for one document, whose name may be a part of keys.
@@ -439,5 +435,6 @@ class EntryKind:
         Raises:
             DiaryError: A rule forbids it.
         """
-        for document in self.documents_of(key, writing.documents):
-            writing.edit(document).delete((*collection, key))
+        documents, path = self.places((*collection, key), writing.documents)
+        for document in documents:
+            writing.edit(document).delete(path)

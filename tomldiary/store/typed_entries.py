@@ -46,7 +46,7 @@ class TypedEntries:
     def get(self, collection: Collected, key: str) -> Mapping[str, Any] | None:
         """Return an entry unchanged, or None; a temporal fact also by its singleton key."""
         kind = KINDS[collection[0]]
-        for name in kind.documents_of(key, self._documents):
+        for name in kind.places((*collection, key), self._documents)[0]:
             found = kind.get(self._tables(name), self._rules, collection, key)
             if found is not None and not self._is_hidden(collection, key, found):
                 return found

@@ -109,7 +109,7 @@ class UserItems(Accessor):
         def change(tx: Transaction) -> dict[str, Any]:
             value = {**self._existing(tx, key, path), **fields}
             writing = tx.writing(self._diary, timestamp(), session_id)
-            ITEMS.put(writing, (ITEMS.name, path[0]), path[1], value)
+            ITEMS.put(writing, path[:1], path[1], value)
             return value
 
         why = Source("update_item", session_id, actor, reason, asked=(key, fields))
@@ -130,7 +130,7 @@ class UserItems(Accessor):
         def change(tx: Transaction) -> dict[str, Any]:
             value = self._existing(tx, key, path)
             writing = tx.writing(self._diary, timestamp(), "")
-            ITEMS.delete(writing, (ITEMS.name, path[0]), path[1])
+            ITEMS.delete(writing, path[:1], path[1])
             return value
 
         why = Source("delete_item", session_id, actor, reason, asked=(key,))

@@ -144,7 +144,7 @@ class ItemKind(EntryKind):
     def put(
         self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
-        documents, path = self.places((collection[1], key), writing.documents)
+        documents, path = self.places((*collection, key), writing.documents)
         for edit in map(writing.edit, documents):
             old = edit.table(path)
             if old is None:
@@ -157,11 +157,6 @@ class ItemKind(EntryKind):
             is_part = keeps_part(before, value)
             fresh = with_value(fields, replaced(old, is_part=is_part), writing.now)
             edit.put(path, renewed(signed(fresh, old, writing.session, is_part=is_part)))
-
-    def delete(self, writing: Writing, collection: Collected, key: str) -> None:
-        documents, path = self.places((collection[1], key), writing.documents)
-        for document in documents:
-            writing.edit(document).delete(path)
 
 
 def renewed(entry: Mapping[str, Any]) -> dict[str, Any]:
