@@ -374,8 +374,8 @@ class EntryKind:
             if name not in entry:
                 yield Problem(f"{where}.{name}", "expected text, found nothing")
 
-    def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
-        """Remove an entry because its creation is undone."""
+    def remove(self, edit: EditedTables, path: Path, rules: Rules) -> None:
+        """Remove an entry without a check of its own."""
         edit.delete(path)
 
     def is_read(self, key: str, entry: Mapping[str, Any], rules: Rules) -> bool:
@@ -394,7 +394,7 @@ class EntryKind:
     def migrate(self, edit: Edit) -> None:
         """Convert a document of an older layout to the newest one."""
 
-    def keep_ids(self, edit: Edit, removed: Collection[Path]) -> None:
+    def keep_ids(self, edit: EditedTables, removed: Collection[Path]) -> None:
         """Reserve the ids of removed entries, so that they are not assigned again."""
 
     # Entries as values by collection and key

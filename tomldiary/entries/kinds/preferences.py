@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
-    from tomldiary.entries.kind import Collected, Rank, Rules, Tables, Writing
+    from tomldiary.entries.kind import Collected, EditedTables, Rank, Rules, Tables, Writing
     from tomldiary.toml.document import Document, Path
-    from tomldiary.toml.edit import Edit
 
 
 class PreferenceKind(EntryKind):
@@ -118,7 +117,7 @@ class PreferenceKind(EntryKind):
                     message = f"{problem['msg']}; in preferences() the entry is left out"
                     yield Problem(field, message)
 
-    def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
+    def remove(self, edit: EditedTables, path: Path, rules: Rules) -> None:
         if edit.delete(path) and path[-2] in rules.allowed:
             self.keep_ids(edit, [path])
 
@@ -129,7 +128,7 @@ class PreferenceKind(EntryKind):
             if became.count(category) > max(limit, was.count(category)):
                 raise LimitReached(category, limit, "max_prefs_per_category")
 
-    def keep_ids(self, edit: Edit, removed: Collection[Path]) -> None:
+    def keep_ids(self, edit: EditedTables, removed: Collection[Path]) -> None:
         reserve_ids(edit, ((path[-2], number_of(path[-1]) or 0) for path in removed))
 
     def collections(self, rules: Rules) -> list[Collected]:

@@ -42,7 +42,7 @@ from tomldiary.entries.kinds.pending import (
     place_of,
     waiting,
 )
-from tomldiary.entries.preferences import Preferences, reserve_ids
+from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import Known
 from tomldiary.hand_edits.three_way_merge import NOTHING
@@ -320,9 +320,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     kind, path = entry_kind(each.document), each.path
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:
-        edit.delete(path)
-        if kind is PREFERENCES:
-            reserve_ids(edit, [(path[-2], number_of(path[-1]) or 0)])
+        kind.remove(edit, path, rules)
         return
     check_fields(each.document, path, each.after, rules)
     session = _author(each)
