@@ -92,16 +92,12 @@ _FOR_PROGRAMS = {
 class Users(ListView[str]):
     """The ids of users, sorted."""
 
-    __slots__ = ()
-
     def __repr__(self) -> str:
         return repr([*self])
 
 
 class StorageStats(DictView[str, Any]):
     """The guarantees of a storage."""
-
-    __slots__ = ()
 
 
 class Diary(Viewed, AncestorCoroutines):

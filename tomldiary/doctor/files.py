@@ -48,8 +48,6 @@ class Finding(Viewed):
 class Findings(ListView[Finding]):
     """The findings about a store, worst first."""
 
-    __slots__ = ()
-
 
 def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding]:
     """Check the file system of a folder."""

@@ -62,8 +62,6 @@ class TextBlock(Viewed):
 class TextBlocks(DictView[str, TextBlock]):
     """The blocks of a user by name."""
 
-    __slots__ = ()
-
 
 class Blocks:
     """Reads the blocks document; with an edit of it, also changes it."""

@@ -96,8 +96,6 @@ class Episode(Viewed):
 class Episodes(ListView[Episode]):
     """Episodes, oldest first."""
 
-    __slots__ = ()
-
 
 def episode_kinds(kinds: Iterable[str]) -> list[str]:
     """Return the documents with episodes, oldest first."""

@@ -67,8 +67,6 @@ class Fact(Viewed):
 class FactList(ListView[Fact]):
     """The facts that a query found."""
 
-    __slots__ = ()
-
 
 class Facts:
     """Reads the facts document, or an edit of it.

@@ -70,19 +70,13 @@ class ConversationItem(Viewed, BaseModel):
 class PreferenceItems(DictView[str, PreferenceItem]):
     """The preferences of a category by id."""
 
-    __slots__ = ()
-
 
 class PreferenceTables(DictView[str, PreferenceItems]):
     """The preferences of a user by category and id."""
 
-    __slots__ = ()
-
 
 class ConversationItems(DictView[str, ConversationItem]):
     """The conversations of a user by session id."""
-
-    __slots__ = ()
 
 
 class MetaInfo(BaseModel):

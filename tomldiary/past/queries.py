@@ -67,8 +67,6 @@ class HistoryEntry(Viewed):
 class Changes(ListView[HistoryEntry]):
     """Changes of entries, from history."""
 
-    __slots__ = ()
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Viewed):
@@ -85,8 +83,6 @@ class Difference(Viewed):
 
 class Differences(ListView[Difference]):
     """The entries that differ between two states."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -52,8 +52,6 @@ def pretty(self: Viewed, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - I
 class ListView(Viewed, list[T]):
     """A list that is shown as a table in notebooks; slices of it are also `ListView`s."""
 
-    __slots__ = ()
-
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> T: ...
     @overload
@@ -74,8 +72,6 @@ class ListView(Viewed, list[T]):
 
 class DictView(Viewed, dict[K, T]):
     """A dict that is shown as a table in notebooks."""
-
-    __slots__ = ()
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with one row for each entry; times are timestamps in UTC.

@@ -137,8 +137,6 @@ class Match(Viewed):
 class Matches(ListView[Match]):
     """Entries that are similar to a text, best first."""
 
-    __slots__ = ()
-
 
 class Similarity:
     """Finds entries that are similar to a text.

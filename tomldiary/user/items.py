@@ -28,8 +28,6 @@ _NAMES_OF_STORES = ("add", "aput", "put", "set")
 class ItemValues(DictView[str, dict[str, Any]]):
     """The values of a user's items by key."""
 
-    __slots__ = ()
-
 
 class UserItems(Accessor):
     """The items of one user, as `alice.items`. A key is `namespace/key`, as shown by `recall`.

@@ -96,8 +96,6 @@ class Searched(NamedTuple):
 class Hits(ListView[Hit]):
     """The hits of a search, best first."""
 
-    __slots__ = ()
-
 
 class _Entries:
     """The entries of one version of a document."""

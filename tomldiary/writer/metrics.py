@@ -62,8 +62,6 @@ def stats_of(
 class WriterStats(DictView[str, Any]):
     """The counters of a writer."""
 
-    __slots__ = ()
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Health(Viewed):

@@ -101,19 +101,13 @@ class PendingChange(Viewed):
 class PendingChanges(ListView[PendingChange]):
     """Pending changes, oldest first."""
 
-    __slots__ = ()
-
 
 class AppliedChanges(PendingChanges):
     """Changes that were pending until they were applied."""
 
-    __slots__ = ()
-
 
 class DroppedChanges(PendingChanges):
     """Changes that were pending until they were dropped."""
-
-    __slots__ = ()
 
 
 Raw = dict[str, Any]
