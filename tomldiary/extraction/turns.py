@@ -15,6 +15,7 @@ from tomldiary.entries.episodes import new_episode, turn_value
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import schema_named
 from tomldiary.entries.kinds import FACTS
+from tomldiary.entries.kinds.pending import Why
 from tomldiary.errors import DiaryError, ExtractionError, Forgotten, InvalidValue, SchemaError
 from tomldiary.extraction.context import Turn, find_tool_writes, last_exchanges
 from tomldiary.extraction.draft import MemoryDeps
@@ -45,7 +46,7 @@ from tomldiary.runtime.async_bridge import (
 from tomldiary.runtime.callables import refuse_async
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import checked_names, in_utc, timestamp
-from tomldiary.user.pending.held import QUARANTINE, Why, hold
+from tomldiary.user.pending.held import QUARANTINE, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from tomldiary.engine.rules import full_key
 from tomldiary.entries.kinds import KINDS, entry_kind, path_of
 from tomldiary.entries.kinds.items import renewed
-from tomldiary.entries.kinds.pending import held_entry
+from tomldiary.entries.kinds.pending import Why, held_entry
 from tomldiary.errors import InvalidValue
 from tomldiary.past.as_of import PastTexts
 from tomldiary.past.queries import HistoryQueries, Made, change_made
@@ -19,7 +19,6 @@ from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, mome
 from tomldiary.user.pending.held import (
     DRAFTS,
     Overlay,
-    Why,
     drafts_of,
     held_back,
     hold,

@@ -18,7 +18,7 @@ indexes and stores omit them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.fields import Problem, entry_data, said_by, text_list, toml_word
 from tomldiary.entries.kind import EntryKind
@@ -110,6 +110,19 @@ class DroppedChanges(PendingChanges):
     """Changes that were pending until they were dropped."""
 
 
+class Why(NamedTuple):
+    """The reason, target and origin of pending changes."""
+
+    into: str
+    """The kind that stores them."""
+    session: str
+    origin: str
+    reason: str
+    expires: str = ""
+    is_turn: bool = False
+    """Whether an extractor made the changes; its turn is then counted at once."""
+
+
 Raw = dict[str, Any]
 
 
@@ -145,21 +158,18 @@ def pending_entry(
     path: Path,
     key: str,
     after: Mapping[str, Any] | None,
+    why: Why,
     *,
     based_on: int,
     is_new: bool,
-    session: str,
-    origin: str,
-    reason: str,
     now: str,
-    expires: str,
 ) -> dict[str, Any]:
     """Return a pending change as it is stored."""
     held = after or {}
     # Forgetting finds entries by these sessions, and the copy has text of all sessions that wrote the entry.
     named = [str(held.get(name, "")) for name in ("_created_by", "_updated_by")]
     sessions = [
-        name for name in dict.fromkeys([*named, *said_by(held)]) if name not in {"", session}
+        name for name in dict.fromkeys([*named, *said_by(held)]) if name not in {"", why.session}
     ]
     found: dict[str, Any] = {
         "key": key,
@@ -167,15 +177,15 @@ def pending_entry(
         "path": list(path),
         "based_on": based_on,
         "is_new": is_new,
-        "origin": origin,
-        "reason": reason,
+        "origin": why.origin,
+        "reason": why.reason,
         "_created": now,
         "_updated": now,
-        "_created_by": session,
-        "_updated_by": session,
-        "_said_by": [session, *sessions] if sessions else [],
+        "_created_by": why.session,
+        "_updated_by": why.session,
+        "_said_by": [why.session, *sessions] if sessions else [],
         "_source": str(held.get("_source", "")),
-        "_expires": expires,
+        "_expires": why.expires,
         "entry": None if after is None else dict(after),
     }
     always = {"is_new", "based_on"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.episodes import happened, id_of, new_episode
@@ -36,6 +36,7 @@ from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.parts import parts_among
 from tomldiary.entries.kinds.pending import (
     Raw,
+    Why,
     held_entry,
     lacks_fields,
     pending_entry,
@@ -74,19 +75,6 @@ DRAFTS, QUARANTINE = "drafts", "quarantine"
 _SET_BY_UPSERT = {"_updated", "_created_by", "_updated_by", "text", "contexts"}
 _Place = tuple[str, "Path"]
 """The place of an entry: its document and its path."""
-
-
-class Why(NamedTuple):
-    """The reason, target and origin of pending changes."""
-
-    into: str
-    """`DRAFTS` or `QUARANTINE`."""
-    session: str
-    origin: str
-    reason: str
-    expires: str = ""
-    is_turn: bool = False
-    """Whether an extractor made the changes; its turn is then counted at once."""
 
 
 class Overlay(Mapping[str, Known]):
@@ -219,11 +207,10 @@ def _keep(
             pending.delete((why.into, name))
             continue
         is_same = bool(name) and same_data(held_entry(first), after)  # such as a confirmation
+        origin = first.get("origin", "") if is_same else why.origin
         fresh = pending_entry(
-            document, path, entry_key(path, kind.home(document)), after,
-            based_on=first.get("based_on", based_on), is_new=first.get("is_new", real is None),
-            session=why.session, origin=first.get("origin", "") if is_same else why.origin,
-            reason=why.reason, now=now, expires=why.expires,
+            document, path, entry_key(path, kind.home(document)), after, why._replace(origin=origin),
+            based_on=first.get("based_on", based_on), is_new=first.get("is_new", real is None), now=now,
         )  # fmt: skip
         if not name and _is_known(waiting(pending, why.into, now).values(), fresh):
             continue
