@@ -17,7 +17,7 @@ import pytest
 
 import programs
 from capabilities import needs_exchange
-from tomldiary import Diary
+from tomldiary import Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
 from tomldiary.errors import (
@@ -681,7 +681,7 @@ def test_a_repeated_write_that_is_overtaken_keeps_its_lock(where):
 
     backend.commit, backend.lock = refuse_first, counted
     if where == "check":
-        engine.rules = diary.entry_rules
+        diary.constrain("blocks", Constraint(limit=9))
         engine.rules.apply = overtaken
     engine.write("alice", change, Source("set"))
     assert (len(calls), len(locks)) == (3, 1)

@@ -331,7 +331,7 @@ class Engine(DocumentCache):
 
     def _checked(self, transaction: Transaction) -> Changed:
         """Return the changes of a transaction; raise if a rule forbids them."""
-        if self.rules is not None and transaction.changed():
+        if self.rules is not None and self.rules.checked and transaction.changed():
             self.rules.apply(transaction)
         return transaction.changed()
 

@@ -64,7 +64,7 @@ class EntryRules:
         self._rules: dict[str, Constraint] = {}
         self.kinds = set[str]()
         """The kinds with a rule."""
-        self._late = set[str]()
+        self.checked = set[str]()
         """The kinds that are checked at each commit."""
         self._timed = set[str]()
         """The kinds with a `ttl`."""
@@ -96,7 +96,7 @@ class EntryRules:
         self.kinds.add(kind)
         # A commit of a fact checks the other options itself.
         if kind != FACTS.name or rule.append_only or rule.required:
-            self._late.add(kind)
+            self.checked.add(kind)
         timed = [place for place, each in self._rules.items() if each.ttl is not None]
         self._timed = {place.partition("/")[0] for place in timed}
         self.has_times = bool(timed)
@@ -170,7 +170,7 @@ class EntryRules:
         Raises:
             ImmutableEntry, InvalidValue, LimitReached: A rule forbids a change, so nothing may be stored.
         """
-        for key, error in self._broken(tx, self._late, partial(_before, tx)):
+        for key, error in self._broken(tx, self.checked, partial(_before, tx)):
             # A commit of a fact checks the other options itself, at its own time, which may be in the past.
             if isinstance(error, InvalidValue) or key.partition("/")[0] != FACTS.name:
                 raise error
