@@ -20,7 +20,7 @@ from tomldiary.cli.options import AsJson, lasting
 from tomldiary.cli.output import heading, print_json, print_text, print_toml
 from tomldiary.cli.places import folder_at, shown
 from tomldiary.diary import Diary
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.extraction.context import Turn
 from tomldiary.text.visible import one_line
 from tomldiary.writer.writer import MemoryWriter
@@ -135,30 +135,20 @@ def _readings(diary: Diary) -> list[Reading]:
 
 
 def _read_with(
-    diary: Diary, name: str, module: str, class_name: str, read: Callable[[Any, Diary], str]
+    diary: Diary, name: str, class_name: str, read: Callable[[Any, Diary], str]
 ) -> Reading:
     extra = name.lower()
     try:
-        if not _is_installed(module):
-            command = f'python -m pip install "tomldiary-kit[{extra}]"'
-            return Reading(name, "not installed", f"is not installed. Run: {command}")
         package = import_module(f"tomldiary_{extra.replace('-', '_')}")
         text = read(getattr(package, class_name), diary)
+    except MissingExtra:
+        command = f'python -m pip install "tomldiary-kit[{extra}]"'
+        return Reading(name, "not installed", f"is not installed. Run: {command}")
     except Exception as error:  # noqa: BLE001 - the other adapters are still tried
         return Reading(name, "failed", f"failed ({type(error).__name__}: {error}).")
     if _ANSWER not in text:
         return Reading(name, "failed", f"answered {text!r} without {_ANSWER!r}.")
     return Reading(name, "worked", text)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == module.partition(".")[0]:
-            return False
-        raise
-    return True
 
 
 def _through_langgraph(store_class: Any, diary: Diary) -> str:
@@ -196,8 +186,8 @@ def _through_pydantic_ai(toolset_class: Any, diary: Diary) -> str:
 
 
 _ADAPTERS = (
-    ("LangGraph", "langgraph.store.base", "DiaryStore", _through_langgraph),
-    ("LangChain", "langchain_core.retrievers", "DiaryRetriever", _through_langchain),
-    ("pydantic-ai", "pydantic_ai", "DiaryToolset", _through_pydantic_ai),
+    ("LangGraph", "DiaryStore", _through_langgraph),
+    ("LangChain", "DiaryRetriever", _through_langchain),
+    ("pydantic-ai", "DiaryToolset", _through_pydantic_ai),
 )
-"""The framework; a module of it, which cannot be found if it is not installed; a class of its adapter; and its use."""
+"""The framework; a class of its adapter; and its use."""
