@@ -134,11 +134,7 @@ def marks_of(text: str) -> Marks:
     """Return the marks of a statement."""
     folded = _TAG.sub(" ", plain_signs(text).lower())
     tokens = [(found.lastgroup, _plain_number(found.group())) for found in _TOKEN.finditer(folded)]
-    words = [
-        token.replace("'", "") if kind == "word" else token
-        for kind, token in tokens
-        if kind != "mark"
-    ]
+    words = [token.replace("'", "") for kind, token in tokens if kind != "mark"]
     numbers = [token for kind, token in tokens if kind == "number"]
     numbers += _number_words(words)
     numbers += _HAN_NUMBER.findall(folded)
@@ -146,9 +142,8 @@ def marks_of(text: str) -> Marks:
     signs = _SIGN.findall(folded)
     comparing = [sign for sign in signs if _COMPARES.intersection(sign)]
     said = _compared(words)
-    if _IS_UNSPACED.search(folded):
-        said += ["more"] * len(_UNSPACED_MORE.findall(folded))
-        said += ["less"] * len(_UNSPACED_LESS.findall(folded))
+    said += ["more"] * len(_UNSPACED_MORE.findall(folded))
+    said += ["less"] * len(_UNSPACED_LESS.findall(folded))
     return Marks(
         tuple(words),
         _in_one_order(
@@ -213,8 +208,7 @@ def _is_negative(folded: str, words: list[str]) -> bool:
     if not turns and _TURKISH.search(folded):
         turns += _TURKISH_NO.search(folded) is not None
     turns += sum(word in AVERSIONS for word in words)
-    if not folded.isascii():
-        turns += len(_NO.findall(folded.replace("非常", "").replace("特别", "")))
+    turns += len(_NO.findall(folded.replace("非常", "").replace("特别", "")))
     return turns % 2 == 1
 
 
@@ -284,11 +278,8 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
             continue  # "six in the morning"
         elif token in UNITS and (kind == "mark" or len(token) > _SHORT or behind_number):
             units.append(UNITS[token])
-    if _IS_UNSPACED.search(folded):
-        for word in _UNSPACED_UNITS.findall(folded):
-            (currencies if word in CURRENCIES else units).append(
-                CURRENCIES.get(word) or UNITS[word]
-            )
+    for word in _UNSPACED_UNITS.findall(folded):
+        (currencies if word in CURRENCIES else units).append(CURRENCIES.get(word) or UNITS[word])
     return units, currencies
 
 
