@@ -267,11 +267,8 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
         # "US$", "R$" and "°C" are two tokens.
         joined = last + token
         if token in CURRENCIES:
-            found = (
-                CURRENCIES.get(joined, CURRENCIES[token]) if kind == "mark" else CURRENCIES[token]
-            )
             if kind == "mark" or len(token) > _SHORT or behind_number:
-                currencies.append(found)
+                currencies.append(CURRENCIES.get(joined, CURRENCIES[token]))
         elif last == "°" and joined in UNITS:
             units.append(UNITS[joined])
         elif following in ARTICLES and f"{last} {token}".endswith(" in"):
