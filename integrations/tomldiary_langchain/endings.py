@@ -69,28 +69,27 @@ class Endings(RunTree, BaseCallbackHandler):
             owner: The owner that `watch` got.
             graph: The graph that calls this, if the config names no run.
         """
-        run = self.run_of(config) or graph
-        while run is not None and run not in self._graphs:  # a runnable within a node
-            run = self._parents.get(run)
-        kept = self._watched.get(run, {}) if run is not None else {}
+        runs = self.runs_from(self.run_of(config) or graph)
+        graph = next((run.id for run in runs if run.is_graph), None)  # not a runnable within a node
+        kept = {} if graph is None else self._watched.get(graph, {})
         return kept[owner][0] if owner in kept else None
 
     def is_continued(self, config: RunnableConfig) -> bool:
         """Return whether a graph around the calling code continues an earlier run of its thread."""
-        run = self.run_of(config)
-        while run is not None and run not in self._continued:
-            run = self._parents.get(run)
-        return run is not None
+        return any(run.is_continued for run in self.runs_from(self.run_of(config)))
 
     def given_to(self, graph: UUID | None) -> set[str]:
         """Return the ids of the messages in the input of a running graph."""
-        given = self._inputs.get(graph, ()) if graph is not None else ()
-        return {str(field_of(each, "id")) for each in given}
+        run = self.running.get(graph)
+        return {str(field_of(each, "id")) for each in (() if run is None else run.messages)}
 
     def graph_of(self, config: RunnableConfig) -> UUID | None:
         """Return the graph of the node that has this config."""
-        node = self.run_of(config)
-        return self._parents.get(node) if node is not None else None
+        return self._graph_around(self.run_of(config))
+
+    def _graph_around(self, node: UUID | None) -> UUID | None:
+        run = self.running.get(node)
+        return None if run is None or run.around is None else run.around.id
 
     def on_chain_start(
         self,
@@ -104,11 +103,11 @@ class Endings(RunTree, BaseCallbackHandler):
     ) -> None:
         """Pass the messages that a node is given to the watched runs of its graph."""
         super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
-        if inputs is None or isinstance(inputs, Command):
-            self._continued.add(run_id)
+        this = self.running[run_id]
+        this.is_continued = inputs is None or isinstance(inputs, Command)
         messages = field_of(inputs, "messages")
         if isinstance(messages, list):
-            self._inputs[run_id] = messages
+            this.messages = messages
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():
                 run.see(messages)
@@ -116,7 +115,7 @@ class Endings(RunTree, BaseCallbackHandler):
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **__: Any) -> None:
         """Drop a run that ended without an error, or was interrupted; pass changed messages of a node to its graph."""
         self._watched.pop(run_id, None)
-        graph, changed = self._parents.get(run_id), field_of(outputs, "messages")
+        graph, changed = self._graph_around(run_id), field_of(outputs, "messages")
         if graph is not None and isinstance(changed, list):
             for run, _ in self._watched.get(graph, {}).values():
                 run.see_changes(changed)
@@ -126,9 +125,7 @@ class Endings(RunTree, BaseCallbackHandler):
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
         """Report the error of a run."""
         watched = self._watched.pop(run_id, {}).values()
-        outermost, around = run_id, self._parents.get(run_id)
-        while around is not None:
-            outermost, around = around, self._parents.get(around)
+        outermost = [run_id, *(run.id for run in self.runs_from(run_id))][-1]
         if isinstance(error, ParentCommand) and outermost != run_id:
             kept = self._handed_off.setdefault(outermost, [])
             kept += [(run, failed, error) for run, failed in watched]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.agents.identity import field_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
 LANGCHAIN, PYDANTIC_AI = "langchain", "pydantic_ai"
@@ -32,6 +33,25 @@ def is_within(framework: str) -> bool:
     return any(is_here() for is_here in _within.get(framework, ()))
 
 
+@dataclass(eq=False, slots=True)
+class ChainRun:
+    """A running chain, graph, node or tool call of LangChain."""
+
+    id: UUID
+    around: ChainRun | None
+    """The run around it; None if there is none."""
+    inner: set[UUID] = field(default_factory=set["UUID"])
+    failed: list[UUID] = field(default_factory=list["UUID"])
+    """The failed runs within it, which it may try again."""
+    is_tool: bool = False
+    is_graph: bool = False
+    """Whether it is a graph that has begun a node."""
+    is_continued: bool = False
+    """Whether it has no input of its own, and continues an earlier run of a thread."""
+    messages: Sequence[Any] = ()
+    """The messages that it was given."""
+
+
 class RunTree:
     """The tree of LangChain runs in this process. Base class for the callback handlers of adapters."""
 
@@ -39,19 +59,7 @@ class RunTree:
     ignore_llm = ignore_chat_model = ignore_retriever = True
 
     def __init__(self) -> None:
-        self._parents: dict[UUID, UUID | None] = {}
-        """The run around each running one; None if there is none."""
-        self._children: dict[UUID, set[UUID]] = {}
-        self._tools: set[UUID] = set()
-        """The runs that are tool calls."""
-        self._graphs: set[UUID] = set()
-        """The runs that are graphs and have begun a node."""
-        self._continued: set[UUID] = set()
-        """The runs without an input of their own, which continue an earlier run of a thread."""
-        self._inputs: dict[UUID, Any] = {}
-        """The messages that each running one was given."""
-        self._failed: dict[UUID, list[UUID]] = {}
-        """The failed runs by their parent, which may try again."""
+        self.running: dict[UUID | None, ChainRun] = {}
 
     def on_chain_start(
         self,
@@ -63,11 +71,11 @@ class RunTree:
     ) -> None:
         """Record the parent run of a graph, a node or another chain."""
         around = self._around(parent_run_id)
-        self._parents[run_id] = around
+        self.running[run_id] = ChainRun(run_id, around)
         if around is not None:
-            self._children.setdefault(around, set()).add(run_id)
+            around.inner.add(run_id)
             if any(each.startswith(_NODE) for each in tags or ()):
-                self._graphs.add(around)
+                around.is_graph = True
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
@@ -75,18 +83,17 @@ class RunTree:
         """Record a tool that runs within a chain. A tool that the application calls has no parent and is ignored."""
         around = self._around(parent_run_id)
         if around is not None:
-            self._tools.add(run_id)
-            RunTree.on_chain_start(self, run_id=run_id, parent_run_id=around)
+            self.running[run_id] = ChainRun(run_id, around, is_tool=True)
+            around.inner.add(run_id)
 
-    def _around(self, named: UUID | None) -> UUID | None:
+    def _around(self, named: UUID | None) -> ChainRun | None:
         """Return the run around a new one, or None.
 
         Args:
             named: The parent of which LangChain tells. With LangSmith's tracing it may be a traced function of the host,
                 which sends no events.
         """
-        around = named if named in self._parents else self.run_of(self.config_here())
-        return around if around in self._parents else None
+        return self.running.get(named) or self.running.get(self.run_of(self.config_here()))
 
     def config_here(self) -> Any:
         """Return the LangChain config of the calling code."""
@@ -94,31 +101,33 @@ class RunTree:
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Remove an ended run and its children, because some cancelled children send no end event."""
-        parent = self._parents.pop(run_id, None)
-        if parent is not None and (siblings := self._children.get(parent)):
-            siblings.discard(run_id)
-            if not siblings:
-                self._children.pop(parent, None)
-        self._tools.discard(run_id)
-        self._graphs.discard(run_id)
-        self._continued.discard(run_id)
-        self._inputs.pop(run_id, None)
-        self._failed.pop(run_id, None)
-        for child in list(self._children.pop(run_id, ())):
+        run = self.running.pop(run_id, None)
+        if run is None:
+            return
+        if run.around is not None:
+            run.around.inner.discard(run_id)
+        for child in list(run.inner):
             RunTree.on_chain_end(self, run_id=child)
 
     on_tool_end = on_tool_error = on_chain_end
 
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:  # noqa: ARG002 - the base class has it
         """Record a failed run beside which another attempt may follow."""
-        parent = self._parents.get(run_id)
-        if parent is not None:
-            self._failed.setdefault(parent, []).append(run_id)
+        run = self.running.get(run_id)
+        if run is not None and run.around is not None:
+            run.around.failed.append(run_id)
         RunTree.on_chain_end(self, run_id=run_id)
 
     def run_of(self, config: Any) -> UUID | None:
         """Return the run id in a LangChain config, such as that of a node."""
         return getattr(field_of(config, "callbacks"), "parent_run_id", None)
+
+    def runs_from(self, run_id: UUID | None) -> Iterator[ChainRun]:
+        """Yield the run with an id and the runs around it, outermost last; nothing if it is not running."""
+        run = self.running.get(run_id)
+        while run is not None:
+            yield run
+            run = run.around
 
     def attempt_of(self, config: Any) -> tuple[list[str], list[tuple[str, str]]]:
         """Return the runs that a node is in, and the failed runs beside each of them, which it may retry.
@@ -128,11 +137,10 @@ class RunTree:
         """
         around: list[str] = []
         failed: list[tuple[str, str]] = []
-        run = self.run_of(config)
-        while run is not None and (parent := self._parents.get(run)) is not None:
-            around.append(str(run))
-            failed += [(str(each), str(run)) for each in self._failed.get(parent, ())]
-            run = parent
+        for run in self.runs_from(self.run_of(config)):
+            if run.around is not None:
+                around.append(str(run.id))
+                failed += [(str(each), str(run.id)) for each in run.around.failed]
         return around, failed
 
     def is_delegated(self, config: Any) -> bool:
@@ -154,10 +162,4 @@ class RunTree:
         *outer, _ = str(field_of(settings, "checkpoint_ns") or "").split("|")
         if any(each.partition(":")[0] == _TOOL_NODE for each in outer):
             return True
-        run = self.run_of(config)
-        while run is not None:
-            around = self._parents.get(run)
-            if around is not None and run in self._tools:
-                return True
-            run = around
-        return False
+        return any(run.is_tool for run in self.runs_from(self.run_of(config)))
