@@ -23,14 +23,8 @@ from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
 from tomldiary.agents.identity import checked_id, saves_checkpoints
-from tomldiary.agents.options import (
-    check_writer,
-    checked_count,
-    checked_counter,
-    checked_episodes,
-    checked_text,
-    one_of,
-)
+from tomldiary.agents.options import check_writer, checked_episodes, checked_text, one_of
+from tomldiary.agents.shown_memory import ShownMemory
 from tomldiary.agents.submission import (
     SubmittedMessages,
     errors_logged,
@@ -43,7 +37,6 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.extraction.context import Turn
 from tomldiary.logging import get_logger, tell
-from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary_langgraph.identity import (
     Speaker,
@@ -111,8 +104,7 @@ def recall_node(
         InvalidValue: `diary` is not a diary or a folder, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
-    checked_count(max_tokens, "max_tokens", least=1)
-    checked_counter(token_counter)
+    shown = ShownMemory(max_tokens, token_counter, "prompt")
     checked_id("user_id", user_id, "state", "runtime")
     checked_text(state_key, "state_key")
     if messages_key is not None:
@@ -145,14 +137,8 @@ def recall_node(
         found = ""
         with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, memory.user(user).epoch)
-            query = exchange_of(asked)[0] or None
-            lines = memory.user(user).memory_lines(query).shown
-            found = render_memory(
-                lines,
-                max_tokens=max_tokens,
-                token_counter=token_counter,
-                look_up="",  # the model may have no tool
-            )
+            lines = shown.lines(memory.user(user), "", exchange_of(asked)[0])
+            found = shown.text(lines, look_up="")  # the model may have no tool
         speakers = speakers_of(user_id, user, config)
         owners = {
             _note(each, one): _owner(submitted, config, one, each)
