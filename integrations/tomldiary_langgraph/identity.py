@@ -66,12 +66,9 @@ def speakers_of(explicit: Who, user: str, config: RunnableConfig) -> list[Speake
 def session_here() -> str:
     """Return the session of the running graph; "" outside of one, or if it names none."""
     config = var_child_runnable_config.get()  # see `_settings_here`
-    if not config:
-        return ""
-    try:
-        return session_of(None, default="", **_places(config))
-    except IdentifierError:  # a store is no place to complain about a run's settings
-        return ""
+    with suppress(IdentifierError):  # a store is no place to complain about a run's settings
+        return resolve_session(None, None, config) if config else ""
+    return ""
 
 
 def task_here() -> str:
