@@ -63,10 +63,10 @@ def _ours(message: ModelMessage) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for part in message.parts:
         if part.part_kind == "compaction":
             yield "", {}
-        for item in _items(part) if isinstance(part, UserPromptPart) else ():
+        for item, text in _texts(part.content) if isinstance(part, UserPromptPart) else ():
             marks = _marks(item)
-            if isinstance(item, TextContent) and marks.get("origin") == ORIGIN:
-                yield item.content, marks
+            if marks.get("origin") == ORIGIN:
+                yield text, marks
 
 
 def shown_memory(
@@ -453,8 +453,3 @@ def _texts(prompt: object) -> Iterator[tuple[Any, str]]:
         text = item if isinstance(item, str) else getattr(item, "content", None)
         if isinstance(text, str):
             yield item, text
-
-
-def _items(part: UserPromptPart) -> Iterator[object]:
-    if not isinstance(part.content, str):
-        yield from part.content
