@@ -96,12 +96,9 @@ class AgentMemoryToolset(RunToolset[Any]):
         self._max_lines, self._max_tokens = max_lines, max_tokens
         self._pin_marker = checked_text(pin_marker, "pin_marker")
         texts = {**_DESCRIPTIONS, **checked_descriptions(descriptions, tuple(_DESCRIPTIONS))}
-        tools: dict[str, Any] = {
-            "read_memory": self._read_memory,
-            "write_memory": self._write_memory,
-            "update_memory": self._update_memory,
-        }
-        for name, tool in tools.items():
+        tools: tuple[Any, ...] = (self._read_memory, self._write_memory, self._update_memory)
+        for tool in tools:
+            name = tool.__name__.removeprefix("_")
             self.add_function(
                 tool,
                 name=name,
