@@ -17,7 +17,7 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks
 from tomldiary.entries.models import timestamp
-from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
+from tomldiary.errors import DiaryError, InvalidValue, without_paths
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
@@ -129,9 +129,8 @@ def load_memory(
     name = checked_agent_name(agent_name)
     owner = _owner(backend)
     try:
-        text = owner.blocks[name].text
-    except UnknownEntry:
-        text = _text_in_file(owner, path, name)
+        block = owner.blocks.get(name)
+        text = _text_in_file(owner, path, name) if block is None else block.text
     except OSError as error:
         raise MemoryAccessError(error.strerror or type(error).__name__) from error
     except DiaryError as error:
@@ -155,8 +154,6 @@ def _text_in_file(owner: UserDiary, path: str, name: str) -> str:
             raise MemoryAccessError(
                 f"{DEFAULT_MEMORY_FILENAME} is not UTF-8. Save the file as UTF-8."
             ) from error
-        except OSError as error:
-            raise MemoryAccessError(error.strerror or type(error).__name__) from error
     return ""
 
 
