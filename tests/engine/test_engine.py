@@ -619,12 +619,13 @@ def test_an_unreadable_folder_hides_only_its_user_without_permission(tmp_path):
         (tmp_path / "alice").chmod(0o700)
 
 
-def test_an_unreadable_folder_hides_only_its_own_user(tmp_path, files, caplog):
+@pytest.mark.parametrize("owner_text", ["torn = ", r'user_id = "\\x"'])
+def test_an_unreadable_folder_hides_only_its_own_user(tmp_path, files, caplog, owner_text):
     diary = Diary(tmp_path, agent="rules")
     for user in ("alice", "bob", "x" * 300):
         diary.user(user).upsert_preference("likes", "tea")
     (owner,) = tmp_path.glob("~*/owner.toml")
-    owner.write_text("torn = ")
+    owner.write_text(owner_text)
 
     def refusing(_name, path, *_):
         if "/alice/" in f"{path}/":

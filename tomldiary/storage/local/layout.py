@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import DiaryError
+from tomldiary.errors import DiaryError, DocumentError
 from tomldiary.identifiers.user_ids import decode_folder
 from tomldiary.storage.files import file_error
 from tomldiary.storage.protocol import Listing
@@ -123,7 +123,7 @@ def user_of(files: FileSystem, folder: Path) -> str | None:
     """Return the user id of a folder, or None if the folder belongs to no user.
 
     Raises:
-        DiaryError: The file with the owner's id cannot be read.
+        DiaryError: The file with the owner's id cannot be read, or has no valid id.
     """
     decoded = decode_folder(folder.name)
     if decoded is not None:
@@ -133,7 +133,11 @@ def user_of(files: FileSystem, folder: Path) -> str | None:
     if owner is None:
         return None
     encoded = parse_toml(decode_utf8(owner[0], path=str(path)), path=str(path)).get("user_id")
-    return str(encoded).encode("ascii", "replace").decode("unicode_escape") if encoded else None
+    try:
+        return str(encoded).encode("ascii", "replace").decode("unicode_escape") if encoded else None
+    except UnicodeDecodeError as error:
+        reason = f"user_id is not valid ({error.reason}). Restore the file from a backup."
+        raise DocumentError(reason, path=str(path)) from None
 
 
 def name_owner(files: FileSystem, user: str, folder: Path, *, sync: bool) -> None:
