@@ -29,7 +29,7 @@ from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.files import system_remedy
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.local.layout import SYSTEM, strays_in, user_of
+from tomldiary.storage.local.layout import SYSTEM, strays_in
 from tomldiary.storage.local.log import segments
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.storage.shared.backend import SharedBackend
@@ -183,19 +183,13 @@ def _is_memory(backend: LocalBackend) -> bool:
 
 
 def _users(backend: Backend) -> list[str]:
-    """Return all users. Unlike `Backend.users`, this completes no writes and skips invalid folders."""
+    """Return all users. Unlike `Backend.users`, this completes no writes."""
     if not isinstance(backend, LocalBackend):
         return backend.users()
     try:
-        folders = backend.folder_names()
+        return backend.known_users()
     except BackendError:
         return []  # `check_place` reports the unreadable folder
-    found: set[str | None] = set()
-    for name in folders:
-        if not name.startswith("."):
-            with suppress(DiaryError, ValueError):
-                found.add(user_of(backend.files, backend.base_path / name))
-    return sorted(filter(None, found))
 
 
 # One user
