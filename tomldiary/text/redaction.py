@@ -158,18 +158,15 @@ class Redactor:
         return text
 
     def values(self, value: Any) -> Any:
-        """Return a value with all its texts redacted; the same object if nothing was redacted."""
+        """Return a value with all its texts redacted."""
         if isinstance(value, str):
             return self(value)
         if isinstance(value, Mapping):
             table = cast("Mapping[str, Any]", value)
-            fresh = {key: self.values(each) for key, each in table.items()}
-            return fresh if any(fresh[key] is not each for key, each in table.items()) else table
+            return {key: self.values(each) for key, each in table.items()}
         if isinstance(value, list | tuple):
             listed = cast("list[Any] | tuple[Any, ...]", value)
             items = [self.values(each) for each in listed]
-            if all(new is old for new, old in zip(items, listed, strict=True)):
-                return listed
             return items if isinstance(listed, list) else tuple(items)
         return value
 
