@@ -70,6 +70,8 @@ class EntryRules:
         """The kinds with a `ttl`."""
         self.has_times = False
         """Whether a rule has a `ttl`."""
+        self.reports_edits = True
+        """Whether `report_edit` warns; a command that prints all problems itself sets False."""
 
     def set(self, collection: str, rule: Constraint) -> None:
         """Set the rule of a collection.
@@ -153,6 +155,8 @@ class EntryRules:
 
     def report_edit(self, kind: str, before: Document, after: Document, place: str) -> None:
         """Warn of entries that a hand edit has made invalid, because typed reads ignore them."""
+        if not self.reports_edits:
+            return
         known = {problem.where for problem in problems_in(kind, before, self._options)}
         found = [
             each for each in problems_in(kind, after, self._options) if each.where not in known

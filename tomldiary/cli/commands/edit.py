@@ -222,7 +222,7 @@ def _is_wanted_again() -> bool:
 def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
     """Store a hand edit as an editor would; the engine merges it with the writes since the text was read."""
     engine, backend = diary.engine, diary.engine.backend
-    engine.on_edit = None  # the callers print all problems
+    diary.entry_rules.reports_edits = False  # the callers print all problems
 
     def save() -> None:
         engine.document(user, document)  # raises an error if it cannot be read
