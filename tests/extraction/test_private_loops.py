@@ -145,6 +145,27 @@ def test_a_cancelled_turn_is_cancelled():
     assert not isinstance(ended.value, ExtractionError)
 
 
+def test_a_turn_that_took_too_long_can_be_cancelled():
+    async def host():
+        is_late = asyncio.Event()
+
+        async def extract(message, *, deps):
+            try:
+                await asyncio.sleep(60)
+            finally:  # it closes its connection
+                is_late.set()
+                await asyncio.sleep(60)
+
+        ann = Diary("memory:", agent=extract, extraction_timeout=0.1).user("ann")
+        turn = asyncio.create_task(ann.aadd_turn("I like tea.", "ok", "s"))
+        await is_late.wait()
+        turn.cancel()
+        await asyncio.wait([turn])
+        assert turn.cancelled()
+
+    asyncio.run(host())
+
+
 CHANGES = {
     "upsert": lambda deps: deps.upsert("likes", None, "tea"),
     "forget": lambda deps: deps.forget("likes", "pref001"),

@@ -287,14 +287,14 @@ class Turns:
         except (DiaryError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
+            # A CancelledError of the extractor itself would look like a cancellation of the caller's task.
+            if not isinstance(error, Exception) and is_stopped():
+                raise
             if limit.expired():
                 raise ExtractionError(
                     f"the extractor took longer than {seconds:g} s. Nothing was changed. Try again later, or"
                     " raise Diary(extraction_timeout=…), for the turns of a writer MemoryWriter(timeout=…)."
                 ) from error
-            # A CancelledError of the extractor itself would look like a cancellation of the caller's task.
-            if not isinstance(error, Exception) and is_stopped():
-                raise
             why, remedy = explained(error)
             raise ExtractionError(
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
