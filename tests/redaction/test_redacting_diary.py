@@ -184,6 +184,17 @@ def test_an_earlier_exchange_is_redacted_before_it_is_cut(tmp_path):
     assert max(len(said) for [(said, _)] in seen) <= 1000
 
 
+def test_texts_that_the_extractor_does_not_get_are_redacted_once(tmp_path):
+    seen = []
+    diary = Diary(tmp_path, agent="rules", redact=lambda text: seen.append(text) or text)
+    long, answer = "She asked. " * 200, "It rains."
+    diary.user("alice").add_turn(
+        "I love tea.", "Noted.", "s",
+        earlier=[(long, "")], steps=[ToolStep("weather", "{}", answer)], episode=False,
+    )  # fmt: skip
+    assert [seen.count(each) for each in (long, answer)] == [1, 1]
+
+
 def test_an_entry_with_an_unredacted_text_is_confirmed(tmp_path):
     Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", SAID)
 

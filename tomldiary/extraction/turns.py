@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
+    from tomldiary.extraction.context import Exchange
 
 
 class Turns:
@@ -230,14 +231,16 @@ class Turns:
             ExtractionError: The extractor failed, or took too long.
             Forgotten: Data of the user were erased since `operation.epoch`, so no model may read the turn.
         """
-        turn = self._diary.redacted_turn(turn)  # a queued turn may be older
-        deps, message, epoch = await in_thread(self._prepared, turn, operation)
-        operations = await self.run_extractor(message, deps, seconds)
         said = (turn.user_msg, turn.assistant_msg)
+        said = self._diary.redacted(said)  # a queued turn may be older
+        deps, message, epoch = await in_thread(self._prepared, turn, said, operation)
+        operations = await self.run_extractor(message, deps, seconds)
         self._diary.sessions.keep(turn.user_id, turn.session_id, said, epoch)
         return operations, epoch
 
-    def _prepared(self, turn: Turn, operation: TurnOperation) -> tuple[MemoryDeps, str, int]:
+    def _prepared(
+        self, turn: Turn, said: Exchange, operation: TurnOperation
+    ) -> tuple[MemoryDeps, str, int]:
         """Return the draft for a turn, the message about it, and the user's fencing token, read before both.
 
         They are of one state, which a database is asked for once.
@@ -249,12 +252,12 @@ class Turns:
             if operation.epoch not in {None, epoch}:
                 raise Forgotten.meanwhile()
             deps = self._draft(user_id, session_id, turn.context_now or operation.said_at)
-            deps.user_msg, deps.assistant_msg = said = turn.user_msg, turn.assistant_msg
+            deps.user_msg, deps.assistant_msg = said
             earlier = operation.earlier if turn.earlier is None else turn.earlier
             if earlier is None:
                 deps.earlier = diary.sessions.before(epoch, user_id, session_id, said)
             else:
-                deps.earlier = last_exchanges(earlier, diary.context_turns)
+                deps.earlier = diary.redacted(last_exchanges(earlier, diary.context_turns))
             deps.tool_writes = find_tool_writes(
                 backend, user_id, session_id, operation.began, operation.ended
             )
