@@ -133,10 +133,6 @@ class UserLocks:
         finally:
             stripe.release(caller)
 
-    def waiting(self, user: str) -> int:
-        """Return how many threads of this process wait for the user's lock, or for that of another user beside it."""
-        return self.stripe(_number_of(user)).waiting
-
     def stripe(self, number: int) -> _Queue:
         """Return the lock of a stripe among the threads of this process."""
         return self._stripes.setdefault(number, _Queue())  # one step, also for other threads
@@ -204,11 +200,6 @@ class _Queue:
         self.holder: object = None
         """The caller that holds the lock, or None."""
         self._waiting: dict[object, threading.Lock] = {}
-
-    @property
-    def waiting(self) -> int:
-        """The number of callers that wait."""
-        return len(self._waiting) - (self.holder in self._waiting)
 
     def acquire(self, caller: object, timeout: float = -1) -> bool:
         """Acquire the lock within `timeout` seconds (-1: no limit); return whether it was acquired.

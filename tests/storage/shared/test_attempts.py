@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from functools import partial
+from zlib import crc32
 
 import pytest
 
@@ -126,7 +127,7 @@ def test_writes_that_wait_for_each_other_share_steps(counted):
     with counted.lock("alice", 10):
         for thread in threads:
             thread.start()
-        until(lambda: counted.transactions.locks.waiting("alice") == 12)
+        until(lambda: counted.transactions.waiting("alice") == 12)
     for thread in threads:
         thread.join()
     assert counted.database.requests == ["apply"]
@@ -134,6 +135,37 @@ def test_writes_that_wait_for_each_other_share_steps(counted):
     fresh = Diary(counted, agent="rules").user("alice")
     assert texts(alice) == texts(fresh)
     assert len(texts(fresh)) == 13
+
+
+def test_a_write_is_applied_while_a_user_of_the_same_lock_waits(counted):
+    alice = Diary(counted, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    neighbour = next(
+        name
+        for name in (f"u{number}" for number in itertools.count())
+        if crc32(name.encode()) % 256 == crc32(b"alice") % 256
+    )
+    transactions, is_held, may_end = counted.transactions, threading.Event(), threading.Event()
+
+    def hold():
+        with transactions.attempt(neighbour, 30):
+            is_held.set()
+            may_end.wait(30)
+
+    holder = threading.Thread(target=hold)
+    writer = threading.Thread(target=alice.upsert_preference, args=["likes", "coffee"])
+    with counted.lock("alice", 10):
+        writer.start()
+        until(lambda: transactions.waiting("alice") == 1)
+        holder.start()
+        until(lambda: transactions.waiting(neighbour) == 1)
+    assert is_held.wait(30)
+    writer.join(30)
+    is_stored = not writer.is_alive()
+    may_end.set()
+    holder.join()
+    writer.join()
+    assert is_stored
 
 
 def test_no_write_returns_before_its_step_is_applied(counted, opened):
@@ -189,7 +221,7 @@ def start_in_order(backend, *calls):
     with backend.lock("alice", 10):
         for number, thread in enumerate(threads, 1):
             thread.start()
-            until(lambda number=number: backend.transactions.locks.waiting("alice") == number)
+            until(lambda number=number: backend.transactions.waiting("alice") == number)
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()

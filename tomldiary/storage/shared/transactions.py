@@ -182,7 +182,7 @@ class Transactions:
             self.watch = Watch(database, self.heads, watch)
             # Stops the thread if a host drops its diary without closing it.
             weakref.finalize(self, self.watch.stop).atexit = False
-        self.locks = UserLocks(None)
+        self._locks = UserLocks(None)
         self._holds: dict[str, Hold] = {}
         self._reading = _Reading()
         self.renew()
@@ -192,7 +192,13 @@ class Transactions:
         """Drop the state of other threads: a forked child has none of them, and new threads may reuse their ids."""
         thread = threading.get_ident()
         self._holds = {user: hold for user, hold in self._holds.items() if hold.thread == thread}
+        self._guard = threading.Lock()
         self._groups: dict[str, Group] = {}
+        self._waiting: dict[str, int] = {}
+
+    def waiting(self, user: str) -> int:
+        """Return how many attempts wait for a user's lock."""
+        return self._waiting.get(user, 0)
 
     def _known(self, user: str) -> Remembered:
         """Return the cached state of a user."""
@@ -233,7 +239,7 @@ class Transactions:
                 failure = error
             group = hold.group
             if group is not None:
-                if not self.locks.waiting(user) or group.is_full:
+                if not self.waiting(user) or group.is_full:
                     self._apply_group(user, group)
             elif hold.is_assumed and (
                 failure is None
@@ -248,12 +254,26 @@ class Transactions:
 
     @contextmanager
     def _held(self, user: str, timeout: float, hold: Hold) -> Generator[None]:
-        with self.locks.hold(user, timeout):
-            self._holds[user] = hold
-            try:
-                yield
-            finally:
-                del self._holds[user]
+        waiting = int(hold.is_attempt)
+        self._count(user, waiting)
+        try:
+            with self._locks.hold(user, timeout):
+                self._count(user, -waiting)
+                waiting = 0
+                self._holds[user] = hold
+                try:
+                    yield
+                finally:
+                    del self._holds[user]
+        finally:
+            self._count(user, -waiting)
+
+    def _count(self, user: str, more: int) -> None:
+        """Add `more` to the number of attempts that wait for a user's lock."""
+        with self._guard:
+            self._waiting[user] = self._waiting.get(user, 0) + more
+            if not self._waiting[user]:
+                del self._waiting[user]
 
     def hold_of_caller(self, user: str) -> Hold | None:
         """Return the hold of the calling thread on the user's lock, or None."""
@@ -464,7 +484,7 @@ class Transactions:
             BackendError: The storage failed.
         """
         while not group.is_done:
-            with suppress(LockTimeout), self.locks.hold(user, _TURN):
+            with suppress(LockTimeout), self._locks.hold(user, _TURN):
                 if self._groups.get(user) is group:
                     self._apply_group(user, group)
         if group.error is not None:
