@@ -908,6 +908,17 @@ def test_a_ttl_refresh_is_stored_beside_the_document_not_in_history(store, diary
     assert not noted.parent.exists()
 
 
+def test_a_batch_with_an_unknown_typed_namespace_refreshes_no_ttl(store):
+    put(store, NS, "k", {"n": 1}, ttl=0.001)
+    entry = store.catalog("alice").snapshot(NS).get("k")
+    is_over = False
+    while not is_over:
+        is_over = now_ns() > entry.expires * 1000
+        with pytest.raises(InvalidValue, match="there is no namespace"):
+            store.run([Get(NS, "k"), Put(("alice", "diary", "none"), "k", None)])
+    assert end_of(store.diary.engine.deadlines("alice"), "items/memories", entry) == entry.expires
+
+
 def test_a_torn_or_foreign_expiry_file_is_ignored(store, tmp_path):
     put(store, NS, "k", {}, ttl=0.001)
     noted = tmp_path / "m/.tomldiary/index/alice/expiry"

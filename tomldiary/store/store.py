@@ -251,8 +251,11 @@ class ItemStore(ItemPuts):
             if is_typed(found.prefix):
                 self._typed.check_prefix(found.prefix)
             self._owners.check_prefix(found.prefix, signed_in)
-        elif signed_in is not None:
-            self._owners.owner(found.namespace, found.key, signed_in)
+        else:
+            if is_typed(found.namespace):
+                self._typed.collection(found.namespace)
+            if signed_in is not None:
+                self._owners.owner(found.namespace, found.key, signed_in)
         return found
 
     def _checked_typed(self, op: Put) -> Put:
