@@ -956,6 +956,25 @@ def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
     assert bool(prepared) is not is_pooled
 
 
+def test_every_write_of_postgres_is_one_statement_outside_a_transaction(monkeypatch):
+    import psycopg  # noqa: PLC0415 - slow to import, and used with a server only
+
+    def refused(*_):
+        raise psycopg.NotSupportedError("transaction blocks are not allowed")
+
+    with Diary(engines.space("postgres").url, agent="rules") as diary:
+        alice = diary.user("alice")
+        for drink in ("tea", "coffee", "juice"):
+            alice.upsert_preference("likes", drink, session_id=drink)
+        monkeypatch.setattr(psycopg.Connection, "transaction", refused)
+        alice.forget(session_id="tea")
+        assert alice.prune_history(keep=1).is_pruned
+        alice.remove_preference("likes", "pref002")
+        assert [item.text for item in alice.preferences("likes").values()] == ["juice"]
+        alice.forget(everything=True)
+        assert alice.history() == []
+
+
 def test_no_notice_is_believed_behind_a_pooler_of_postgres(caplog):
     engine = engines.space("postgres")
     server = urlsplit(engine.server)
