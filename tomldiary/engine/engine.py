@@ -472,13 +472,18 @@ class Engine(DocumentCache):
 
     def is_done(self, user: str, operation: str) -> bool:
         """Return whether history has an idempotency key."""
-        return operation in self.done_operations(user)
+        with self._reading(user):
+            return operation in self.whole_history(user).operations
 
     def done_operations(self, user: str) -> frozenset[str]:
         """Return the idempotency keys that are in the user's history."""
-        is_mine = self.transaction_of(user) is not None
-        with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
+        with self._reading(user):
             return frozenset(self.whole_history(user).operations)
+
+    def _reading(self, user: str) -> AbstractContextManager[None]:
+        """Return a context that holds the user's lock, unless an open transaction of the user holds it."""
+        is_mine = self.transaction_of(user) is not None
+        return nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that first did this operation, or None; the caller holds the lock.
