@@ -104,7 +104,7 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 _logger = get_logger(__name__)
 _NOT_STORED = "a turn could not be stored"
 _REST = "-"
-"""The text before the second part of an operation id."""
+"""The text between the parts of an operation id."""
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -323,7 +323,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             first[1],
             messages,
             turn.asked,
-            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"]) - turn.edited
+            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"])
             if begins
             else frozenset(turn.ids),
             is_delegated=self._endings.is_delegated(config),
@@ -346,21 +346,17 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _note_submitted(self, run: Run) -> None:
         """Note the messages that another process submitted when an earlier run of the thread broke off."""
         said = with_ids(run.turn.asked, run.turn.ids, run.ids)
-        pairs = enumerate(zip(run.turn.asked, said, strict=True), 1)
         words = {
-            number: _words_id(run, one)
-            for number, (one, first) in pairs
+            _words_id(run, one): first
+            for one, first in zip(run.turn.asked, said, strict=True)
             if one.id in run.known and not self._submitted.has(run.user, run.session, first)
         }
         if not words:
             return
         with errors_logged("ignore", "a turn may be recorded twice", _logger):
             done = self.diary.engine.done_operations(run.user)
-            known = {each.partition(_REST)[0] for each in done}
-            count = max((number for number, id_ in words.items() if id_ in known), default=0)
-            # Messages before the last one that was submitted may have been added or edited since.
-            pairs = zip(run.turn.ids[:count], said, strict=False)
-            submitted = [one for id_, one in pairs if id_ in run.known]
+            known = {part for each in done for part in each.split(_REST)[:-1]}
+            submitted = [one for id_, one in words.items() if id_ in known]
             self._submitted.note(run.user, run.session, submitted)
 
     def _settled(self, state: AgentState[Any]) -> Run | None:
@@ -503,8 +499,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             episode=self._episodes,
             epoch=run.epoch,
         )
-        # Another process finds the turn by its last words. Answers need no such id.
-        words = zip(run.turn.asked[-1:], run.ids[-1:], strict=True)
+        # Another process finds these words by their ids. Answers need none.
+        words = zip(run.turn.asked, run.ids, strict=True)
         broken = [
             _words_id(run, one)
             for one, first in words
@@ -547,7 +543,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             results = cast("list[Any]", result)
             return [self._with_notes(run, request, one) for one in results]
         messages, state = returned_in(result), request.state
-        said = asked_in(messages)
+        present = {one.id for one in state["messages"]}  # the tool may write the thread again
+        said = [one for one in asked_in(messages) if one.id not in present]
         if not said:
             return result
         noted = self._noted(state, run.user, said, [*state["messages"][-1:], *messages])
@@ -588,12 +585,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
 
 
-def _words_id(run: Run, last: Spoken) -> str:
-    """Return the first part of the operation id of a turn that broke off; a process that resumes the run finds it by this.
+def _words_id(run: Run, words: Spoken) -> str:
+    """Return a part of the operation id of a turn that broke off; a process that resumes the run finds the words by this.
 
-    The rest depends on the answer and the status, because two runs that break off may differ in these.
+    The last part depends on the answer and the status, because two runs that break off may differ in these.
     """
-    return digest("unfinished", run.session, last.id, last.text)
+    return digest("unfinished", run.session, words.id, words.text)
 
 
 def _call_id(request: ToolCallRequest) -> str:

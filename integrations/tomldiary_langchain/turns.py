@@ -65,8 +65,6 @@ class Turn(NamedTuple):
     """The id of the message that ended the previous turn, if there is no user message after it."""
     ids_before: frozenset[str] = frozenset()
     """The ids of the messages before `own`."""
-    edited: frozenset[str] = frozenset()
-    """The ids of the messages of earlier runs that the input of the run has with other words."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -103,11 +101,9 @@ def turn_of(
     begun_with, ended = notes["unanswered"], notes["ended"]
     thread = [one._replace(is_answer=True) if one.id in ended else one for one in _spoken(messages)]
     words = {id_: noted["text"] for id_, noted in begun_with.items()}
-    sent = given or ()
-    edited = {one.id for one in thread if one.id in sent and _is_changed(one, begun_with)}
     if given is not None:  # the user may have written the last message again, or an earlier one
         again = [one.id for one in thread if one.by == "user"][-1:]
-        again += edited
+        again += [one.id for one in thread if one.id in given and _is_changed(one, begun_with)]
         words |= dict.fromkeys(again, "")
     thread = [_own_words(words.get(one.id, ""), one) for one in thread]
     has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)
@@ -140,7 +136,6 @@ def turn_of(
         tuple(thread[n] for n in unanswered),
         tuple(thread[n] for n in numbers),
         ids_before=frozenset(one.id for one in thread[: numbers[0]]),
-        edited=frozenset(edited),
     )
 
 

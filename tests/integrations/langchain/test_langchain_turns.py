@@ -390,6 +390,30 @@ def test_words_of_tools_in_documents_are_recorded_if_the_run_stops_before_the_mo
     assert said == [("Book me a table.\n\nAt eight.\n\nFor two.", "ok")]
 
 
+@tool
+def compact(runtime: ToolRuntime) -> Command[Any]:
+    """Write the thread again."""
+    result = ToolMessage("done", tool_call_id=runtime.tool_call_id)
+    thread = [RemoveMessage(REMOVE_ALL_MESSAGES), *runtime.state["messages"], result]
+    return Command(update={"messages": thread})
+
+
+@both
+def test_earlier_messages_that_a_tool_writes_again_are_no_part_of_the_turn(tmp_path, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")  # as another process
+
+    def run(folder, given, *answers):
+        with Recording(Diary(tmp_path / folder, agent="rules")) as own:
+            agent = agent_of(own, *answers, tools=[compact], checkpointer=saver)
+            talk(agent, given, THREAD, mode)
+        return own.said
+
+    assert run("diary", "I like tea.", OK) == [("I like tea.", "ok")]
+    assert run("link", "Tidy up.", calling(("compact", {})), DONE) == [("Tidy up.", "done")]
+
+
 def few_shot(messages):
     call = {"name": "noop", "args": {}, "id": "shot"}
     shown = [HumanMessage("I am Bob."), AIMessage("", tool_calls=[call])]
@@ -474,6 +498,25 @@ def test_an_edited_message_of_a_run_that_broke_off_elsewhere_is_submitted(tmp_pa
     assert said == [(f"{tea}\n\nHello?", "")]
     said = run("link", OK, HumanMessage(rice, id="1"), HumanMessage("Again?", id="3"))
     assert said == [(f"{rice}\n\nAgain?", "ok")]
+
+
+@both
+def test_an_edited_message_is_submitted_if_a_third_process_resumes_its_run(tmp_path, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+
+    def run(process, answer, given):
+        (tmp_path / process).symlink_to("diary")
+        with Recording(Diary(tmp_path / process, agent="rules")) as own, suppress(Down):
+            agent = agent_of(own, answer, tools=[ask_user], checkpointer=saver)
+            talk(agent, given, THREAD, mode)
+        return own.said
+
+    tea, rice, hello = "I like tea.", "I like rice.", HumanMessage("Hello?", id="2")
+    assert run("1", Down(), [HumanMessage(tea, id="1"), hello]) == [(f"{tea}\n\nHello?", "")]
+    assert run("2", ASKS, [HumanMessage(rice, id="1")]) == []
+    said = run("3", OK, Command(resume="Yes, walnuts."))
+    assert said == [(f"{rice}\n\nYes, walnuts.", "ok")]
 
 
 def test_a_turn_that_an_earlier_middleware_ends_is_recorded_alone(writer):
