@@ -499,15 +499,16 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             episode=self._episodes,
             epoch=run.epoch,
         )
-        # Another process finds these words by their ids. Answers need none.
-        words = zip(run.turn.asked, run.ids, strict=True)
-        broken = [
-            _words_id(run, one)
-            for one, first in words
-            if status != "completed"
-            and not self._submitted.has(run.user, run.session, one._replace(id=first))
-        ]
-        with self._submitted.once(turn, said, run.as_said, outlives_cancellation=True) as new:
+        broken: list[str] = []
+        asked = with_ids(run.turn.asked, run.turn.ids, run.ids)
+        if status != "completed" and not all(
+            self._submitted.has(run.user, run.session, one) for one in asked
+        ):  # another process finds the words by their ids; answers need none
+            own = {one.id for one in run.turn.own}
+            broken = [_words_id(run, one) for one in run.turn.unanswered if one.id in own]
+        # In a replay the messages have other ids in the thread.
+        forms = [*run.as_said, *with_ids(run.as_said, run.turn.ids, run.ids)]
+        with self._submitted.once(turn, said, forms, outlives_cancellation=True) as new:
             if new is None:
                 yield None
             else:

@@ -343,26 +343,33 @@ class SubmittedMessages:
             turn: The turn without texts. It has no new messages if a turn with its operation id was submitted. A part
                 of the messages gets another id; "" is none.
             messages: The messages of the turn; their ids are unique in the session.
-            as_said: The messages before redaction, which another run may read again.
+            as_said: The user's messages in all their forms, for example before redaction. Another run may read one again.
+                A message is not new if one of its forms was submitted.
             outlives_cancellation: Whether the block submits the turn also if it is cancelled, as `submit_turn` does.
         """
         user, session, operation = turn.user_id, turn.session_id, turn.operation_id
         is_over = turn.status == "completed"
         keys = [_key(user, session, one) if one.id else "" for one in messages]
-        redacted = [_key(user, session, one) for one in as_said if one.id]
+        forms = [(one.id, _key(user, session, one)) for one in as_said if one.id]
         whole = digest(user, operation) if operation else ""
         with self._guard:
             is_known = whole in self._known
-            new = [
+            submitted = {id_ for id_, key in forms if key in self._known}
+            noted = {
                 key
-                for key in dict.fromkeys([whole, *keys, *redacted])
+                for key in (whole, *keys, *(key for _, key in forms))
                 if key and key not in self._known
-            ]
-            for key in () if is_known else new:
+            }
+            for key in () if is_known else noted:
                 self._known.keep(key, None)
         if is_known:
             yield None
             return
+        new = {
+            key
+            for one, key in zip(messages, keys, strict=True)
+            if key in noted and not (one.by == "user" and one.id in submitted)
+        }
         # LangChain's cache of models gives an answer again, with its id, to another message of the user.
         asked = (n for n, key in enumerate(keys) if key in new and messages[n].by == "user")
         answers_from = next(asked, len(messages))
@@ -390,7 +397,7 @@ class SubmittedMessages:
         except BaseException as error:
             if not (outlives_cancellation and isinstance(error, asyncio.CancelledError)):
                 with self._guard:
-                    for key in new:
+                    for key in noted:
                         self._known.pop(key, None)
             raise
 

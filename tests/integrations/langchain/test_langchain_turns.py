@@ -519,6 +519,27 @@ def test_an_edited_message_is_submitted_if_a_third_process_resumes_its_run(tmp_p
     assert said == [(f"{rice}\n\nYes, walnuts.", "ok")]
 
 
+@both
+def test_words_before_an_edited_message_of_a_broken_run_are_not_submitted_again(tmp_path, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")  # as another process
+
+    def run(folder, given, *answers):
+        with Recording(Diary(tmp_path / folder, agent="rules")) as own:
+            agent = agent_of(own, *answers, checkpointer=saver)
+            for each in given:
+                with suppress(Down):
+                    talk(agent, each, THREAD, mode)
+        return own.said
+
+    tea, hello = HumanMessage("I like tea.", id="1"), HumanMessage("Hello?", id="2")
+    edited = HumanMessage("Hello again?", id="2")
+    said = run("diary", [[tea, hello], [edited]], OK, Down())
+    assert said == [("I like tea.\n\nHello?", "ok"), ("Hello again?", "ok")]
+    assert run("link", [None], DONE) == [("", "ok\n\ndone")]
+
+
 def test_a_turn_that_an_earlier_middleware_ends_is_recorded_alone(writer):
     @before_agent(can_jump_to=["end"])
     def guard(state, runtime):
@@ -1161,6 +1182,20 @@ def test_words_with_documents_around_them_are_submitted_once_by_the_agents_of_a_
     assert writer.said == [("I like tea.", "ok"), ("", "done")]
 
 
+@both
+def test_words_in_documents_are_submitted_once_by_agents_that_replay_an_interrupted_run(
+    writer, mode
+):
+    review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    first = agent_of(writer, NOOP, OK, behind=[Retrieval(), review])
+    builder = StateGraph(MessagesState)
+    builder.add_sequence([("first", first), ("second", agent_of(writer, DONE))])
+    graph = builder.add_edge(START, "first").compile(checkpointer=InMemorySaver())
+    talk(graph, "I like tea.", THREAD, mode)
+    talk(graph, None, [*graph.get_state_history(THREAD)][-1].config, mode)
+    assert writer.said == [("I like tea.", "ok"), ("", "done")]
+
+
 def test_a_message_that_is_written_again_during_an_approval_is_submitted_as_it_is_now(writer):
     behind = [HumanInTheLoopMiddleware(interrupt_on={"noop": True})]
     agent = agent_of(writer, NOOP, OK, behind=behind, checkpointer=InMemorySaver())
@@ -1264,6 +1299,27 @@ def test_redacted_words_of_a_failed_run_within_a_graph_are_submitted_once(writer
         ("failed", "I am [REDACTED_EMAIL].", ""),
         ("completed", "Hello?", "ok"),
     ]
+
+
+class FailsOnce(AgentMiddleware):
+    """Fails in front of the first model call."""
+
+    failed = False
+
+    def before_model(self, state, runtime):
+        if not self.failed:
+            self.failed = True
+            raise Down
+
+
+@both
+def test_words_that_a_replay_redacts_after_they_were_submitted_are_no_new_words(writer, mode):
+    behind = [FailsOnce(), PIIMiddleware("email")]
+    agent = agent_of(writer, OK, behind=behind, checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(agent, "I am ann@example.com.", THREAD, mode)
+    talk(agent, None, [*agent.get_state_history(THREAD)][-1].config, mode)
+    assert ended(writer) == [("failed", "I am ann@example.com.", ""), ("completed", "", "ok")]
 
 
 @pytest.mark.parametrize("phase", ["before_model", "after_model"])
