@@ -62,6 +62,8 @@ class Said:
     """The message with it."""
     is_in_tool: bool = False
     """Whether it answers the question of a tool."""
+    is_heard: bool = False
+    """Whether the tool was given it."""
     is_settled: bool = True
     """Whether it is recorded only when the model has answered; not if the caller left the run."""
 
@@ -120,6 +122,12 @@ class Chat:
         else:
             self.open.append(said)
         return said
+
+    def hear(self, text: str) -> None:
+        """Note that a tool was given an answer of the user."""
+        for word in WORD.findall(text):
+            if not self.said[word].is_heard:
+                self.said[word].is_heard, self.said[word].least = True, 1
 
     def answer(self, user: str, *, is_part: bool = False) -> str:
         """Return a new word of the model; it is recorded at least if its run ends."""
@@ -198,14 +206,6 @@ def broken() -> str:
     raise Down
 
 
-@tool
-def ask(text: str, runtime: ToolRuntime) -> Command[Any]:
-    """Ask the user."""
-    answer = HumanMessage(interrupt(text))
-    result = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
-    return Command(update={"messages": [result, answer]})
-
-
 class Trimming(AgentMiddleware):
     """Keeps the last four messages."""
 
@@ -249,6 +249,14 @@ def agent_of(
 
     def memory():
         return DiaryMiddleware(writer.diary, writer=writer)
+
+    @tool
+    def ask(text: str, runtime: ToolRuntime) -> Command[Any]:
+        """Ask the user."""
+        answer = interrupt(text)
+        chat.hear(answer)
+        result = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
+        return Command(update={"messages": [result, HumanMessage(answer)]})
 
     @tool
     def delegate(text: str) -> str:

@@ -127,7 +127,8 @@ class Conversations:
             given = Command(resume=APPROVED)
             if isinstance(state.interrupts[0].value, str):
                 said = chat.new("w", chat.user)
-                said.is_in_tool = True
+                # "After a failed or drained run of an agent in a graph, LangGraph asks again, but drops the second answer."
+                said.is_in_tool, said.least = True, 0
                 given = Command(resume=said.text)
         if state.next:
             self.run(chat, chat.user, given)
@@ -203,6 +204,10 @@ class Conversations:
         if not chat.is_saved:
             chat.kept = state["messages"] if state else given["messages"]
         self.allow_after(chat, user, ended)
+        if ended == "drained" and chat.is_nested and options["durability"] == "exit":
+            for each in chat.open:
+                if each.is_in_tool:
+                    each.least = 0  # "With `durability="exit"`, a drained run drops the first answer instead."
 
     def streamed(self, chat, mode, given, options):
         agent, state = self.agents[chat.name], None
