@@ -184,14 +184,20 @@ def _current(book: Facts, at: datetime) -> Callable[[str, Mapping[str, Any]], bo
     """Return whether a fact is current at a time: it is valid, and if its type is temporal, it holds."""
 
     @cache
-    def keys_of(type_: str) -> set[str]:
+    def keys_of(type_: str) -> set[str] | None:
         schema = book.registered(type_)
-        found = book.unregistered(type_) if schema is None else book.held(type_)
-        always = schema is not None and not schema.constraint.temporal
-        return {each.key for each in found if always or each.holds(at)}
+        if schema is None:
+            return None
+        always = not schema.constraint.temporal
+        return {each.key for each in book.held(type_) if always or each.holds(at)}
+
+    @cache
+    def ended_in(type_: str) -> set[str]:
+        return {each.key for each in book.unregistered(type_) if not each.holds(at)}
 
     def is_current(name: str, entry: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the kind's signature
         type_, _, key = name.partition("/")
-        return key in keys_of(type_)
+        keys = keys_of(type_)
+        return key not in ended_in(type_) if keys is None else key in keys
 
     return is_current
