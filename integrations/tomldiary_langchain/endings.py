@@ -103,11 +103,10 @@ class Endings(RunTree, BaseCallbackHandler):
     ) -> None:
         """Pass the messages that a node is given to the watched runs of its graph."""
         super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
-        this = self.running[run_id]
-        this.is_continued = inputs is None or isinstance(inputs, Command)
-        messages = field_of(inputs, "messages")
-        if isinstance(messages, list):
-            this.messages = messages
+        this, messages = self.running.get(run_id), field_of(inputs, "messages")
+        if this is not None:  # else the run around it has just ended in another thread
+            this.is_continued = inputs is None or isinstance(inputs, Command)
+            this.messages = messages if isinstance(messages, list) else ()
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():
                 run.see(messages)
