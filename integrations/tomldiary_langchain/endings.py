@@ -17,7 +17,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
-from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
+from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, tell_within
 from tomldiary.agents.identity import field_of
 
 if TYPE_CHECKING:
@@ -100,16 +100,16 @@ class Endings(RunTree, BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         tags: Sequence[str] | None = None,
         **__: Any,
-    ) -> None:
+    ) -> ChainRun:
         """Pass the messages that a node is given to the watched runs of its graph."""
-        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
-        this, messages = self.running.get(run_id), field_of(inputs, "messages")
-        if this is not None:  # else the run around it has just ended in another thread
-            this.is_continued = inputs is None or isinstance(inputs, Command)
-            this.messages = messages if isinstance(messages, list) else ()
+        this = super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
+        messages = field_of(inputs, "messages")
+        this.is_continued = inputs is None or isinstance(inputs, Command)
+        this.messages = messages if isinstance(messages, list) else ()
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():
                 run.see(messages)
+        return this
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **__: Any) -> None:
         """Drop a run that ended without an error, or was interrupted; pass changed messages of a node to its graph."""

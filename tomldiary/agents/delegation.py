@@ -68,14 +68,12 @@ class RunTree:
         parent_run_id: UUID | None = None,
         tags: Sequence[str] | None = None,
         **__: Any,
-    ) -> None:
-        """Record the parent run of a graph, a node or another chain."""
+    ) -> ChainRun:
+        """Record a graph, a node or another chain, and return its record."""
         around = self._around(parent_run_id)
-        self.running[run_id] = ChainRun(run_id, around)
-        if around is not None:
-            around.inner.add(run_id)
-            if any(each.startswith(_NODE) for each in tags or ()):
-                around.is_graph = True
+        if around is not None and any(each.startswith(_NODE) for each in tags or ()):
+            around.is_graph = True
+        return self._begun(ChainRun(run_id, around))
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
@@ -83,8 +81,13 @@ class RunTree:
         """Record a tool that runs within a chain. A tool that the application calls has no parent and is ignored."""
         around = self._around(parent_run_id)
         if around is not None:
-            self.running[run_id] = ChainRun(run_id, around, is_tool=True)
-            around.inner.add(run_id)
+            self._begun(ChainRun(run_id, around, is_tool=True))
+
+    def _begun(self, run: ChainRun) -> ChainRun:
+        self.running[run.id] = run
+        if run.around is not None:
+            run.around.inner.add(run.id)
+        return run
 
     def _around(self, named: UUID | None) -> ChainRun | None:
         """Return the run around a new one, or None.

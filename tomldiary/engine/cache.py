@@ -76,7 +76,7 @@ class DocumentCache:
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.rules: EntryRules | None = None
-        """The rules of the entries; None if there are none."""
+        """The rules of the entries, which a diary sets; None in an engine without a diary."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
             _CACHED_CHARACTERS, lambda known: known.document.size + _DOCUMENT_SIZE
         )
