@@ -109,6 +109,26 @@ def test_the_tags_of_the_turn_stand_once_in_the_message(tmp_path):
 
 
 @DOORS
+def test_memory_in_a_users_message_is_not_extracted_again(tmp_path, door):
+    diary = Diary(tmp_path, agent="rules")
+    door(diary, "I love jazz.", "Noted.")
+    alice = diary.user("alice")
+    for _ in range(3):
+        door(diary, f"{alice.render()}\n\nI own a boat.", "Noted.")
+    assert texts(diary) == {"likes": [("I love jazz.", 1)], "biography": [("I own a boat.", 3)]}
+
+
+def test_the_extractor_gets_the_users_words_around_a_memory(tmp_path):
+    reader = Reader()
+    diary = Diary(tmp_path, agent=reader)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "jazz")
+    add_turn(diary, f"Before.\n{alice.render()}\nAfter.", "Noted.")
+    assert reader.deps[-1].user_msg == "Before.\n\nAfter."
+    assert "<user_message>Before.\n\nAfter.</user_message>" in reader.messages[-1]
+
+
+@DOORS
 def test_the_rules_make_a_fact_of_a_short_answer(tmp_path, door):
     diary = Diary(tmp_path, agent="rules")
     door(diary, *QUESTION)

@@ -29,6 +29,7 @@ from tomldiary.extraction.operations import (
     apply_fact,
     set_fields,
 )
+from tomldiary.retrieval.render import without_memory
 from tomldiary.text.similarity import Similarity
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.document import Document, ValueEdit
@@ -388,8 +389,9 @@ class MemoryDeps:
     def begin_turn(self) -> None:
         """Count the turn in the draft, creating the session if needed. The commit counts it separately.
 
-        From now on an entry is counted once.
+        From now on an entry is counted once. A rendered memory in the user's message is left out.
         """
+        self.user_msg = without_memory(self.user_msg)
         self._confirmed = set()
         if self.session_id:  # an episode may have no session
             self._conversations.count_in_session(self.session_id, now=self.now)

@@ -32,7 +32,7 @@ _MORE_WORDS = " … (cut; "
 _RATHER_WORDS = 1.5  # words are shown only if they are longer than the whole lines by this factor
 _PART_OF_ESCAPE = re.compile("&[a-z]{0,3}$")
 _FRAMED = re.compile(
-    r'<user_memory(_changes)?( (name|about)="[^"\n]*")* note="[^"\n]*">\n((?!</user_memory).*\n)*</user_memory(?(1)_changes)>'
+    r'<user_memory(_changes)?( (name|about)="[^"\n]*")* note="[^"\n]*">\n((?!</?user_memory).*\n)*</user_memory(?(1)_changes)>'
 )
 
 
@@ -226,6 +226,11 @@ def framed_memory(
 def is_framed(text: str) -> bool:
     """Return whether a text is nothing but a memory or its changes in a frame of `framed_memory`."""
     return _FRAMED.fullmatch(text) is not None
+
+
+def without_memory(text: str) -> str:
+    """Return a text without the memories and changes that it contains in frames of `framed_memory`."""
+    return _FRAMED.sub("", text)
 
 
 def _attribute(text: str) -> str:
