@@ -56,6 +56,12 @@ def test_an_own_field_that_the_type_does_not_have_is_refused(again):
     assert len(alice.preferences("dishes")) == 1
 
 
+def test_an_undeclared_own_field_is_refused_with_how_to_declare_it():
+    alice = Diary("memory:", agent="rules").user("alice")
+    with pytest.raises(InvalidValue, match=r"Declare others in a subclass of PreferenceItem\."):
+        alice.upsert_preference("likes", "curry", fields={"heat": 4})
+
+
 def test_a_type_that_allows_further_fields_takes_them():
     class Free(PreferenceItem, extra="allow"): ...
 

@@ -313,7 +313,8 @@ class Preferences:
             if not name.startswith("_") and name not in known | _aliases(kind):
                 own = ", ".join(sorted(known - PreferenceItem.model_fields.keys()))
                 raise InvalidValue(
-                    f"there is no such field. Those that you can set are: {own}. Nothing was stored.",
+                    f"there is no such field. Those that you can set are: {own}. Declare others in a subclass"
+                    " of PreferenceItem. Nothing was stored.",
                     where=f"{category}.{name}",
                 )
 
