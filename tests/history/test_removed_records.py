@@ -152,3 +152,19 @@ def test_a_blank_line_before_the_first_record_is_no_damage(tmp_path):
     segment.write_text(f"\n{segment.read_text()}")
     assert numbers(opened(tmp_path)) == [1]
     assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_a_transaction_continues_a_history_that_was_restored_meanwhile(tmp_path):
+    """The end of history is read once at the start, so the commit compares it."""
+    alice = opened(tmp_path)
+    alice.upsert_preference("likes", "jazz")
+    old = {path: path.read_bytes() for path in (tmp_path / "alice").rglob("*.toml")}
+    alice.upsert_preference("likes", "tea")
+    with alice.transaction() as tx:
+        tx.blocks.set("notes", "a note")
+        for path, content in old.items():
+            path.write_bytes(content)
+    assert texts(alice) == ["jazz"]
+    assert alice.blocks["notes"].text == "a note"
+    assert numbers(alice) == [1, 2]
+    assert verify(alice.diary.engine.backend, "alice") is None

@@ -246,12 +246,15 @@ class DocumentCache:
         """Return a document with its version, or None if it does not exist; `token` is that version if just read."""
         return self._loaded(user, kind, token or self.backend.token(user, kind))
 
-    def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
-        """Return documents for writing; the caller holds the user's lock.
+    def load_all(self, user: str, kinds: Sequence[str], last: str | None) -> list[Known | None]:
+        """Return documents for writing; the caller holds the user's lock, and `last` is the newest history record.
 
         Each document includes all transactions in history, even if its file could not be replaced.
         """
-        changes = self._changes(user)
+        try:
+            changes = self.index(user).at(last)
+        except InvalidTOML:
+            changes = None  # history is damaged, so the cached documents cannot be validated
         return [
             self._loaded(user, kind, token, changes, is_written=True)
             for kind, token in zip(kinds, self.tokens(user, kinds), strict=True)
@@ -298,12 +301,6 @@ class DocumentCache:
         """Return the index of a user's history."""
         return self.logged.of(user, self._epochs.get(user, 0))
 
-    def _changes(self, user: str) -> Indexed | None:
-        try:
-            return self.index(user).at(self.backend.last_record(user))
-        except InvalidTOML:
-            return None  # history is damaged, so the cached documents cannot be validated
-
     def whole_history(self, user: str) -> Indexed:
         """Return what is indexed of the whole history; the caller holds the user's lock.
 
@@ -313,14 +310,14 @@ class DocumentCache:
         self._note_epoch(user, self.backend.epoch(user))
         return self.index(user).at(self.backend.last_record(user), is_whole=True)
 
-    def settled(self, user: str, kind: str) -> Known | None:
-        """Return a document for writing; wait until other programs have finished saving it.
+    def settled(self, user: str, kind: str, last: str | None) -> Known | None:
+        """Return a document for writing as `load_all`; wait until other programs have finished saving it.
 
         Raises:
             HandEditConflict: The save took longer than `save_timeout`.
         """
         deadline = time.monotonic() + self.save_timeout
-        while (known := self.load_all(user, [kind])[0]) is not None and known.is_settling:
+        while (known := self.load_all(user, [kind], last)[0]) is not None and known.is_settling:
             # Entries that are missing in a half-written file must not count as deleted.
             wait_for_save(self.backend.place(user, kind), deadline, self.save_timeout)
         return known

@@ -299,7 +299,7 @@ class Engine(DocumentCache):
             if not changed:
                 return
             try:
-                transaction.seq = self._store(user, changed, source)
+                transaction.seq = self._store(user, changed, source, transaction.last)
             except Conflict as conflict:
                 is_shared = isinstance(conflict, RevisionConflict)
                 if time.monotonic() > deadline if is_shared else attempt >= _ATTEMPTS:
@@ -335,15 +335,14 @@ class Engine(DocumentCache):
             self.rules.apply(transaction)
         return transaction.changed()
 
-    def _store(self, user: str, changed: Changed, source: Source) -> int:
-        last = self.backend.last_record(user)
+    def _store(self, user: str, changed: Changed, source: Source, last: str | None) -> int:
         # The first transaction logs all documents, because a later rollback must not take them for new hand edits. If
         # another program has removed records, it is unknown which documents they changed.
         is_first = last is None and self.backend.is_atomic  # else there is no history to roll back
         kinds = self.backend.kinds(user) if is_first or is_lost(last) else ()
         # A document that cannot be read now does not fail the first transaction of others.
         unread = (BackendError, HandEditConflict) if is_first else ()
-        logged = self._log_saves(user, {**self._unchanged(user, kinds, unread), **changed})
+        logged = self._log_saves(user, {**self._unchanged(user, kinds, last, unread), **changed})
         if logged is not None:
             changed, last = {kind: logged[kind] for kind in changed}, self.backend.last_record(user)
         if self.redact is not None:
@@ -357,13 +356,17 @@ class Engine(DocumentCache):
         return prepared.record.seq
 
     def _unchanged(
-        self, user: str, kinds: Iterable[str], unread: tuple[type[DiaryError], ...] = ()
+        self,
+        user: str,
+        kinds: Iterable[str],
+        last: str | None,
+        unread: tuple[type[DiaryError], ...] = (),
     ) -> Changed:
         """Return some documents with edits that change nothing; one that cannot be parsed, or raises `unread`, is left out."""
         found: Changed = {}
         for kind in kinds:
             with suppress(DocumentError, *unread):
-                known = self.settled(user, kind)
+                known = self.settled(user, kind, last)
                 found[kind] = (known, Edit(known.document if known else NOTHING))
         return found
 
@@ -416,7 +419,7 @@ class Engine(DocumentCache):
         Raises:
             RevisionConflict: Another machine changed the user's memory meanwhile.
         """
-        stored = self._unchanged(user, kinds)
+        stored = self._unchanged(user, kinds, self.backend.last_record(user))
         logged = self._log_saves(user, stored)
         if logged is not None:
             self._notify(user)
@@ -533,7 +536,7 @@ class Engine(DocumentCache):
         """Commit the undoing of forbidden hand edits; the caller holds the user's lock. See `undo_edits`."""
         transaction = Transaction(self, user)
         for kind in filter(self.is_guarded, self.kinds(user)):
-            known = self.settled(user, kind)
+            known = self.settled(user, kind, transaction.last)
             if known is not None and self.before_saves(user, kind, known) is not None:
                 transaction.edit(kind)
         self._commit(transaction, Source("put_back"))
@@ -547,8 +550,9 @@ class Engine(DocumentCache):
         """
 
         def run() -> None:
-            if is_lost(self.backend.last_record(user)):
-                self._log_saves(user, self._unchanged(user, self.backend.kinds(user)))
+            last = self.backend.last_record(user)
+            if is_lost(last):
+                self._log_saves(user, self._unchanged(user, self.backend.kinds(user), last))
             snapshot = cut(Timeline(self.backend, user))
             if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))

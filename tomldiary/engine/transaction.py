@@ -95,6 +95,8 @@ class Transaction:
         """Fingerprints of the joined requests, if the transaction has an idempotency key."""
         self.seq: int | None = None
         """The number of the transaction after its commit."""
+        self.last = engine.backend.last_record(user)
+        """The newest history record before it; the commit is refused if history has another one."""
         self.expired: set[tuple[str, Path]] = set()
         """The expired entries that were removed at the start, with their documents."""
         self._before: Mapping[str, Known] = {} if before is None else before
@@ -200,12 +202,8 @@ class Transaction:
         if joined is not None:
             joined.include(kind, edit)
 
-    def entries(self, kind: str, *others: str) -> JoinedEdit:
+    def entries(self, kind: str) -> JoinedEdit:
         """Return an edit of all entries of a kind, which starts from the stored version.
-
-        Args:
-            kind: The kind.
-            others: Further documents to read with them; edits of them that follow do not read them again.
 
         Raises:
             NotSupported: The backend cannot keep this kind.
@@ -216,7 +214,7 @@ class Transaction:
             begun = [name for name in (*self._before, *self._edits) if name.startswith(f"{kind}/")]
             if begun:
                 parts = parts_among(kind, {*parts[1:], *begun})
-            stored = dict(zip(parts, self.documents([*parts, *others]), strict=False))
+            stored = dict(zip(parts, self.documents(parts), strict=True))
             known_kind = KINDS.get(kind) or entry_kind(kind)
             is_split = known_kind.is_split and self.engine.lists_documents
             limit = self.engine.part_size if is_split else None
@@ -258,14 +256,14 @@ class Transaction:
             seen = self._seen.pop(kind)
             if seen is None or not seen.is_settling:
                 return seen
-        return self.engine.settled(self.user, kind)
+        return self.engine.settled(self.user, kind, self.last)
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
         edit = self._edits.get(kind)
         if edit is None:
             return _document_of(
-                self._before.get(kind) or self.engine.load_all(self.user, [kind])[0]
+                self._before.get(kind) or self.engine.load_all(self.user, [kind], self.last)[0]
             )
         return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
 
@@ -276,7 +274,8 @@ class Transaction:
     def documents(self, kinds: Sequence[str]) -> list[Document]:
         """Return several documents; edits of them that follow immediately do not read them again."""
         others = [kind for kind in kinds if kind not in self._edits and kind not in self._before]
-        seen = self._seen = dict(zip(others, self.engine.load_all(self.user, others), strict=True))
+        loaded = self.engine.load_all(self.user, others, self.last)
+        seen = self._seen = dict(zip(others, loaded, strict=True))
         return [_document_of(seen[kind]) if kind in seen else self.document(kind) for kind in kinds]
 
     def kinds(self) -> list[str]:
@@ -301,8 +300,9 @@ class Transaction:
         """Return changes rebased on the stored documents, and whether a hand edit displaces one of them."""
         fresh: Changed = {}
         is_displaced = False
+        self.last = self.engine.backend.last_record(self.user)
         for kind, (base, edit) in changed.items():
-            now = self.engine.settled(self.user, kind)
+            now = self.engine.settled(self.user, kind, self.last)
             if now is None:
                 fresh[kind] = None, edit
                 continue

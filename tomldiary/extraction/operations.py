@@ -239,7 +239,7 @@ def apply_turn(
         origin: The source of the content if it is no turn, such as `episodes/id`.
     """
     # Begun first, so that history lists its changes first.
-    transaction.entries("preferences", "conversations")
+    transaction.entries("preferences")
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)

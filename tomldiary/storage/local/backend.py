@@ -27,7 +27,7 @@ from tomldiary.errors import (
     InvalidValue,
     wrong_type,
 )
-from tomldiary.history.record import next_sequence, stamped
+from tomldiary.history.record import next_sequence, sequence_of, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_canonical
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
@@ -47,6 +47,8 @@ from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from tomldiary.storage.local.log import Tail
 
 
 __all__ = ["LocalBackend", "check_durability"]
@@ -267,7 +269,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             tail = self._tails.of(user)
             if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
                 self.settle(user)
-            _check_expected(self.files, folder, commit)
+            _check_expected(self.files, folder, commit, tail)
             staging.stage(sync=self._sync)
         except BaseException as error:
             staging.drop()
@@ -398,7 +400,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return True
 
 
-def _check_expected(files: FileSystem, folder: str, commit: Commit) -> None:
+def _check_expected(files: FileSystem, folder: str, commit: Commit, tail: Tail | None) -> None:
+    if commit.records and tail and next_sequence(tail.last) != sequence_of(commit.records[0]):
+        raise HandEditConflict.changed(f"{folder}/history")
     for kind, expected in commit.expected.items():
         place = f"{folder}/{checked_kind(kind)}.toml"
         if files.token(place) != expected:

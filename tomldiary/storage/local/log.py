@@ -310,6 +310,11 @@ class Tail(NamedTuple):
     lost: str | None = None
     """A record without changes, in place of records that another program has removed and documents still name."""
 
+    @property
+    def last(self) -> str:
+        """The record that the next transaction follows."""
+        return self.lost or self.record
+
 
 class HistoryTails:
     """The ends of all users' histories; the caller holds the user's lock, unless it only reads the last record.
@@ -357,7 +362,7 @@ class HistoryTails:
     def last(self, user: str) -> str | None:
         """Return the last complete record, or `Tail.lost` if later ones were removed; needs no lock."""
         tail = self._found(user, cuts=False)
-        return tail and (tail.lost or tail.record)
+        return tail and tail.last
 
     def of(self, user: str) -> Tail | None:
         """Return the end of a user's history, or None without history; a torn tail is cut off."""

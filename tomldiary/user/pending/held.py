@@ -192,7 +192,7 @@ def _keep(
     """Store the changes of an edit to one document as pending changes."""
     kind, pending = entry_kind(document), tx.edit(why.into)
     old, new = kind.tables(before), kind.tables(edit.done())
-    based_on = next_sequence(tx.engine.backend.last_record(tx.user)) - 1
+    based_on = next_sequence(tx.last) - 1
     now = timestamp()
     paths = changed_keys(old, new)
     if any(tx.document(document).table(path) is not None for path in paths):
@@ -428,7 +428,7 @@ def renumbered(tx: Transaction, document: Document, into: str) -> Document:
     Those that are stored already keep their numbers.
     """
     edit, stored = Edit(document), tx.document(into)
-    last = next_sequence(tx.engine.backend.last_record(tx.user))
+    last = next_sequence(tx.last)
     for name, entry in tables_at(document, into):
         known = stored.table((into, name))
         fresh = {**entry, "based_on": last}
