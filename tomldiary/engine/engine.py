@@ -138,30 +138,25 @@ class Engine(DocumentCache):
             results.append(change(transaction))
             return transaction if before is None else None
 
-        begin = time.monotonic()
-
         def attempt() -> R:
-            try:
-                with self._attempt(user, time.monotonic() - begin):
-                    transaction = run()
-                    if transaction is not None:
-                        self._commit(transaction, source, run)
-            finally:
-                # This follows the `with` block, because an optimistic attempt is stored at its end.
-                self._notify(user)
+            transaction = run()
+            if transaction is not None:
+                self._commit(transaction, source, run)
             return results[-1]
 
-        return repeated(attempt, self.lock_timeout)
-
-    def _attempt(self, user: str, age: float) -> AbstractContextManager[object]:
-        """Lock the user, or start an optimistic attempt if the backend supports it.
-
-        With `before_commit` hooks it always locks, because hooks must not see transactions on unconfirmed state. It
-        also locks if the write is older than a second, because other processes wait for the holder of a lock only.
-        """
-        if self._optimistic is None or self.before_commit or age > _OPTIMISTIC:
-            return self.backend.lock(user, self.lock_timeout)
-        return self._optimistic.attempt(user, self.lock_timeout)
+        # Hooks must not see transactions on unconfirmed state.
+        optimistic = None if self.before_commit else self._optimistic
+        begin = time.monotonic()
+        try:
+            # Not for longer, because other processes wait for the holder of a lock only.
+            while optimistic is not None and time.monotonic() - begin <= _OPTIMISTIC:
+                # The attempt is stored at the end of its block.
+                with suppress(RevisionConflict), optimistic.attempt(user, self.lock_timeout):
+                    return attempt()
+            with self.backend.lock(user, self.lock_timeout):
+                return repeated(attempt, self.lock_timeout)
+        finally:
+            self._notify(user)
 
     @contextmanager
     def transaction(
@@ -291,28 +286,26 @@ class Engine(DocumentCache):
 
         Raises:
             HandEditConflict: There was another hand edit at each attempt.
+            RevisionConflict: Another process changed the user's memory since the transaction began.
             BackendError: The storage failed; see `Backend.commit`.
         """
         user, changed = transaction.user, self._checked(transaction)
-        deadline = time.monotonic() + self.lock_timeout
         for attempt in count(1):
             if not changed:
                 return
             try:
                 transaction.seq = self._store(user, changed, source, transaction.last)
-            except Conflict as conflict:
-                is_shared = isinstance(conflict, RevisionConflict)
-                if time.monotonic() > deadline if is_shared else attempt >= _ATTEMPTS:
+            except RevisionConflict:
+                raise  # the caller repeats the whole transaction, if it can
+            except Conflict:
+                if attempt >= _ATTEMPTS:
                     raise
                 if again is not None:
-                    # A read of fresh state may notice another process's write, too.
-                    renewed = repeated(lambda: self._renewed(again), self.lock_timeout)
+                    renewed = again()
                     if renewed is None:
                         return
-                    transaction, changed = renewed
+                    transaction, changed = renewed, self._checked(renewed)
                     continue
-                if is_shared:
-                    raise  # the data that the block has read may have changed too
                 fresh, is_displaced = transaction.rebased(changed)
                 if is_displaced and self._log_only(user, changed, source):
                     return
@@ -322,12 +315,6 @@ class Engine(DocumentCache):
                 raise
             else:
                 return
-
-    def _renewed(
-        self, again: Callable[[], Transaction | None]
-    ) -> tuple[Transaction, Changed] | None:
-        transaction = again()
-        return None if transaction is None else (transaction, self._checked(transaction))
 
     def _checked(self, transaction: Transaction) -> Changed:
         """Return the changes of a transaction; raise if a rule forbids them."""
