@@ -161,7 +161,6 @@ class Catalog:
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
         """Return the documents of a namespace by name, with the changes of a transaction."""
         base = document_of(self.user, namespace)
-        self._open()
         with self._guard:
             if self._listed is None:
                 self._list()
