@@ -105,7 +105,7 @@ def _check_sequences(op: Op) -> None:
 
 
 def _check_sequence(labels: Any) -> None:
-    if not isinstance(labels, tuple | list):
+    if not isinstance(labels, (tuple, list)):
         raise wrong_type(labels, "a tuple of labels", "namespace")
 
 

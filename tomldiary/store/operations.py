@@ -163,7 +163,7 @@ def _checked_put(op: Put) -> Put:
 
 
 def _labels(found: Any, *, least: int = 1) -> Namespace:
-    if not isinstance(found, tuple | list):
+    if not isinstance(found, (tuple, list)):
         raise wrong_type(found, "a tuple of labels", "namespace")
     labels = tuple(cast("Sequence[Any]", found))
     if len(labels) < least:
@@ -186,7 +186,7 @@ def is_typed(namespace: Sequence[str]) -> bool:
 
 def may_expire(namespace: object) -> bool:
     """Return whether items of a namespace may have a time to live; typed entries may not."""
-    return not (isinstance(namespace, tuple | list) and is_typed(cast("Sequence[str]", namespace)))
+    return not (isinstance(namespace, (tuple, list)) and is_typed(cast("Sequence[str]", namespace)))
 
 
 UserLabel = int | Callable[[Namespace, str], str | None] | None

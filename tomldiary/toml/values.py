@@ -49,6 +49,7 @@ _DEEPEST = MAX_DEPTH - 4  # levels of the value of an entry
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
+_TABLES = (dict, Mapping)  # `dict` first, because the check of an abstract class is slow
 # The function that `JSONEncoder(ensure_ascii=False).encode` uses for text.
 _quoted = encode_basestring
 
@@ -130,18 +131,18 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
         return _render_time(value, where)
     if depth >= MAX_DEPTH - 1:
         raise InvalidValue(f"nested deeper than {MAX_DEPTH - 1}. Flatten it.", where=where)
-    if isinstance(value, Mapping):
-        items = [
-            f"{_checked_key(key, where)} = {render_value(item, where=_join(where, key), depth=depth + 1)}"
-            for key, item in cast("Mapping[Any, Any]", value).items()
-        ]
-        return f"{{ {', '.join(items)} }}" if items else "{}"
     if isinstance(value, _LISTS):
         items = [
             render_value(item, where=_join(where, str(index)), depth=depth + 1)
             for index, item in enumerate(cast("Sequence[Any]", value))
         ]
         return f"[{', '.join(items)}]"
+    if isinstance(value, _TABLES):
+        items = [
+            f"{_checked_key(key, where)} = {render_value(item, where=_join(where, key), depth=depth + 1)}"
+            for key, item in cast("Mapping[Any, Any]", value).items()
+        ]
+        return f"{{ {', '.join(items)} }}" if items else "{}"
     found = "nothing (null)" if value is None else type(value).__name__
     raise InvalidValue(
         f"expected text, a number, true or false, a list or a table, found {found}. Use one of these.",
@@ -155,16 +156,16 @@ def storable_copy(value: Any, where: str) -> dict[str, Any]:
     Raises:
         InvalidValue: It is no table, or contains a value that TOML cannot represent; names the place.
     """
-    if not isinstance(value, dict | Mapping):  # `dict` first, which is checked faster
+    if not isinstance(value, _TABLES):
         raise wrong_type(value, "a table", where)
     return _as_read_back(value, where, 0)
 
 
 def _as_read_back(value: Any, where: str, depth: int) -> Any:
-    if isinstance(value, dict | list | tuple | Mapping) and depth > _DEEPEST:
+    if depth > _DEEPEST and isinstance(value, (*_LISTS, Mapping)):
         # Also reached by a value that contains itself.
         raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
-    if isinstance(value, dict | Mapping):
+    if isinstance(value, _TABLES):
         table: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
@@ -198,9 +199,10 @@ def _scalar(value: Any, where: str) -> Any:
         if isnan(value):
             raise InvalidValue(f"{value!r} is not a number. Use null or a text.", where=where)
         return float(value)
-    text = render_value(value, where=where)  # raises an error for other types
     if isinstance(value, str):
+        check_unicode(value, where)
         return str.__str__(value)
+    text = render_value(value, where=where)  # raises an error for other types
     if isinstance(value, int):
         return int(value)
     kind = next(each for each in _TIMES if isinstance(value, each))
@@ -410,7 +412,7 @@ def same_value(left: Any, right: Any) -> bool:
     kind: type[Any] = type(left)  # pyright: ignore[reportUnknownVariableType] - any TOML value
     if kind is not type(right):
         # A tuple is compared as a list, and any mapping as a table.
-        if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        if isinstance(left, _LISTS) and isinstance(right, _LISTS):
             return _same_items(list(left), list(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
         if isinstance(left, Mapping) and isinstance(right, Mapping):
             return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
