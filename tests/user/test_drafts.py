@@ -391,6 +391,23 @@ def test_a_transaction_of_drafts_is_all_or_nothing(alice):
     assert alice.last_transaction() == 1
 
 
+def test_all_writes_in_a_transaction_of_drafts_become_drafts(alice):
+    with alice.transaction(session_id="s1", ephemeral=True) as draft:
+        alice.upsert_preference("likes", "jazz")
+        with alice.transaction(actor="user"):
+            alice.facts.commit(Diet(role="user", value="vegan"))
+        draft.blocks.set("plan", "x")
+        alice.blocks.append("plan", "y")
+        assert draft.blocks["plan"].text == "x\ny"
+    stored = len(alice.preferences("likes")), len(alice.facts()), len(alice.blocks)
+    assert (stored, len(alice.drafts("s1"))) == ((0, 0, 0), 3)
+    alice.upsert_preference("likes", "chess")
+    assert [item.text for item in alice.preferences("likes").values()] == ["chess"]
+    alice.promote_session("s1")
+    assert [item.text for item in alice.preferences("likes").values()] == ["chess", "jazz"]
+    assert (len(alice.facts()), alice.blocks["plan"].text) == (1, "x\ny")
+
+
 def test_drafts_end_after_their_time(alice):
     alice.diary.draft_lifetime = timedelta(seconds=-1)
     alice.blocks.set("old", "canary", session_id="s1", ephemeral=True)

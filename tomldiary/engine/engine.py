@@ -259,7 +259,7 @@ class Engine(DocumentCache):
         self._check_last(user, expected)
         transaction = self._swept(user)
         transaction.session, transaction.has_operation = source.session, bool(source.operation)
-        transaction.actor = source.actor
+        transaction.actor, transaction.is_draft = source.actor, source.is_draft
         return transaction
 
     def _swept(self, user: str) -> Transaction:

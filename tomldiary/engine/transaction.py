@@ -89,6 +89,8 @@ class Transaction:
         """The default session of its entries."""
         self.actor = ""
         """The default actor of its changes."""
+        self.is_draft: bool = False
+        """Whether the user's writes become drafts of the session."""
         self.has_operation = False
         """Whether the transaction has an idempotency key."""
         self.contents: list[str] = []
@@ -133,10 +135,11 @@ class Transaction:
     @contextmanager
     def nested(self, source: Source) -> Generator[Transaction]:
         """Join a block to the transaction, under its own session and actor; an error undoes its changes."""
-        outer, contents = (self.session, self.actor), list(self.contents)
+        outer, contents = (self.session, self.actor, self.is_draft), list(self.contents)
         edits = dict(self._edits)
         savepoints = [edit.savepoint() for edit in edits.values()]
         self.session, self.actor = source.session or self.session, source.actor or self.actor
+        self.is_draft = self.is_draft or source.is_draft
         try:
             yield self
         except BaseException:
@@ -145,7 +148,7 @@ class Transaction:
             self._edits, self._joined, self.contents = edits, {}, contents
             raise
         finally:
-            self.session, self.actor = outer
+            self.session, self.actor, self.is_draft = outer
 
     def stamped(self, change: Callable[[Transaction], R], origin: str) -> R:
         """Run a write, and store its origin in the entries whose content it changed.

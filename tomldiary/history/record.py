@@ -84,6 +84,8 @@ class Source:
     """Whether `operation` was just generated, so that history need not be searched for it."""
     asked: tuple[Any, ...] = ()
     """The request, without its type, used instead of `content`; its fingerprint is computed only if needed."""
+    is_draft: bool = False
+    """Whether the user's writes in the transaction become drafts of the session."""
 
     def __post_init__(self) -> None:
         for name, argument in _CALLER_FIELDS:

@@ -210,7 +210,8 @@ class UserContext:
             InvalidValue: The change is ephemeral but has no session.
         """
         self.engine.refuse_nested(self.user_id, source.operation)
-        if checked_flag(ephemeral, "ephemeral"):
+        joins_drafts = not self.is_draft and self.engine.is_draft_here(self.user_id)
+        if checked_flag(ephemeral, "ephemeral") or joins_drafts:
             session = self.session(source.session)
             drafts = DraftContext(self.diary, self.user_id, session)
             return drafts.write(change, source, on_repeat=on_repeat)

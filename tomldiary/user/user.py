@@ -220,14 +220,14 @@ class UserDiary(Viewed, DeprecatedNames):
             reason: The reason for the change, for history.
             operation_id: An idempotency key; a second call with the same key changes nothing.
             expected: The number of the last transaction that you read; a newer transaction is a conflict.
-            ephemeral: Whether writes to the yielded diary become drafts of the session.
+            ephemeral: Whether writes become drafts of the session, which only the yielded diary shows.
 
         Raises:
             Conflict: There is a newer transaction, or `operation_id` was used for a different change.
             NestedTransaction: A transaction of another user is open here, or one of this user although
                 `operation_id` is given.
         """
-        source = Source("transaction", session_id, actor, reason, operation_id)
+        source = Source("transaction", session_id, actor, reason, operation_id, is_draft=ephemeral)
         target = self.draft(session_id) if checked_flag(ephemeral, "ephemeral") else self
         with self._context.engine.transaction(self.user_id, source, expected=expected):
             yield target
@@ -248,7 +248,7 @@ class UserDiary(Viewed, DeprecatedNames):
         Await the calls inside the block in order. A task started there, for example by `asyncio.gather`, is
         not part of the transaction and waits for its end.
         """
-        source = Source("transaction", session_id, actor, reason, operation_id)
+        source = Source("transaction", session_id, actor, reason, operation_id, is_draft=ephemeral)
         target = self.draft(session_id) if checked_flag(ephemeral, "ephemeral") else self
         async with self._context.engine.atransaction(self.user_id, source, expected=expected):
             yield target
