@@ -174,15 +174,26 @@ class RunState:
         gone: Sequence[_Part],
         ctx: RunContext[Any],
     ) -> Iterator[_Part]:
-        """Yield unknown parts that stand where known ones are gone: the first replace these, and the others are new.
+        """Yield unknown parts that stand where known ones are gone: they replace these, and the others are new.
 
-        Other capabilities, such as history processors, replace parts and remove the oldest ones.
+        Other capabilities, such as history processors, replace parts, remove the oldest ones, and add a summary before
+        the last ones. A part with the text of a known one replaces it; otherwise the first parts replace the last gone ones.
         """
-        gone = gone[-len(unknown) :]
-        for number, (part, message) in enumerate(unknown):
-            if number < len(gone):
-                before, utterance = gone[number]
-                yield self._with(part, utterance or self._unsaid(before, part))
+        of_text: dict[tuple[str, ...], list[_Part]] = {}
+        for each in gone:
+            of_text.setdefault(tuple(said([each.part])), []).append(each)
+        of_text.pop((), None)
+        replaced: dict[int, _Part] = {}
+        for part, _ in reversed(unknown):
+            if same := of_text.get(tuple(said([part]))):
+                replaced[id(part)] = same.pop()
+        taken = {id(each.part) for each in replaced.values()}
+        left = [each for each in gone if id(each.part) not in taken]
+        others = iter(left[max(0, len(left) + len(replaced) - len(unknown)) :])
+        for part, message in unknown:
+            before = replaced.get(id(part)) or next(others, None)
+            if before is not None:
+                yield self._with(part, before.utterance or self._unsaid(before.part, part))
             elif message.run_id == ctx.run_id and not returns_tools(message):
                 yield self._with_new(part)
             else:

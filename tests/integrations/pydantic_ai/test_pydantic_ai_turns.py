@@ -1524,6 +1524,25 @@ def test_words_that_a_processor_rewrites_are_submitted_once(tmp_path: Path, how:
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_words_behind_a_summary_of_a_processor_are_submitted_once(tmp_path: Path, is_copied: bool):
+    setting = Setting(tmp_path)
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        last = copy.deepcopy(messages) if is_copied else messages
+        summary = [*user_says("A summary."), ModelResponse(parts=[TextPart("Understood.")])]
+        return [*summary, *last[-2:]]
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(answer), capabilities=[ProcessHistory(process), setting.capability]
+    )
+    history: list[ModelMessage] = []
+    for text in (SAID, "I like milk.", SAID):
+        history = asyncio.run(agent.run(text, message_history=history)).all_messages()
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk.", SAID]
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("how", ["redacted", "made anew", "built"])
 def test_rewritten_words_of_a_failed_run_are_not_submitted_again(tmp_path: Path, how: str):
     setting = Setting(tmp_path)
