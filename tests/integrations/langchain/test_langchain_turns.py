@@ -7,8 +7,8 @@ import gc
 import re
 import threading
 from contextlib import aclosing, nullcontext, suppress
-from itertools import count
-from typing import Any
+from itertools import count, cycle
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from langchain.agents import create_agent
@@ -54,7 +54,19 @@ from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore, recall_node
 from traced_runs import traced
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 NOOP = calling(("noop", {}))
+_modes = cycle(["invoke", "ainvoke"])
+
+
+def either(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a test in one mode, the next one in the other: both call the same functions of the middleware.
+
+    For each line that only the methods of one mode have, a test runs in both.
+    """
+    return pytest.mark.parametrize("mode", [next(_modes)])(test)
 
 
 @pytest.fixture
@@ -97,14 +109,14 @@ endings_without_answer = pytest.mark.parametrize(
 # All that the user said since the last answer
 
 
-@both
+@either
 def test_messages_in_a_row_are_one_turn(writer, mode):
     agent = agent_of(writer, OK)
     talk(agent, [HumanMessage("I am a vegan."), HumanMessage("What should I cook?")], mode=mode)
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
 
 
-@both
+@either
 def test_a_run_without_a_message_of_the_user_is_no_turn(writer, mode):
     talk(agent_of(writer, OK), [AIMessage("Hello!")], mode=mode)
     assert writer.turns == []
@@ -114,7 +126,7 @@ IMAGE = {"type": "image", "url": "http://localhost/dog.png"}
 SHOWN = framed_memory(["- rain"])
 
 
-@both
+@either
 @pytest.mark.parametrize("content", [[IMAGE], [SHOWN, IMAGE], []])
 def test_the_answer_to_an_image_without_words_is_a_turn(writer, content, mode):
     talk(agent_of(writer, AIMessage("Your dog Rex.")), [HumanMessage(content)], mode=mode)
@@ -142,7 +154,7 @@ def test_a_message_during_a_pending_approval_joins_the_turn(writer):
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
 
 
-@both
+@either
 def test_an_answer_after_a_failure_joins_the_next_message(writer, mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     book = NOOP.model_copy(update={"content": "Shall I book it?"})
@@ -167,7 +179,7 @@ def test_a_resumed_approval_is_one_turn(writer):
     assert ended(writer) == [("completed", "I am a vegan.", "ok")]
 
 
-@both
+@either
 def test_an_approval_within_a_graph_is_resumed_as_one_turn(writer, mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     agent = agent_of(writer, NOOP, OK, behind=[approval])
@@ -179,7 +191,7 @@ def test_an_approval_within_a_graph_is_resumed_as_one_turn(writer, mode):
     assert ended(writer) == [("completed", "I am a vegan.", "ok")]
 
 
-@both
+@either
 def test_a_question_that_the_run_cut_out_before_a_resume_is_recorded(writer, mode):
     @after_model
     def cut(state, runtime):
@@ -197,7 +209,7 @@ def test_a_question_that_the_run_cut_out_before_a_resume_is_recorded(writer, mod
     assert ended(writer) == [("completed", "I am a vegan.", "ok")]
 
 
-@both
+@either
 @pytest.mark.parametrize("decision", ["approve", "reject"])
 def test_a_question_that_a_summary_replaced_before_a_resume_is_recorded(writer, decision, mode):
     summary = Scripted(answers=[AIMessage("They talked.")])
@@ -223,7 +235,7 @@ def test_a_question_that_a_summary_replaced_before_a_resume_is_recorded(writer, 
     assert "vegan" not in str(kept)
 
 
-@both
+@either
 def test_a_question_that_a_summary_replaced_joins_the_next_message(writer, mode):
     summary = Scripted(answers=[AIMessage("They talked.")])
     behind = [
@@ -308,7 +320,7 @@ def test_blocked_words_that_the_host_removes_beside_a_summary_stay_out(writer, p
     assert writer.said[-1] == ("What should I cook?", "ok")
 
 
-@both
+@either
 @pytest.mark.parametrize(
     ("last", "said"),
     [
@@ -348,7 +360,7 @@ def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
     assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok"), ("Thanks.", "ok")]
 
 
-@both
+@either
 @pytest.mark.parametrize("around", ["summary", "documents"])
 def test_words_of_a_tool_are_recorded_though_a_middleware_changes_or_removes_them(
     writer, around, mode
@@ -364,7 +376,7 @@ def test_words_of_a_tool_are_recorded_though_a_middleware_changes_or_removes_the
     assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok")]
 
 
-@both
+@either
 def test_words_of_tools_in_documents_are_recorded_if_the_run_stops_before_the_model(mode):
     saver = InMemorySaver()
 
@@ -398,7 +410,7 @@ def compact(runtime: ToolRuntime) -> Command[Any]:
     return Command(update={"messages": thread})
 
 
-@both
+@either
 def test_earlier_messages_that_a_tool_writes_again_are_no_part_of_the_turn(tmp_path, mode):
     saver = InMemorySaver()
     (tmp_path / "diary").mkdir()
@@ -428,7 +440,7 @@ def rewritten(messages):
     return [HumanMessage("Please cook.") if one.type == "human" else one for one in messages]
 
 
-@both
+@either
 @pytest.mark.parametrize("change", [few_shot, summarized, rewritten])
 def test_messages_that_a_middleware_puts_in_front_of_or_for_the_question_are_not_recorded(
     writer, change, mode
@@ -454,7 +466,7 @@ class Briefing(AgentMiddleware):
         return {"messages": [RemoveMessage("brief")]}
 
 
-@both
+@either
 def test_a_message_for_one_model_call_is_not_recorded_after_an_interrupt(writer, mode):
     behind = [Briefing(), HumanInTheLoopMiddleware(interrupt_on={"noop": True})]
     agent = agent_of(writer, NOOP, OK, behind=behind, checkpointer=InMemorySaver())
@@ -463,7 +475,7 @@ def test_a_message_for_one_model_call_is_not_recorded_after_an_interrupt(writer,
     assert writer.said == [("I like tea.", "ok")]
 
 
-@both
+@either
 def test_words_of_a_tool_of_a_run_that_failed_elsewhere_are_not_submitted_again(tmp_path, mode):
     saver = InMemorySaver()
     (tmp_path / "diary").mkdir()
@@ -482,7 +494,7 @@ def test_words_of_a_tool_of_a_run_that_failed_elsewhere_are_not_submitted_again(
     assert run("link", OK, None) == [("", "ok")]
 
 
-@both
+@either
 def test_an_edited_message_of_a_run_that_broke_off_elsewhere_is_submitted(tmp_path, mode):
     saver = InMemorySaver()
     (tmp_path / "diary").mkdir()
@@ -500,7 +512,7 @@ def test_an_edited_message_of_a_run_that_broke_off_elsewhere_is_submitted(tmp_pa
     assert said == [(f"{rice}\n\nAgain?", "ok")]
 
 
-@both
+@either
 def test_an_edited_message_is_submitted_if_a_third_process_resumes_its_run(tmp_path, mode):
     saver = InMemorySaver()
     (tmp_path / "diary").mkdir()
@@ -519,7 +531,7 @@ def test_an_edited_message_is_submitted_if_a_third_process_resumes_its_run(tmp_p
     assert said == [(f"{rice}\n\nYes, walnuts.", "ok")]
 
 
-@both
+@either
 def test_words_before_an_edited_message_of_a_broken_run_are_not_submitted_again(tmp_path, mode):
     saver = InMemorySaver()
     (tmp_path / "diary").mkdir()
@@ -602,7 +614,7 @@ def test_words_of_a_run_that_broke_off_in_another_process_are_not_submitted_agai
     assert writer.said == [said]
 
 
-@both
+@either
 def test_runs_that_break_off_in_two_processes_may_have_different_answers(tmp_path, mode):
     @tool
     def broken() -> str:
@@ -626,7 +638,7 @@ def test_runs_that_break_off_in_two_processes_may_have_different_answers(tmp_pat
     assert (first.stats()["failed"], second.stats()["failed"]) == (0, 0)
 
 
-@both
+@either
 def test_a_run_may_be_resumed_in_a_transaction_of_its_user(tmp_path, mode):
     saver = InMemorySaver()
     (tmp_path / "diary").mkdir()
@@ -654,7 +666,7 @@ def test_words_that_a_tool_got_before_a_second_failure_are_submitted(writer):
     assert writer.stats()["failed"] == 0
 
 
-@both
+@either
 @pytest.mark.parametrize("saver", [None, InMemorySaver])
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_a_drained_run_is_submitted_if_no_checkpoint_keeps_it(writer, is_nested, saver, mode):
@@ -686,7 +698,7 @@ def test_words_of_a_turn_that_ended_are_not_submitted_by_another_process(answer,
     assert said == ["I am Ann.", "Hello?"]
 
 
-@both
+@either
 @pytest.mark.parametrize("behind", [[], [hang_up]], ids=["answer", "call that is not run"])
 def test_a_run_that_no_user_began_submits_its_answer_alone_in_another_process(behind, mode):
     saver, said = InMemorySaver(), []
@@ -782,7 +794,7 @@ def test_a_replay_that_is_interrupted_repeats_no_words(writer, goes_on):
         assert writer.said == [("I like rain.", "ok"), ("And tea.", "fine")]
 
 
-@both
+@either
 def test_a_replay_behind_a_pending_approval_repeats_no_words(writer, mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
@@ -869,7 +881,7 @@ def test_a_turn_with_a_failing_tool_is_submitted(writer, mode, saver):
     assert ended(writer) == [("failed", "I like rain.", "Let me see.")]
 
 
-@both
+@either
 def test_a_tool_that_fails_after_its_approval_ends_the_turn(writer, mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"broken": True})
     call = calling(("broken", {}))
@@ -881,7 +893,7 @@ def test_a_tool_that_fails_after_its_approval_ends_the_turn(writer, mode):
     assert ended(writer) == [("failed", "I like rain.", "")]
 
 
-@both
+@either
 @pytest.mark.parametrize("called", ["noop", "remember"])
 def test_the_memory_is_shown_behind_an_approved_call(writer, called, mode):
     writer.diary.user("alice").upsert_preference("likes", "rain")
@@ -895,7 +907,7 @@ def test_the_memory_is_shown_behind_an_approved_call(writer, called, mode):
     assert [len(memories(asked)) for asked in model.asked] == [1, 1]
 
 
-@both
+@either
 @pytest.mark.parametrize("limit", [3, 4, 5])
 def test_a_turn_that_reaches_the_recursion_limit_is_submitted(writer, mode, limit):
     agent = agent_of(writer, NOOP)
@@ -1008,14 +1020,14 @@ def test_a_cancelled_tool_leaves_nothing_in_the_tree_of_runs(writer):
     assert kept() == before
 
 
-@both
+@either
 def test_a_retry_in_front_gives_one_turn(writer, mode):
     retry = ModelRetryMiddleware(max_retries=3, initial_delay=0, jitter=False)
     talk(agent_of(writer, Down(), Down(), OK, before=[retry]), "Hello", mode=mode)
     assert ended(writer) == [("completed", "Hello", "ok")]
 
 
-@both
+@either
 @pytest.mark.parametrize(("config", "saver"), [({}, None), (THREAD, None), (THREAD, InMemorySaver)])
 def test_a_retried_agent_records_the_words_once(writer, config, saver, mode):
     agent = agent_of(writer, Down(), OK, OK, checkpointer=saver and saver())
@@ -1027,7 +1039,7 @@ def test_a_retried_agent_records_the_words_once(writer, config, saver, mode):
     assert len({turn.session_id for turn in writer.turns[:2]}) == 1
 
 
-@both
+@either
 @pytest.mark.parametrize("kind", ["fallback", "node"])
 @pytest.mark.parametrize("config", [{}, THREAD])
 def test_an_agent_that_follows_a_failed_one_records_the_words_once(writer, kind, config, mode):
@@ -1109,7 +1121,7 @@ def test_a_session_of_one_user_names_no_chat_of_another(writer):
     assert [turn.session_id for turn in writer.turns] == ["private", "m1"]
 
 
-@both
+@either
 def test_a_fallback_in_front_gives_one_turn(writer, mode):
     fallback = ModelFallbackMiddleware(Scripted(answers=[OK]))
     talk(agent_of(writer, Down(), before=[fallback]), "Hello", mode=mode)
@@ -1119,7 +1131,7 @@ def test_a_fallback_in_front_gives_one_turn(writer, mode):
 # Words that another middleware redacts
 
 
-@both
+@either
 @pytest.mark.parametrize("is_resumed", [True, False])
 def test_words_that_were_redacted_and_then_summarised_stay_redacted(writer, is_resumed, mode):
     summary = Scripted(answers=[AIMessage("They talked.")])
@@ -1153,7 +1165,7 @@ class Retrieval(AgentMiddleware):
         return {"messages": [last.model_copy(update={"content": found})]}
 
 
-@both
+@either
 @pytest.mark.parametrize("is_first", [True, False])
 def test_documents_that_a_middleware_puts_around_the_words_are_no_part_of_them(writer, is_first, mode):  # fmt: skip
     saver, behind = InMemorySaver(), [] if is_first else [Retrieval()]
@@ -1182,7 +1194,7 @@ def test_words_with_documents_around_them_are_submitted_once_by_the_agents_of_a_
     assert writer.said == [("I like tea.", "ok"), ("", "done")]
 
 
-@both
+@either
 def test_words_in_documents_are_submitted_once_by_agents_that_replay_an_interrupted_run(
     writer, mode
 ):
@@ -1204,7 +1216,7 @@ def test_a_message_that_is_written_again_during_an_approval_is_submitted_as_it_i
     assert writer.said == [("I like tea. I like rice.", "ok")]
 
 
-@both
+@either
 def test_an_unanswered_message_is_submitted_with_what_was_added_to_it(mode):
     saver = InMemorySaver()
 
@@ -1221,7 +1233,7 @@ def test_an_unanswered_message_is_submitted_with_what_was_added_to_it(mode):
     assert said == [("I like tea. I like rice.\n\nHello?\n\nAgain: hello?", "ok")]
 
 
-@both
+@either
 def test_documents_in_a_message_that_the_client_sends_back_are_no_part_of_the_words(writer, mode):
     review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     behind = [Retrieval(), review]
@@ -1231,7 +1243,7 @@ def test_documents_in_a_message_that_the_client_sends_back_are_no_part_of_the_wo
     assert writer.said == [("I like tea.\n\nI like rice.", "ok")]
 
 
-@both
+@either
 def test_words_with_documents_are_submitted_once_if_a_graph_of_agents_is_resumed(writer, mode):
     control = pytest.importorskip("langgraph.runtime").RunControl()
     drained = pytest.importorskip("langgraph.errors").GraphDrained
@@ -1260,7 +1272,7 @@ def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(write
     assert ended(writer) == [("failed", "Write.", "To [REDACTED_EMAIL].")]
 
 
-@both
+@either
 @pytest.mark.parametrize("place", ["before_model", "wrap_model_call"])
 def test_redacted_words_of_a_run_without_a_model_call_stay_redacted(writer, place, mode):
     @before_model
@@ -1275,7 +1287,7 @@ def test_redacted_words_of_a_run_without_a_model_call_stay_redacted(writer, plac
     assert ended(writer) == [("failed", "I am [REDACTED_EMAIL].", "")]
 
 
-@both
+@either
 def test_a_redacted_answer_of_a_run_that_fails_behind_it_stays_redacted(writer, mode):
     limit = ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")
     answer = calling(("noop", {}), ("noop", {})).model_copy(
@@ -1287,7 +1299,7 @@ def test_a_redacted_answer_of_a_run_that_fails_behind_it_stays_redacted(writer, 
     assert ended(writer) == [("failed", "Write.", "To [REDACTED_EMAIL].")]
 
 
-@both
+@either
 def test_redacted_words_of_a_failed_run_within_a_graph_are_submitted_once(writer, mode):
     agent = agent_of(writer, Down(), OK, behind=[PIIMiddleware("email")])
     builder = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
@@ -1312,7 +1324,7 @@ class FailsOnce(AgentMiddleware):
             raise Down
 
 
-@both
+@either
 def test_words_that_a_replay_redacts_after_they_were_submitted_are_no_new_words(writer, mode):
     behind = [FailsOnce(), PIIMiddleware("email")]
     agent = agent_of(writer, OK, behind=behind, checkpointer=InMemorySaver())
@@ -1333,7 +1345,7 @@ def test_redacted_words_of_an_abandoned_stream_stay_redacted(writer, phase):
     assert ended(writer) == [("aborted", "I am [REDACTED_EMAIL].", answer)]
 
 
-@both
+@either
 def test_words_that_are_blocked_are_not_submitted(writer, mode):
     agent = agent_of(
         writer, OK, behind=[PIIMiddleware("email", strategy="block")], checkpointer=InMemorySaver()
@@ -1353,7 +1365,7 @@ class Booking(BaseModel):
     city: str
 
 
-@both
+@either
 def test_an_answer_behind_a_turn_that_goes_on_is_submitted(writer, mode):
     @after_agent(can_jump_to=["model"])
     def check(state, runtime):
@@ -1400,7 +1412,7 @@ def test_a_result_that_is_returned_directly_is_the_answer(writer):
     assert writer.said == [("Show me.", "a picture"), ("Once more.", "a picture")]
 
 
-@both
+@either
 @pytest.mark.parametrize(
     ("call", "answer"),
     [(("Booking", {"city": "Oslo"}), '{"city":"Oslo"}'), (("show", {}), "a map")],
@@ -1421,7 +1433,7 @@ def test_an_answer_without_text_follows_a_question_that_was_summarised(writer, c
     assert writer.said == [("To Oslo.", answer)]
 
 
-@both
+@either
 @pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "t2"}}])
 @pytest.mark.parametrize("name", ["tools", "tool_node"])
 def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
@@ -1451,7 +1463,7 @@ def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
     assert memories(model.asked[0])
 
 
-@both
+@either
 def test_a_resumed_sub_agent_does_not_take_the_turn_of_the_agent_around(writer, mode):
     memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
 
@@ -1525,7 +1537,7 @@ def test_two_agents_of_a_graph_submit_each_message_once(writer, chain, is_shared
     assert sorted(question for question, _ in writer.said) == ["", "I like rain."]
 
 
-@both
+@either
 @pytest.mark.parametrize("is_traced", [False, True])
 @pytest.mark.parametrize("remembers", [True, False])
 def test_words_before_a_handoff_are_submitted_once(writer, mode, remembers, is_traced):
@@ -1579,7 +1591,7 @@ def test_equal_text_in_two_threads_of_a_session_is_two_turns(writer):
     assert writer.diary.user("alice").preferences("likes")["pref001"].count == 2
 
 
-@both
+@either
 def test_new_words_are_submitted_with_an_answer_from_the_model_s_cache(writer, mode):
     memory = DiaryMiddleware(writer.diary, user_id="alice", session_id="chat", writer=writer)
     model = Scripted(answers=[OK], cache=InMemoryCache())  # its answer keeps the id
@@ -1599,7 +1611,7 @@ def said_by(writer):
     return [(turn.user_id, turn.user_msg, turn.assistant_msg) for turn in writer.turns]
 
 
-@both
+@either
 def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     model = Scripted(answers=[Down(), OK])
@@ -1615,7 +1627,7 @@ def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
     ]
 
 
-@both
+@either
 def test_words_of_a_deep_agent_are_known_again_without_ids(writer, mode):
     create_deep_agent = pytest.importorskip("deepagents").create_deep_agent
     memory = DiaryMiddleware(writer.diary, writer=writer)
@@ -1633,7 +1645,7 @@ def test_words_of_a_deep_agent_are_known_again_without_ids(writer, mode):
     assert [step.tool for step in writer.turns[1].steps] == ["noop"]
 
 
-@both
+@either
 def test_words_before_a_message_to_a_pending_deep_agent_are_recorded(writer, mode):
     create_deep_agent = pytest.importorskip("deepagents").create_deep_agent
     memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
@@ -1649,7 +1661,7 @@ def test_words_before_a_message_to_a_pending_deep_agent_are_recorded(writer, mod
     assert writer.said == [("I am Ann.\n\nHello?", "ok")]
 
 
-@both
+@either
 @endings_without_answer
 def test_words_of_a_turn_that_ended_are_not_another_user_s(writer, answer, behind, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
@@ -1706,7 +1718,7 @@ def test_what_another_user_was_told_between_two_messages_is_no_part_of_a_turn(wr
     assert said_by(writer) == [("bob", "I am Bob.\n\nBob again.", "ok")]
 
 
-@both
+@either
 def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer, mode):
     writer.diary.user("bob").upsert_preference("likes", "rain")
     paid = []
@@ -1762,7 +1774,7 @@ def drained_and_resumed(runs, mode):
         yield lambda config=config: run(None, config)
 
 
-@both
+@either
 @pytest.mark.parametrize("place", ["configurable", "metadata"])
 def test_a_run_whose_agent_left_no_checkpoint_is_resumed_by_its_own_user_alone(place, mode):
     ann, bob = {place: {"user_id": "ann"}}, {place: {"user_id": "bob"}}
@@ -1772,7 +1784,7 @@ def test_a_run_whose_agent_left_no_checkpoint_is_resumed_by_its_own_user_alone(p
     assert by_ann() == [("ann", "I am Ann.", "ok")]
 
 
-@both
+@either
 def test_another_name_in_the_metadata_is_no_other_user_if_the_context_names_the_user(mode):
     ann = {"context": {"user_id": "ann"}}
     names = [{**ann, "metadata": {"user_id": operator}} for operator in ("o1", "o2")]
@@ -1780,7 +1792,7 @@ def test_another_name_in_the_metadata_is_no_other_user_if_the_context_names_the_
     assert resumed() == [("ann", "I am Ann.", "ok")]
 
 
-@both
+@either
 def test_another_name_in_the_metadata_is_no_other_user_if_the_settings_name_the_user(writer, mode):
     config: Any = {**in_room("ann"), "metadata": {"user_id": "operator"}}
     memory = DiaryMiddleware(writer.diary, writer=writer)
@@ -1809,7 +1821,7 @@ class Counting(InMemorySaver):
             yield saved
 
 
-@both
+@either
 def test_senders_are_searched_only_as_far_as_a_message_may_have_one(writer, mode):
     saver = Counting()
     memory = DiaryMiddleware(writer.diary, writer=writer)
@@ -1821,7 +1833,7 @@ def test_senders_are_searched_only_as_far_as_a_message_may_have_one(writer, mode
     assert saver.listed <= 2
 
 
-@both
+@either
 @pytest.mark.parametrize("error", [NotImplementedError(), ConnectionError("down")])
 def test_a_run_does_not_need_a_saver_that_lists_checkpoints(writer, error, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer, on_error="raise")
@@ -1848,7 +1860,7 @@ def test_a_sender_that_the_process_knows_is_not_replaced_by_one_in_remaining_che
     assert said_by(writer) == [("ann", "I am Ann.\n\nAnn again.", "ok")]
 
 
-@both
+@either
 @pytest.mark.parametrize("place", ["in front of the middleware", "in a graph"])
 def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
     tmp_path, place, mode
@@ -1891,7 +1903,7 @@ def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
         assert found == [("bob", "I am Bob.", "ok"), ("ann", "I am Ann again.\n\nHello.", "ok")]
 
 
-@both
+@either
 def test_words_that_a_tool_got_of_another_user_are_no_part_of_a_turn(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     model = Scripted(answers=[ASKS, Down(), OK])
@@ -1906,7 +1918,7 @@ def test_words_that_a_tool_got_of_another_user_are_no_part_of_a_turn(writer, mod
     ]
 
 
-@both
+@either
 def test_a_run_with_words_that_a_tool_got_is_resumed_by_their_user_alone(mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     model, saver = Scripted(answers=[ASKS, NOOP, OK]), InMemorySaver()
@@ -1928,7 +1940,7 @@ def test_a_run_with_words_that_a_tool_got_is_resumed_by_their_user_alone(mode):
     assert resume("ann", approved) == [("ann", "I am Ann.\n\nNo walnuts.", "ok")]
 
 
-@both
+@either
 def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(writer, mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     memory = DiaryMiddleware(writer.diary, writer=writer)
@@ -1943,7 +1955,7 @@ def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(writer, 
     assert said_by(writer) == [("ann", "I am Ann.", "ok")]
 
 
-@both
+@either
 @pytest.mark.parametrize("first", ["failed", "interrupted"])
 def test_an_agent_within_a_graph_counts_no_words_for_another_user(writer, first, mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
@@ -1960,7 +1972,7 @@ def test_an_agent_within_a_graph_counts_no_words_for_another_user(writer, first,
     assert said_by(writer)[-1] == ("bob", "I am Bob.", "ok")
 
 
-@both
+@either
 @pytest.mark.parametrize("team", ["team", lambda _state, _runtime: "team"])
 def test_agents_of_a_graph_may_record_a_turn_for_different_users(writer, team, mode):
     own = DiaryMiddleware(writer.diary, writer=writer)
@@ -1986,7 +1998,7 @@ def failing_once():
     return step
 
 
-@both
+@either
 def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user_s_agent(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
@@ -2001,7 +2013,7 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user_s_agent(wri
     assert said_by(writer) == [("bob", "I am Bob.", "ok")]
 
 
-@both
+@either
 def test_words_that_an_agent_of_a_failed_graph_answered_stay_their_user_s(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
@@ -2014,7 +2026,7 @@ def test_words_that_an_agent_of_a_failed_graph_answered_stay_their_user_s(writer
     assert said_by(writer) == [("ann", "I am Ann.", "ok"), ("bob", "I am Bob.", "ok")]
 
 
-@both
+@either
 def test_a_graph_that_another_user_resumes_behind_an_answer_fails(tmp_path, mode):
     saver = InMemorySaver()
     (tmp_path / "diary").mkdir()
@@ -2039,7 +2051,7 @@ def test_a_graph_that_another_user_resumes_behind_an_answer_fails(tmp_path, mode
             run(folder, Command(resume=True), "bob")
 
 
-@both
+@either
 def test_a_run_behind_a_summary_of_another_user_s_words_is_resumed(writer, mode):
     summary = SummarizationMiddleware(
         Scripted(answers=[OK]), trigger=("messages", 3), keep=("messages", 2)
@@ -2077,7 +2089,7 @@ def test_a_thread_that_is_deleted_and_begun_again_may_be_another_user_s(writer):
 # Two memories in one agent
 
 
-@both
+@either
 def test_an_agent_can_have_a_user_memory_and_a_team_memory(tmp_path, writer, mode):
     team = Diary(tmp_path / "team", agent="rules")
     team.user("blue").upsert_preference("likes", "stand-ups at nine")
