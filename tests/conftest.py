@@ -84,8 +84,13 @@ def _is_compiled() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests that lack a server once for each file."""
-    items[:] = with_one_of_each_file(items)
+    """Leave out tests of methods that a store lacks, and skip the tests that lack a server once for each file."""
+    items[:] = with_one_of_each_file([item for item in items if _has_surface(item)])
+
+
+def _has_surface(item: pytest.Item) -> bool:
+    surface = item.callspec.params.get("surface") if hasattr(item, "callspec") else None
+    return surface is None or surface in item.cls.surfaces
 
 
 @given(st.none())

@@ -44,6 +44,7 @@ class TestDiarySharedByAll(DiarySuite):
 
 
 class TestInMemoryStore(StoreSuite):
+    surfaces = ("sync",)
     known_faults: ClassVar = {
         "test_a_read_makes_no_namespace": "langgraph #8734",
         "test_a_namespace_ends_with_its_last_item": "langgraph #8734",

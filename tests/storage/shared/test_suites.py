@@ -84,6 +84,7 @@ class TestLongOnFirestore(Firestore, Long):
 
 
 class Stores(Server, StoreSuite):
+    surfaces = ("async",)  # in a folder and in memory, the suite also calls the sync methods
     has_vectors = importlib.util.find_spec("numpy") is not None
 
     store_backend = None
