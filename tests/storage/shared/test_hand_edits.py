@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -365,39 +366,42 @@ def path(request, tmp_path):
     return engines.space(request.param, tmp_path).url
 
 
-def test_an_edit_keeps_what_another_person_edits_meanwhile(path, tmp_path, monkeypatch):
+def before_editor(monkeypatch, act):
+    """Run `act` when the next editor is opened."""
+    run = subprocess.run
+
+    def call(*arguments, **options):
+        monkeypatch.setattr(subprocess, "run", run)
+        act()
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "run", call)
+
+
+def test_an_edit_keeps_what_another_person_edits_meanwhile(path, monkeypatch):
     memory = Diary(path, agent="rules").user("alice")
     for text in ("tea", "coffee"):
         memory.upsert_preference("likes", text)
-    script = tmp_path / "editor.py"
-    script.write_text(
-        "import os, pathlib, subprocess, sys\n"
-        "if len(sys.argv) == 2:\n"
-        "    inner = {**os.environ, 'VISUAL': f'{sys.executable} {sys.argv[0]} inner'}\n"
-        "    command = [sys.executable, '-m', 'tomldiary', 'edit', 'preferences', '--user', 'alice']\n"
-        f"    subprocess.run([*command, '--path', {path!r}], check=True, env=inner)\n"
-        "file = pathlib.Path(sys.argv[-1])\n"
-        "old, new = ('tea', 'mint') if len(sys.argv) == 2 else ('coffee', 'mocha')\n"
-        "file.write_text(file.read_text().replace(old, new))\n"
-    )
-    monkeypatch.setenv("VISUAL", f"{sys.executable} {script}")
-    done = CliRunner().invoke(app, ["edit", "preferences", "--user", "alice", "--path", path])
+    arguments = ["edit", "preferences", "--user", "alice", "--path", path]
+
+    def edit_by_another_person():
+        with monkeypatch.context() as patched:
+            patched.setenv("VISUAL", "sed -i s/coffee/mocha/")
+            done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+
+    monkeypatch.setenv("VISUAL", "sed -i s/tea/mint/")
+    before_editor(monkeypatch, edit_by_another_person)
+    done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert set(texts(memory)) == {"mint", "mocha"}
 
 
-def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(path, tmp_path, monkeypatch):
+def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(path, monkeypatch):
     memory = Diary(path, agent="rules").user("alice")
     memory.upsert_preference("likes", "coffee")
-    script = tmp_path / "editor.py"
-    script.write_text(
-        "import pathlib, sys\n"
-        "from tomldiary import Diary\n"
-        f"Diary({path!r}, agent='rules').user('alice').forget(matching='coffee')\n"
-        "file = pathlib.Path(sys.argv[1])\n"
-        "file.write_text(file.read_text() + '# mine\\n')\n"
-    )
-    monkeypatch.setenv("VISUAL", f"{sys.executable} {script}")
+    before_editor(monkeypatch, lambda: memory.forget(matching="coffee"))
+    monkeypatch.setenv("VISUAL", "sed -i '$a # mine'")
     done = CliRunner().invoke(app, ["edit", "preferences", "--user", "alice", "--path", path])
     assert done.exit_code != 0
     assert "of this user was forgotten" in str(done.exception)
