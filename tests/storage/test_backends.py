@@ -48,8 +48,7 @@ class TestLocalBackend(SharedBackendSuite):
 class TestLocalBackendWithoutSync(TestLocalBackend):
     # The same locks are taken and the same files written, so processes and sizes make no difference.
     test_a_document_of_three_megabytes_is_read_changed_and_erased = None
-    test_processes_lose_no_update_and_apply_none_twice = None
-    test_a_killed_client_loses_nothing_acknowledged = None
+    test_processes_lose_no_update_even_if_one_is_killed = None
 
     def make_backend(self, tmp_path):
         return LocalBackend(path=tmp_path / "memories", durability="process")
