@@ -339,7 +339,7 @@ def test_the_memory_is_read_once_in_each_turn(diary, writer):
 # What the writer gets
 
 
-@modes
+@both
 @pytest.mark.parametrize("saver", [None, InMemorySaver])
 def test_ten_turns_of_a_thread_are_ten_submits_of_one_turn_each(diary, writer, mode, saver):
     answers = [AIMessage(f"answer {number}") for number in range(10)]
