@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 POSTGRES = "TOMLDIARY_TEST_POSTGRES"
 REDIS = "TOMLDIARY_TEST_REDIS"
 FIRESTORE = "FIRESTORE_EMULATOR_HOST"
+NEW_POSTGRES = "TOMLDIARY_TEST_NEW_POSTGRES"
+"""Names a folder with the files of a new server of PostgreSQL."""
 _PATIENCE = 60.0  # seconds until a server answers
 
 
@@ -98,34 +100,12 @@ def postgres(
     """
     port = port or free_port()
     data = folder / "postgres"
-    options = {}
-    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        options = {"user": "nobody", "group": "nogroup"}
-        folder.chmod(0o755)
-        data.mkdir(exist_ok=True)
-        shutil.chown(data, "nobody", "nogroup")
+    options = _allowed_in(folder)
     if not (data / "PG_VERSION").exists():
-        access = ["-A", "trust"]
-        if password:
-            (folder / "password").write_text(password)
-            access = ["-A", "scram-sha-256", f"--pwfile={folder / 'password'}"]
-        subprocess.run(
-            [
-                program("initdb"),
-                "-D",
-                data,
-                "-U",
-                "tomldiary",
-                *access,
-                "-E",
-                "UTF8",
-                "--no-sync",
-            ],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            cwd="/",
-            **options,
-        )
+        if password or NEW_POSTGRES not in os.environ:
+            _initialise_postgres(data, password)
+        else:  # a copy takes a tenth of the time
+            subprocess.run([program("cp"), "-a", os.environ[NEW_POSTGRES], data], check=True)
     settings = {
         "listen_addresses": "127.0.0.1",
         "unix_socket_directories": "",
@@ -140,6 +120,34 @@ def postgres(
         url = f"postgresql://tomldiary@127.0.0.1:{port}/postgres"
         _wait_for_postgres(port)
         yield url
+
+
+def _allowed_in(folder: Path) -> dict[str, Any]:
+    """Return the options of the processes of PostgreSQL, which refuses to run as root; let them use a folder."""
+    if os.geteuid() != 0:
+        return {}
+    folder.chmod(0o755)
+    return {"user": "nobody", "group": "nogroup"}
+
+
+def _initialise_postgres(data: Path, password: str = "") -> None:
+    """Write the files of a new server, as `postgres` uses it."""
+    options = _allowed_in(data.parent)
+    if options:
+        data.mkdir(exist_ok=True)
+        shutil.chown(data, options["user"], options["group"])
+    access = ["-A", "trust"]
+    if password:
+        file = data.with_name("password")
+        file.write_text(password)
+        access = ["-A", "scram-sha-256", f"--pwfile={file}"]
+    subprocess.run(
+        [program("initdb"), "-D", data, "-U", "tomldiary", *access, "-E", "UTF8", "--no-sync"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd="/",
+        **options,
+    )
 
 
 def _wait_for_postgres(port: int) -> None:
@@ -196,6 +204,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tomldiary-servers-")))
+        new = folder / "new"
+        _initialise_postgres(new)
+        os.environ[NEW_POSTGRES] = str(new)
         found = {
             POSTGRES: stack.enter_context(postgres(folder)),
             REDIS: stack.enter_context(redis(folder)),
