@@ -120,9 +120,11 @@ def _by(message: Any) -> str:
 
 
 def _refusal(message: Any) -> str:
-    """Return the words of a model that refused to answer, which OpenAI keeps apart from texts; else ""."""
-    said = [field_of(each, "refusal") for each in (message.additional_kwargs, *message.content)]
-    return "\n".join(each for each in said if isinstance(each, str))
+    """Return the words of a model that refused to answer, which providers keep apart from texts; else ""."""
+    # LangChain finds those of Anthropic and Google in the metadata of the message.
+    places = (message.additional_kwargs, *message.content, *message.content_blocks)
+    said = (field_of(each, "refusal") for each in places)
+    return "\n".join(dict.fromkeys(each for each in said if each and isinstance(each, str)))
 
 
 def _words(content: object) -> str:

@@ -1387,13 +1387,27 @@ def test_a_structured_response_is_the_answer(writer, said):
     assert all(one[1].startswith(said) and answer in one[1] for one in writer.said)
 
 
+REFUSED_BY_CLAUDE = {
+    "model_provider": "anthropic",
+    "stop_reason": "refusal",
+    "stop_details": {"explanation": "I cannot."},
+}
+REFUSED_BY_GEMINI = {
+    "model_provider": "google_genai",
+    "finish_reason": "SAFETY",
+    "finish_message": "I cannot.",
+}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         AIMessage("", additional_kwargs={"refusal": "I cannot."}),
         AIMessage([{"type": "refusal", "refusal": "I cannot."}]),
+        AIMessage("", response_metadata=REFUSED_BY_CLAUDE),
+        AIMessage("", response_metadata=REFUSED_BY_GEMINI),
     ],
-    ids=["field", "part"],
+    ids=["field", "part", "Anthropic", "Google"],
 )
 def test_a_refusal_is_the_answer(writer, answer):
     talk(agent_of(writer, answer), "How do I pick a lock?")
