@@ -15,6 +15,7 @@ from uuid import UUID
 
 from langchain.agents.middleware import PIIDetectionError
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, ExtendedModelResponse
+from langchain.tools import ToolRuntime
 from langchain_core.runnables import ensure_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.types import Command, Overwrite
@@ -310,6 +311,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             lambda one: self._owner(state, others.get(one.id, user), one) != own,
             notes_in(state, self.name),
             self._endings.given_to(self._endings.graph_of(config)) if begins else None,
+            # Those of the model call that asked for the tool.
+            is_noted=isinstance(runtime, ToolRuntime),
         )
         settings = config.get("configurable")
         ids = self._submitted.first_ids(settings, user, session, turn.before, turn.own)

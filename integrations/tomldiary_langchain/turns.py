@@ -83,6 +83,8 @@ def turn_of(
     is_others: Callable[[Spoken], bool],
     notes: Notes,
     given: Collection[str] | None,
+    *,
+    is_noted: bool = False,
 ) -> Turn:
     """Return the turn of a run; `asked` is empty if there is no message of the user.
 
@@ -94,6 +96,7 @@ def turn_of(
             ones are part of the turn, also tool results and answers.
         given: The ids of the messages in the input of the run. None if the last run continues: messages that a summary
             replaced are part of the turn in any case.
+        is_noted: Whether no middleware can have changed a message since its form was noted.
 
     Raises:
         IdentifierError: Another user wrote the last unanswered message.
@@ -101,9 +104,11 @@ def turn_of(
     begun_with, ended = notes["unanswered"], notes["ended"]
     thread = [one._replace(is_answer=True) if one.id in ended else one for one in _spoken(messages)]
     words = {id_: noted["text"] for id_, noted in begun_with.items()}
+    again = [one.id for one in thread if _is_changed(one, begun_with)]
     if given is not None:  # the user may have written the last message again, or an earlier one
-        again = [one.id for one in thread if one.by == "user"][-1:]
-        again += [one.id for one in thread if one.id in given and _is_changed(one, begun_with)]
+        last = [one.id for one in thread if one.by == "user"][-1:]
+        words |= dict.fromkeys([*last, *(id_ for id_ in again if id_ in given)], "")
+    elif is_noted:  # the host has changed them since
         words |= dict.fromkeys(again, "")
     thread = [_own_words(words.get(one.id, ""), one) for one in thread]
     has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)

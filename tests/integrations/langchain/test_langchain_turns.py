@@ -1234,6 +1234,17 @@ def test_an_unanswered_message_is_submitted_with_what_was_added_to_it(mode):
 
 
 @either
+def test_words_that_the_host_adds_while_a_tool_waits_are_submitted(writer, mode):
+    waiting = {"checkpointer": InMemorySaver(), "interrupt_before": ["tools"]}
+    agent = agent_of(writer, NOOP, OK, behind=[Retrieval()], **waiting)
+    asked = talk(agent, "I like tea.", THREAD, mode)["messages"][0]
+    more = HumanMessage("I like tea. I like rice.", id=asked.id)
+    agent.update_state(THREAD, {"messages": [more]})
+    talk(agent, None, THREAD, mode)
+    assert writer.said == [("I like tea. I like rice.", "ok")]
+
+
+@either
 def test_documents_in_a_message_that_the_client_sends_back_are_no_part_of_the_words(writer, mode):
     review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     behind = [Retrieval(), review]
