@@ -347,7 +347,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return run
 
     def _note_submitted(self, run: Run) -> None:
-        """Note the messages that another process submitted when an earlier run of the thread broke off."""
+        """Note the messages that another process submitted, though the thread has no answer to them."""
         said = with_ids(run.turn.asked, run.turn.ids, run.ids)
         words = {
             _words_id(run, one): first
@@ -357,8 +357,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         if not words:
             return
         with errors_logged("ignore", "a turn may be recorded twice", _logger):
-            done = self.diary.engine.done_operations(run.user)
-            known = {part for each in done for part in each.split(_REST)[:-1]}
+            done = [each.split(_REST) for each in self.diary.engine.done_operations(run.user)]
+            run.done = {turn for *_, turn in done}
+            known = {part for *parts, _ in done for part in parts}
             submitted = [one for id_, one in words.items() if id_ in known]
             self._submitted.note(run.user, run.session, submitted)
 
@@ -502,20 +503,23 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             episode=self._episodes,
             epoch=run.epoch,
         )
-        broken: list[str] = []
+        if turn.operation_id in run.done:
+            self._submitted.note(run.user, run.session, said)
+            yield None
+            return
+        words: list[str] = []
         asked = with_ids(run.turn.asked, run.turn.ids, run.ids)
-        if status != "completed" and not all(
-            self._submitted.has(run.user, run.session, one) for one in asked
-        ):  # another process finds the words by their ids; answers need none
+        if not all(self._submitted.has(run.user, run.session, one) for one in asked):
+            # another process finds the words by their ids; answers need none
             own = {one.id for one in run.turn.own}
-            broken = [_words_id(run, one) for one in run.turn.unanswered if one.id in own]
+            words = [_words_id(run, one) for one in run.turn.unanswered if one.id in own]
         # In a replay the messages have other ids in the thread.
         forms = [*run.as_said, *with_ids(run.as_said, run.turn.ids, run.ids)]
         with self._submitted.once(turn, said, forms, outlives_cancellation=True) as new:
             if new is None:
                 yield None
             else:
-                yield replace(new, operation_id=_REST.join([*broken, new.operation_id]))
+                yield replace(new, operation_id=_REST.join([*words, new.operation_id]))
 
     # The tools
 
@@ -590,9 +594,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
 
 def _words_id(run: Run, words: Spoken) -> str:
-    """Return a part of the operation id of a turn that broke off; a process that resumes the run finds the words by this.
+    """Return a part of the operation id of a turn; a process that resumes the run finds the words by this.
 
-    The last part depends on the answer and the status, because two runs that break off may differ in these.
+    The last part depends on the answer and the status, because two runs with the words may differ in these.
     """
     return digest("unfinished", run.session, words.id, words.text)
 

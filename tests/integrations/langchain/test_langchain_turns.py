@@ -6,7 +6,7 @@ import asyncio
 import gc
 import re
 import threading
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import aclosing, closing, nullcontext, suppress
 from itertools import count, cycle
 from typing import TYPE_CHECKING, Any
 
@@ -612,6 +612,83 @@ def test_words_of_a_run_that_broke_off_in_another_process_are_not_submitted_agai
             talk(agent, given, THREAD, mode)
     assert broken.said == [("I am a vegan.", "")]
     assert writer.said == [said]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(None, []), ("What should I cook?", [("What should I cook?", "ok")])]
+)
+def test_words_of_an_agent_whose_graph_was_left_are_not_submitted_again(tmp_path, given, said):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")  # this process does not know that it is the same folder
+
+    def graph(own):
+        builder = StateGraph(MessagesState).add_node("agent", agent_of(own, OK))
+        return builder.add_edge(START, "agent").compile(checkpointer=saver)
+
+    asked = {"messages": [HumanMessage("I am a vegan.")]}
+    with Recording(Diary(tmp_path / "diary", agent="rules")) as left:
+        parts = graph(left).stream(asked, THREAD, stream_mode="updates", subgraphs=True)
+        with closing(parts):  # LangGraph drops the agent's answer if a message follows
+            next(part for _, part in parts if "DiaryMiddleware.after_agent" in part)
+    with Recording(Diary(tmp_path / "link", agent="rules")) as writer:
+        talk(graph(writer), given, THREAD)
+    assert left.said == [("I am a vegan.", "ok")]
+    assert writer.said == said
+
+
+@either
+@pytest.mark.parametrize("begins", ["__start__", "model"])
+def test_a_replay_in_another_process_submits_its_answer_alone(tmp_path, begins, mode):
+    saver = InMemorySaver()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")
+    with Recording(Diary(tmp_path / "diary", agent="rules")) as first:
+        agent = agent_of(first, OK, checkpointer=saver)
+        talk(agent, [HumanMessage("I am a vegan.", id="1")], THREAD, mode)
+        past = next(one for one in agent.get_state_history(THREAD) if one.next == (begins,))
+    with Recording(Diary(tmp_path / "link", agent="rules")) as writer:
+        talk(agent_of(writer, DONE, checkpointer=saver), None, past.config, mode)
+    assert first.said == [("I am a vegan.", "ok")]
+    assert writer.said == [("", "done")]
+
+
+class Broken(InMemorySaver):
+    """A saver that fails once its writer has a turn."""
+
+    writer: Any = None
+
+    def put(self, *args, **more):
+        return self.unless_submitted(super().put, *args, **more)
+
+    def put_writes(self, *args, **more):
+        return self.unless_submitted(super().put_writes, *args, **more)
+
+    def unless_submitted(self, save, *args, **more):
+        if self.writer is not None and self.writer.turns:
+            raise Down
+        return save(*args, **more)
+
+
+def test_a_turn_that_another_process_submitted_is_not_repeated_by_the_agents_of_a_graph(tmp_path):
+    saver = Broken()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")
+
+    def graph(own):
+        agents = [("first", agent_of(own, OK)), ("second", agent_of(own, DONE))]
+        builder = StateGraph(MessagesState).add_sequence(agents)
+        return builder.add_edge(START, "first").compile(checkpointer=saver)
+
+    with Recording(Diary(tmp_path / "diary", agent="rules")) as broken:
+        saver.writer = broken
+        with pytest.raises(Down):
+            talk(graph(broken), "I am a vegan.", THREAD, durability="sync")
+    saver.writer = None
+    with Recording(Diary(tmp_path / "link", agent="rules")) as writer:
+        talk(graph(writer), None, THREAD)
+    assert broken.said == [("I am a vegan.", "ok")]
+    assert writer.said == [("", "done")]
 
 
 @either
