@@ -670,7 +670,7 @@ class Broken(InMemorySaver):
         return save(*args, **more)
 
 
-def test_a_turn_that_another_process_submitted_is_not_repeated_by_the_agents_of_a_graph(tmp_path):
+def test_agents_of_a_graph_repeat_no_turn_of_another_process(tmp_path):
     saver = Broken()
     (tmp_path / "diary").mkdir()
     (tmp_path / "link").symlink_to("diary")
@@ -1669,6 +1669,32 @@ def test_words_before_a_handoff_are_submitted_once(writer, mode, remembers, is_t
         ("completed", "I like rain.", answer),
         ("completed", "I like snow.", answer),
     ]
+
+
+@either
+def test_words_before_a_handoff_are_submitted_once_by_two_processes(tmp_path, mode):
+    @tool
+    def hand_off(runtime: ToolRuntime) -> Any:
+        """Hand off."""
+        told = ToolMessage("Yours.", tool_call_id=runtime.tool_call_id)
+        update = {"messages": [runtime.state["messages"][-1], told]}
+        return Command(goto="expert", graph=Command.PARENT, update=update)
+
+    saver, said = InMemorySaver(), []
+    review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    approval = Command(resume={"decisions": [{"type": "approve"}]})
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "link").symlink_to("diary")
+    for folder, given, answer in (("diary", "I like rain.", NOOP), ("link", approval, OK)):
+        with Recording(Diary(tmp_path / folder, agent="rules")) as own:
+            front = agent_of(own, calling(("hand_off", {})), tools=[hand_off])
+            builder = StateGraph(MessagesState)
+            builder.add_node("front", front, destinations=("expert",))
+            builder.add_node("expert", agent_of(own, answer, behind=[review]))
+            graph = builder.add_edge(START, "front").compile(checkpointer=saver)
+            talk(graph, given, THREAD, mode)
+            said += own.said
+    assert said == [("I like rain.", ""), ("", "ok")]
 
 
 def test_ids_of_messages_need_be_unique_in_their_session_only(writer):
