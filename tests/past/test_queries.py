@@ -317,6 +317,18 @@ def test_rollback_restores_comments_and_position(alice, tmp_path):
     assert body(tmp_path) == before
 
 
+def test_rollback_of_a_rollback_restores_the_blank_line_of_a_hand_edit(alice, file):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "coffee")
+    alice.forget_preference("likes", "pref002")
+    text = file.read_text()
+    file.write_text(text[: text.index("[preferences")])
+    alice.rollback(3)
+    assert alice.preferences("likes").keys() == {"pref001"}
+    alice.rollback()
+    assert file.read_text() == text[: text.index("[preferences")].replace("seq = 3", "seq = 6")
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_rollback_restores_an_entry_after_its_comment(alice, tmp_path, newline):
     alice.upsert_preference("likes", "one")

@@ -397,7 +397,8 @@ def _is_like(document: Document, text: str) -> bool:
     head, rest = document.text.split(split_tail(meta.text)[0], 1)
     other = text[len(head) : len(text) - len(rest)]
     paths = {block.path[:1] for block in split_blocks(other)}
-    return text == head + other + rest and paths <= {(), (META,)}
+    is_meta = paths <= {(), (META,)} and not split_tail(other)[1]
+    return is_meta and text == head + other + rest
 
 
 def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
