@@ -166,6 +166,8 @@ class Diary(Viewed, AncestorCoroutines):
         self.pref_table_cls = pref_table_cls
         self.schema_name = pref_table_cls.__name__
         self.allowed: list[str] = list(descriptions)
+        self.known_tables = {self.schema_name}
+        """The names of preference tables whose documents need no warning, or had it already."""
         self.weights: dict[str, float] = weights(pref_table_cls)
         check_extractor(agent)
         self.agent = agent

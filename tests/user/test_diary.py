@@ -603,3 +603,33 @@ def test_a_diary_that_is_copied_or_pickled_says_to_open_it_in_each_process(tmp_p
         for shared in (diary, alice, alice.facts, writer):
             with pytest.raises(TypeError, match=r"a Diary has locks .* Open one in each process\."):
                 again(shared)
+
+
+class Plans(Table):
+    """trips : journeys"""
+
+    trips: dict[str, PreferenceItem] = {}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda alice: alice.preferences(),
+        lambda alice: alice.recall("Rome"),
+        lambda alice: alice.render(),
+    ],
+)
+def test_a_forgotten_preference_table_is_one_warning(tmp_path, caplog, read):
+    alice = Diary(tmp_path, Plans).user("alice")
+    alice.upsert_preference("likes", "tea")
+    other = Diary(tmp_path, agent="rules")
+    read(other.user("alice"))  # the built-in table has this category
+    assert not caplog.records
+    alice.upsert_preference("trips", "Rome")
+    read(alice)
+    assert not caplog.records
+    for _ in range(2):
+        read(other.user("alice"))
+    (record,) = caplog.records
+    assert "the table Plans. This diary has DefaultPrefTable" in record.message
+    assert "category trips, so these are not read" in record.message

@@ -7,14 +7,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.engine.rules import full_key
-from tomldiary.entries.kinds import KINDS, entry_kind, path_of
+from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind, path_of
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import Why, held_entry
 from tomldiary.errors import InvalidValue
+from tomldiary.logging import get_logger, tell
 from tomldiary.past.as_of import PastTexts
 from tomldiary.past.queries import HistoryQueries, Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import Viewed, pretty
+from tomldiary.text.visible import one_line
 from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, moment, timestamp
 from tomldiary.user.pending.held import (
     DRAFTS,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
+_logger = get_logger(__name__)
 
 
 class UserContext:
@@ -109,7 +112,26 @@ class UserContext:
         """Return the entries of a kind or a document without the hand edits that its rules forbid."""
         if self.past is not None:
             return self.past.entries(name)
-        return self.diary.engine.readable(self.user_id, name)
+        document = self.diary.engine.readable(self.user_id, name)
+        if name == PREFERENCES.name:
+            self._check_table(document)
+        return document
+
+    def _check_table(self, preferences: Document) -> None:
+        """Warn once of preferences that were written with another table, and that nothing reads with this one."""
+        diary, other = self.diary, str(preferences.meta.get("schema_name", ""))
+        if other in diary.known_tables:
+            return
+        categories = [path[-1] for path in PREFERENCES.unlisted(preferences, diary)]
+        if categories:
+            diary.known_tables.add(other)
+            named = "category" if len(categories) == 1 else "categories"
+            told = (
+                f"preferences were written with the table {other}. This diary has {diary.schema_name}, which lacks"
+                f" the {named} {', '.join(categories)}, so these are not read. Open the diary with"
+                f" pref_table_cls={other}."
+            )
+            tell(_logger, one_line(told))  # a name may contain characters that a terminal obeys
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a context in which this thread reads one state of the user, with as few requests as possible."""

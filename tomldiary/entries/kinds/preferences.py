@@ -92,14 +92,19 @@ class PreferenceKind(EntryKind):
         counts = {category: book.count(category) for category in rules.allowed}
         return {category: count for category, count in counts.items() if count}
 
+    def unlisted(self, document: Document, rules: Rules) -> Iterator[Path]:
+        """Yield the paths of the categories that the preference table lacks, in both layouts."""
+        for head in ((self.name,), ()):
+            known = rules.allowed if head else ["_meta", self.name, *rules.allowed]
+            for category, _ in tables_at(document, *head):
+                if category not in known:
+                    yield (*head, category)
+
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
         if document.meta.get("schema_name") == rules.schema_name:
-            for head in ((self.name,), ()):
-                known = rules.allowed if head else ["_meta", self.name, *rules.allowed]
-                for category, _ in tables_at(document, *head):
-                    if category not in known:
-                        message = f"{rules.schema_name} has no such category, so nothing reads it"
-                        yield Problem(render_path((*head, category)), message)
+            message = f"{rules.schema_name} has no such category, so nothing reads it"
+            for path in self.unlisted(document, rules):
+                yield Problem(render_path(path), message)
         yield from super().problems(document, rules)
 
     def wrong(
