@@ -199,6 +199,22 @@ def test_the_breaker_stops_requests_to_a_failing_model(tmp_path, caplog):
     assert caplog.text.count("the model does not answer") == 1
 
 
+def test_a_turn_of_another_user_bounds_the_attempts_at_a_failing_one(tmp_path):
+    async def remember(message, *, deps):
+        if deps.user_msg == "bad":
+            raise ConnectionError("no route to host")
+
+    options = {"retry": RetryPolicy(3, 0.001, 0.001), "breaker": 2, "breaker_pause": 0.01}
+    with MemoryWriter(diary_at(tmp_path, remember), workers=1, **options) as writer:
+        bad = writer.submit_nowait(Turn("alice", "s", "bad", "ok"))
+        until(lambda: writer.stats()["retries"] >= 4)
+        assert writer.stats()["dead_letters"] == 0
+        writer.submit_nowait(Turn("bob", "s", "good", "ok")).wait(LONG)
+        with pytest.raises(ExtractionError):
+            bad.wait(LONG)
+        assert writer.stats()["dead_letters"] == 1
+
+
 def test_close_keeps_unfinished_turns_on_disk_and_reports_them(tmp_path, caplog):
     gate = threading.Event()
 
