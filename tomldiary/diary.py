@@ -43,6 +43,7 @@ from tomldiary.storage.protocol import (
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
 from tomldiary.toml.values import (
+    LONGEST_WAIT,
     check_instance,
     checked_count,
     checked_flag,
@@ -179,7 +180,10 @@ class Diary(Viewed, AncestorCoroutines):
             max_prefs_per_category, "max_prefs_per_category", least=1
         )
         self.context_turns = checked_count(context_turns, "context_turns")
-        checked_number(lock_timeout, "lock_timeout", "0 or more seconds", lambda each: each >= 0)
+        expected = f"0 or more seconds, at most {LONGEST_WAIT:,}"
+        checked_number(
+            lock_timeout, "lock_timeout", expected, lambda each: 0 <= each <= LONGEST_WAIT
+        )
         self.extraction_timeout = checked_seconds(extraction_timeout, "extraction_timeout")
         # A score between 0 and 1 is refused, because the scale is 0 to 100.
         checked_number(

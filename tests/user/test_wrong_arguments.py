@@ -11,6 +11,7 @@ import re
 import time
 from datetime import date, datetime, timedelta
 from enum import Enum
+from functools import partial
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -38,6 +39,7 @@ from tomldiary.evaluation import Collection, Question, compare, evaluate, evalua
 from tomldiary.importers import carry_over
 from tomldiary.ingest import ingest
 from tomldiary.storage import FirestoreBackend, LocalBackend, PostgresBackend, RedisBackend
+from tomldiary.store.store import ItemStore
 from tomldiary.user.deprecated import NAMES_OF_OTHERS
 
 if TYPE_CHECKING:
@@ -356,6 +358,8 @@ def test_a_flag_may_be_left_to_the_setting(
         {"context_turns": True},
         {"lock_timeout": "soon"},
         {"lock_timeout": inf},
+        {"lock_timeout": 1e30},
+        {"extraction_timeout": 1e30},
         {"lock_timeout": 10**400},
         {"lock_timeout": 10**5000},
         {"max_conversations": -(10**5000)},
@@ -497,8 +501,9 @@ def test_the_changes_of_one_user_need_no_list(alice: UserDiary) -> None:
             alice.diary.changes(users=cast("Any", unknown))
     with pytest.raises(IdentifierError, match="the user id is empty"):
         alice.diary.changes(users=[""])
-    with pytest.raises(InvalidValue, match="poll: expected more than 0 seconds"):
-        alice.diary.changes(poll=0)
+    for poll in (0, 1e30):
+        with pytest.raises(InvalidValue, match="poll: expected more than 0 seconds and at most"):
+            alice.diary.changes(poll=poll)
 
 
 def test_a_hook_is_asked_about_one_user_by_id_only(alice: UserDiary) -> None:
@@ -657,9 +662,11 @@ def test_a_writer_with_a_wrong_limit_of_time_stays_open() -> None:
         receipt.wait,
         receipt.wait_stored,
         diary.hooks.flush,
+        partial(diary.hooks.remove, "x"),
+        ItemStore(diary).sweeper.stop,
     ]
     for call in calls:
-        for limit in (text, inf, nan):
+        for limit in (text, inf, nan, 1e30):
             with pytest.raises(InvalidValue, match="timeout: expected a number of seconds"):
                 call(limit)
     with pytest.raises(InvalidValue, match="drain: expected True or False"):

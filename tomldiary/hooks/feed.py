@@ -17,7 +17,7 @@ from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.reader import changes_of, entries_now, newest, records_after, reset_of
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.toml.values import checked_flag, checked_names, checked_number
+from tomldiary.toml.values import checked_flag, checked_names, checked_pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
@@ -61,7 +61,7 @@ class Feed:
         given = None if users is None else checked_names(users, "users")
         self._only = None if given is None else frozenset(map(checked_user, given))
         self._follow = checked_flag(follow, "follow")
-        self._poll = checked_number(poll, "poll", "more than 0 seconds", lambda each: each > 0)
+        self._poll = checked_pause(poll, "poll")
         self._steps: deque[_Step] = deque()
         self._round: Iterator[str] | None = None
 

@@ -26,10 +26,13 @@ from tomldiary.runtime.callables import is_async, misfit
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import (
+    LONGEST_WAIT,
     check_instance,
+    check_timeout,
     checked_count,
     checked_flag,
     checked_number,
+    checked_pause,
     checked_text,
 )
 
@@ -63,10 +66,8 @@ class _Worker:
         self._delivered = self._failures = 0
         self._last_error = ""
         self._failing: set[str] = set()
-        self._poll = checked_number(poll, "poll", "more than 0 seconds", lambda each: each > 0)
-        self._longest = checked_number(
-            longest_pause, "longest_pause", "more than 0 seconds", lambda each: each > 0
-        )
+        self._poll = checked_pause(poll, "poll")
+        self._longest = checked_pause(longest_pause, "longest_pause")
         self.waiting: dict[str, _Waiting] = {}
         """The users whose changes wait for delivery."""
         self._next_scan = 0.0
@@ -319,7 +320,9 @@ class Hooks:
 
         Raises:
             UnknownEntry: There is no such hook.
+            InvalidValue: `timeout` is not a number.
         """
+        check_timeout(timeout)
         worker = self._worker(name)
         del self._workers[name]
         self._engine.after_change.remove(worker.notify)
@@ -338,7 +341,8 @@ class Hooks:
         Raises:
             InvalidValue: `timeout` is not a number.
         """
-        checked_number(timeout, "timeout", "a number of seconds", lambda _: True)
+        expected = f"a number of seconds, at most {LONGEST_WAIT:,}"
+        checked_number(timeout, "timeout", expected, lambda each: each <= LONGEST_WAIT)
         deadline = time.monotonic() + timeout
         return all(worker.wait(deadline) for worker in list(self._workers.values()))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.store.writes import remove_items
-from tomldiary.toml.values import checked_number
+from tomldiary.toml.values import check_timeout, checked_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,12 @@ class Sweeper:
         return done
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Stop the thread, and return whether it ended within `timeout` seconds."""
+        """Stop the thread, and return whether it ended within `timeout` seconds.
+
+        Raises:
+            InvalidValue: `timeout` is not a number.
+        """
+        check_timeout(timeout)
         self._stop.set()
         if self._thread is None:
             return True

@@ -13,6 +13,7 @@ from json.encoder import encode_basestring
 from math import isnan
 from numbers import Integral
 from sys import float_info, maxsize
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tomldiary.errors import InvalidValue, wrong_type, wrong_value
@@ -48,6 +49,8 @@ _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
 _DEEPEST = MAX_DEPTH - 4  # levels of the value of an entry
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
+LONGEST_WAIT = int(TIMEOUT_MAX)
+"""The seconds that a thread can wait at most."""
 _LISTS = (list, tuple)
 _TABLES = (dict, Mapping)  # `dict` first, because the check of an abstract class is slow
 # The function that `JSONEncoder(ensure_ascii=False).encode` uses for text.
@@ -312,17 +315,31 @@ def checked_seconds(value: object, where: str) -> float | None:
     """Return a duration in seconds, or None, unchanged.
 
     Raises:
-        InvalidValue: The value is not a number above 0.
+        InvalidValue: The value is not a number above 0, or larger than `LONGEST_WAIT`.
     """
-    if value is None:
-        return None
-    return checked_number(value, where, "more than 0 seconds, or None", lambda each: each > 0)
+    return None if value is None else checked_pause(value, where, ", or None")
+
+
+def checked_pause(value: object, where: str, also: str = "") -> float:
+    """Return a duration in seconds unchanged.
+
+    Args:
+        value: The duration.
+        where: The name of the argument.
+        also: Further allowed values, for the error.
+
+    Raises:
+        InvalidValue: The value is not a number above 0, or larger than `LONGEST_WAIT`.
+    """
+    expected = f"more than 0 seconds and at most {LONGEST_WAIT:,}{also}"
+    return checked_number(value, where, expected, lambda each: 0 < each <= LONGEST_WAIT)
 
 
 def check_timeout(value: object) -> None:
-    """Raise InvalidValue for a `timeout` that is neither a finite number of seconds nor None."""
+    """Raise InvalidValue for a `timeout` that is neither a number of seconds up to `LONGEST_WAIT` nor None."""
     if value is not None:
-        checked_number(value, "timeout", "a number of seconds, or None", lambda _: True)
+        expected = f"a number of seconds, at most {LONGEST_WAIT:,}, or None"
+        checked_number(value, "timeout", expected, lambda each: each <= LONGEST_WAIT)
 
 
 def _checked_key(key: Any, where: str) -> str:

@@ -27,7 +27,13 @@ from tomldiary.errors import BackendError, Conflict, InvalidValue, LockTimeout, 
 from tomldiary.extraction.failures import NoCompletion, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 from tomldiary.storage.shared.database import DatabaseLost
-from tomldiary.toml.values import checked_count, checked_limit, checked_number, checked_seconds
+from tomldiary.toml.values import (
+    checked_count,
+    checked_limit,
+    checked_number,
+    checked_pause,
+    checked_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -199,7 +205,7 @@ class Options:
         for name in ("timeout", "consolidate_after"):
             checked_seconds(getattr(self, name), name)
         for name in ("breaker_pause", "takeover_interval", "lease"):
-            checked_number(getattr(self, name), name, "more than 0 seconds", lambda each: each > 0)
+            checked_pause(getattr(self, name), name)
         if not isinstance(self.retry, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a RetryPolicy(…), found {self.retry!r}.", where="retry")
 
