@@ -134,7 +134,14 @@ def test_an_edit_of_what_another_person_edited_is_merged_with_the_pulled_text(
         old, new = more.get(name, ("", ""))
         file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
     for name in ("ann", "bob"):
-        assert run(engine, "push", str(tmp_path / name)).exit_code == 0
+        pushed = run(engine, "push", str(tmp_path / name))
+        assert pushed.exit_code == 0
+    named = [
+        f"{file}: preferences.{key.replace('/', '.')}: another writer also changed it meanwhile."
+        " Your version is stored, and the other one is in history."
+        for key in conflicts
+    ]
+    assert pushed.stdout.splitlines()[1:] == named
     assert texts(alice) == left
     assert [change.key for change in alice.history() if change.is_conflict] == conflicts
 

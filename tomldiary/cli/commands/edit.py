@@ -36,6 +36,7 @@ from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import next_sequence
+from tomldiary.history.timeline import Timeline
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
 from tomldiary.storage.local.publish import staged_path
@@ -157,11 +158,7 @@ def edit(
                 print_error(f"The edited text is kept in {file}.")
             raise
     problems = [one_line(problem) for problem in alice.problems()] if is_changed else []
-    problems += [
-        f"{one_line(table)}: another writer also changed it meanwhile. Your version is stored, and the other one is in"
-        " history."
-        for table in displaced
-    ]
+    problems += displaced
     if as_json:
         print_json({"document": document, "is_changed": is_changed, "problems": problems})
         return
@@ -190,11 +187,25 @@ def _numbered(engine: Engine, user: str, document: str) -> str | None:
 
 
 def _displaced(engine: Engine, user: str, document: str, before: str, text: str) -> list[str]:
-    """Return the tables in which an edited text displaces changes that were stored since it was opened."""
+    """Return a sentence for each table in which an edited text displaces a change that was stored since it was opened."""
+    tables: list[str] = []
     with suppress(DocumentError):  # a text with mistakes is merged once it is correct
         now = engine.document(user, document)
-        return merge(document, Document.parse(before), now, Document.parse(text)).conflicts
-    return []
+        tables = merge(document, Document.parse(before), now, Document.parse(text)).conflicts
+    return [
+        f"{one_line(table)}: another writer also changed it meanwhile. Your version is stored, and the other one is in"
+        " history."
+        for table in tables
+    ]
+
+
+def _pulled_text(engine: Engine, user: str, document: str, text: str) -> str:
+    """Return the version from which an edited text grew, by its number; "" if it is unknown."""
+    with suppress(DiaryError):  # history may have been shortened since
+        seq = Document.parse(text).meta.get("seq")
+        if isinstance(seq, int):
+            return Timeline(engine.backend, user).text(document, seq)
+    return ""
 
 
 def _corrected(
@@ -337,8 +348,12 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         if user is None or epoch is None or (known is not None and known.epoch != epoch):
             raise Forgotten(f"{file}: {_FORGOTTEN} Remove the file, then pull.")
         edited.append((name, user, kind, text, epoch))
+    displaced: list[str] = []
     for name, user, kind, text, epoch in edited:
+        before = _pulled_text(diary.engine, user, kind, text)
+        found = _displaced(diary.engine, user, kind, before, text) if before else []
         save_text(diary, user, kind, text, epoch)
+        displaced += [f"{one_line(folder / name)}: {each}" for each in found]
         pulled.note(name, text.encode(), epoch)
         # The next edit of this file begins with what is stored now, as in a folder.
         now = _numbered(diary.engine, user, kind)
@@ -349,6 +364,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         for user in sorted({each[1] for each in edited})
         for problem in diary.user(user).problems()
     ]
+    problems += displaced
     if as_json:
         stored = [{"user": user, "document": kind} for _, user, kind, *_ in edited]
         print_json({"stored": stored, "problems": problems})
