@@ -20,6 +20,7 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, DiaryError
 from tomldiary.history import verify as verification
+from tomldiary.storage.copy import copy_users
 from tomldiary.toml.values import copied
 
 CODES = {
@@ -286,3 +287,17 @@ def test_an_unreadable_system_folder_stops_no_read_of_documents(tmp_path):
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
     with pytest.raises(BackendError, match=r"epochs\.key: cannot be read .*Check the permissions"):
         alice.recall("tea")
+
+
+def test_a_copy_names_a_lock_file_that_it_may_not_write(tmp_path):
+    Diary(tmp_path / "from", agent="rules").user("alice").upsert_preference("likes", "tea")
+
+    def refuse(operation, path, *_):
+        if operation == "open" and "/locks/" in path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    source = LocalBackend(tmp_path / "from", files=HookedFiles(refuse))
+    told = r"locks/\w+: the lock file cannot be opened for writing \(Permission denied\)\. Check"
+    with pytest.raises(BackendError, match=told):
+        list(copy_users(source, LocalBackend(tmp_path / "to")))
+    assert LocalBackend(tmp_path / "to").users() == []

@@ -150,7 +150,9 @@ class UserLocks:
             except NotADirectoryError as error:
                 raise file_on_the_way(path) from error
             except OSError as error:
-                raise file_error(path, "the lock file cannot be opened", error) from error
+                raise file_error(
+                    path, "the lock file cannot be opened for writing", error
+                ) from error
             if descriptor >= 0:
                 self._descriptors[number] = descriptor
         return descriptor
