@@ -46,6 +46,8 @@ S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
 _logger = get_logger(__name__)
+_CHECKED = "table"
+"""The key of a document's memo with the version whose preference table was checked."""
 
 
 class UserContext:
@@ -113,7 +115,8 @@ class UserContext:
         if self.past is not None:
             return self.past.entries(name)
         document = self.diary.engine.readable(self.user_id, name)
-        if name == PREFERENCES.name:
+        if name == PREFERENCES.name and document.memo.get(_CHECKED) is not document.stamp:
+            document.memo[_CHECKED] = document.stamp
             self._check_table(document)
         return document
 
