@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hand_edits import texts
 from tomldiary import Diary
 from tomldiary.errors import DocumentError, InvalidValue
+from tomldiary.history.record import Source
 from tomldiary.history.verify import verify
 
 
@@ -168,3 +170,30 @@ def test_a_transaction_continues_a_history_that_was_restored_meanwhile(tmp_path)
     assert alice.blocks["notes"].text == "a note"
     assert numbers(alice) == [1, 2]
     assert verify(alice.diary.engine.backend, "alice") is None
+
+
+@pytest.mark.parametrize("is_repeatable", [False, True], ids=["a block", "a call"])
+def test_a_transaction_logs_all_documents_if_history_was_removed_meanwhile(tmp_path, is_repeatable):
+    """A record of the changes alone would lack the documents that no later record has."""
+    alice = opened(tmp_path)
+    alice.upsert_preference("likes", "jazz")
+    alice.blocks.set("plan", "x")
+
+    def change(tx):
+        edit = tx.edit("blocks")
+        edit.put(("blocks", "notes"), {"text": "a note"})
+        shutil.rmtree(tmp_path / "alice/history", ignore_errors=True)
+
+    if is_repeatable:
+        alice.diary.engine.write("alice", change, Source("note"))
+    else:
+        with alice.diary.engine.transaction("alice", Source("note")) as tx:
+            change(tx)
+    made = alice.last_transaction()
+    for past in (alice.as_of(made), opened(tmp_path).as_of(made)):
+        assert texts(past) == ["jazz"]
+        assert set(past.blocks) == {"notes", "plan"}
+    alice.blocks.set("plan", "y")
+    alice.rollback(2)
+    assert texts(alice) == ["jazz"]
+    assert set(alice.blocks) == {"plan"}

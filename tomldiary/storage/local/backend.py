@@ -401,7 +401,11 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
 
 def _check_expected(files: FileSystem, folder: str, commit: Commit, tail: Tail | None) -> None:
-    if commit.records and tail and next_sequence(tail.last) != sequence_of(commit.records[0]):
+    continues = not commit.records or (
+        sequence_of(commit.records[0]) == next_sequence(tail and tail.last)
+    )
+    # A copied history may begin with any number, but its user has no documents yet.
+    if not continues and (tail or kinds_in(files, Path(folder))):
         raise HandEditConflict.changed(f"{folder}/history")
     for kind, expected in commit.expected.items():
         place = f"{folder}/{checked_kind(kind)}.toml"
