@@ -394,18 +394,20 @@ def test_a_transaction_of_drafts_is_all_or_nothing(alice):
 def test_all_writes_in_a_transaction_of_drafts_become_drafts(alice):
     with alice.transaction(session_id="s1", ephemeral=True) as draft:
         alice.upsert_preference("likes", "jazz")
-        with alice.transaction(actor="user"):
+        with alice.transaction(session_id="s2", actor="user"):
             alice.facts.commit(Diet(role="user", value="vegan"))
+        alice.episodes.add("question", "answer", session_id="s3")
         draft.blocks.set("plan", "x")
         alice.blocks.append("plan", "y")
         assert draft.blocks["plan"].text == "x\ny"
-    stored = len(alice.preferences("likes")), len(alice.facts()), len(alice.blocks)
-    assert (stored, len(alice.drafts("s1"))) == ((0, 0, 0), 3)
+    assert texts(alice) == NOTHING
+    assert len(alice.drafts("s1")) == 4
     alice.upsert_preference("likes", "chess")
     assert [item.text for item in alice.preferences("likes").values()] == ["chess"]
     alice.promote_session("s1")
     assert [item.text for item in alice.preferences("likes").values()] == ["chess", "jazz"]
-    assert (len(alice.facts()), alice.blocks["plan"].text) == (1, "x\ny")
+    assert texts(alice)[1:] == (["vegan"], ["x\ny"], ["question"])
+    assert alice.episodes()[0].session_id == "s3"
 
 
 def test_drafts_end_after_their_time(alice):

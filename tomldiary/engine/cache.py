@@ -410,10 +410,10 @@ class DocumentCache:
         joined = self.transaction_of(user)
         return "" if joined is None else joined.actor
 
-    def is_draft_here(self, user: str) -> bool:
-        """Return whether a write of this user joins a transaction of drafts."""
+    def drafts_here(self, user: str) -> str | None:
+        """Return the session of the transaction of drafts that a write of this user joins, or None."""
         joined = self.transaction_of(user)
-        return joined is not None and joined.is_draft
+        return None if joined is None else joined.drafts
 
     def _notice_erasure(self, user: str) -> bool:
         """Drop a user's documents if another process has erased data since; return whether it has."""

@@ -259,7 +259,8 @@ class Engine(DocumentCache):
         self._check_last(user, expected)
         transaction = self._swept(user)
         transaction.session, transaction.has_operation = source.session, bool(source.operation)
-        transaction.actor, transaction.is_draft = source.actor, source.is_draft
+        transaction.actor = source.actor
+        transaction.drafts = source.session if source.is_draft else None
         return transaction
 
     def _swept(self, user: str) -> Transaction:

@@ -89,8 +89,8 @@ class Transaction:
         """The default session of its entries."""
         self.actor = ""
         """The default actor of its changes."""
-        self.is_draft: bool = False
-        """Whether the user's writes become drafts of the session."""
+        self.drafts: str | None = None
+        """The session whose drafts the user's writes become; None stores them."""
         self.has_operation = False
         """Whether the transaction has an idempotency key."""
         self.contents: list[str] = []
@@ -135,11 +135,11 @@ class Transaction:
     @contextmanager
     def nested(self, source: Source) -> Generator[Transaction]:
         """Join a block to the transaction, under its own session and actor; an error undoes its changes."""
-        outer, contents = (self.session, self.actor, self.is_draft), list(self.contents)
+        outer, contents = (self.session, self.actor, self.drafts), list(self.contents)
         edits = dict(self._edits)
         savepoints = [edit.savepoint() for edit in edits.values()]
         self.session, self.actor = source.session or self.session, source.actor or self.actor
-        self.is_draft = self.is_draft or source.is_draft
+        self.drafts = source.session if source.is_draft else self.drafts
         try:
             yield self
         except BaseException:
@@ -148,7 +148,7 @@ class Transaction:
             self._edits, self._joined, self.contents = edits, {}, contents
             raise
         finally:
-            self.session, self.actor, self.is_draft = outer
+            self.session, self.actor, self.drafts = outer
 
     def stamped(self, change: Callable[[Transaction], R], origin: str) -> R:
         """Run a write, and store its origin in the entries whose content it changed.

@@ -235,11 +235,13 @@ class UserContext:
             InvalidValue: The change is ephemeral but has no session.
         """
         self.engine.refuse_nested(self.user_id, source.operation)
-        joins_drafts = not self.is_draft and self.engine.is_draft_here(self.user_id)
-        if checked_flag(ephemeral, "ephemeral") or joins_drafts:
-            session = self.session(source.session)
-            drafts = DraftContext(self.diary, self.user_id, session)
-            return drafts.write(change, source, on_repeat=on_repeat)
+        if checked_flag(ephemeral, "ephemeral"):
+            drafts: str | None = self.session(source.session)
+        else:
+            drafts = None if self.is_draft else self.engine.drafts_here(self.user_id)
+        if drafts is not None:
+            context = DraftContext(self.diary, self.user_id, drafts)
+            return context.write(change, source, on_repeat=on_repeat)
         origin = source.actor or self.engine.actor_here(self.user_id)
         held = held_back(self.diary, self.user_id, change, source, origin) if origin else None
         if held is not None:
