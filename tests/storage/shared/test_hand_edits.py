@@ -146,6 +146,43 @@ def test_an_edit_of_what_another_person_edited_is_merged_with_the_pulled_text(
     assert [change.key for change in alice.history() if change.is_conflict] == conflicts
 
 
+def displacing_edit(engine, alice, folder):
+    """Edit a pulled text after another writer changed it, and return the line of `push` about it."""
+    assert run(engine, "pull", str(folder)).exit_code == 0
+    file = folder / "alice" / "preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"mint"'))
+    alice.upsert_preference("likes", "juice", id="pref001")
+    return (
+        f"{file}: preferences.likes.pref001: another writer also changed it meanwhile."
+        " Your version is stored, and the other one is in history."
+    )
+
+
+def test_push_names_what_it_displaces_if_history_was_pruned(engine, alice, tmp_path):
+    line = displacing_edit(engine, alice, tmp_path)
+    alice.upsert_preference("likes", "coffee")
+    alice.prune_history(keep=1)
+    assert run(engine, "push", str(tmp_path)).stdout.splitlines()[1:] == [line]
+    assert texts(alice) == ["mint", "coffee"]
+    assert [change.before["text"] for change in alice.history() if change.is_conflict] == ["juice"]
+
+
+def test_a_push_that_fails_names_what_it_displaced_before(engine, alice, tmp_path, monkeypatch):
+    bob = alice.diary.user("bob")
+    bob.upsert_preference("likes", "tea")
+    line = displacing_edit(engine, alice, tmp_path)
+    file = tmp_path / "bob" / "preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"coffee"'))
+    with monkeypatch.context() as patched:
+        after_each(patched, edit, "save_text", lambda: bob.forget(everything=True))
+        pushed = run(engine, "push", str(tmp_path))
+    assert isinstance(pushed.exception, Forgotten)
+    assert line in pushed.stderr
+    assert texts(alice) == ["mint"]
+    file.unlink()
+    assert run(engine, "push", str(tmp_path)).stdout == "stored 0 edited documents\n"
+
+
 def test_a_file_that_was_only_pulled_changes_nothing(engine, alice, tmp_path):
     run(engine, "pull", str(tmp_path))
     alice.upsert_preference("likes", "coffee")
@@ -408,7 +445,7 @@ def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(path, monkeypat
     memory = Diary(path, agent="rules").user("alice")
     memory.upsert_preference("likes", "coffee")
     before_editor(monkeypatch, lambda: memory.forget(matching="coffee"))
-    monkeypatch.setenv("VISUAL", "sed -i '$a # mine'")
+    monkeypatch.setenv("VISUAL", 'sh -c \'echo "# mine" >> "$0"\'')
     done = CliRunner().invoke(app, ["edit", "preferences", "--user", "alice", "--path", path])
     assert done.exit_code != 0
     assert "of this user was forgotten" in str(done.exception)

@@ -34,7 +34,7 @@ from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import writable, write_new
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue
-from tomldiary.hand_edits.three_way_merge import merge
+from tomldiary.hand_edits.three_way_merge import base_of_save, merge
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
@@ -148,7 +148,7 @@ def edit(
             if not all(mistake.problem for mistake in kept):
                 raise InvalidValue("the text has mistakes; nothing was stored", where=document)
             if is_changed:
-                displaced = _displaced(engine, alice.user_id, document, before, text)
+                displaced = _displaced(engine, alice.user_id, document, text, before)
                 save_text(alice.diary, alice.user_id, document, text, epoch)
         except Forgotten:
             raise
@@ -186,26 +186,29 @@ def _numbered(engine: Engine, user: str, document: str) -> str | None:
     return stored.text
 
 
-def _displaced(engine: Engine, user: str, document: str, before: str, text: str) -> list[str]:
-    """Return a sentence for each table in which an edited text displaces a change that was stored since it was opened."""
+def _displaced(
+    engine: Engine, user: str, document: str, text: str, before: str | None = None
+) -> list[str]:
+    """Return a sentence for each table in which an edited text displaces a change that was stored since it was opened.
+
+    Without `before`, the text that was opened is the one that the engine finds by the number in the edited text.
+    """
     tables: list[str] = []
     with suppress(DocumentError):  # a text with mistakes is merged once it is correct
-        now = engine.document(user, document)
-        tables = merge(document, Document.parse(before), now, Document.parse(text)).conflicts
+        now, edited = engine.document(user, document), Document.parse(text)
+        last = engine.index(user).of(document)
+        if before is not None:
+            base = Document.parse(before)
+        elif last is not None:
+            base = base_of_save(Timeline(engine.backend, user), document, edited, now, last)
+        else:
+            base = now
+        tables = merge(document, base, now, edited).conflicts
     return [
         f"{one_line(table)}: another writer also changed it meanwhile. Your version is stored, and the other one is in"
         " history."
         for table in tables
     ]
-
-
-def _pulled_text(engine: Engine, user: str, document: str, text: str) -> str:
-    """Return the version from which an edited text grew, by its number; "" if it is unknown."""
-    with suppress(DiaryError):  # history may have been shortened since
-        seq = Document.parse(text).meta.get("seq")
-        if isinstance(seq, int):
-            return Timeline(engine.backend, user).text(document, seq)
-    return ""
 
 
 def _corrected(
@@ -349,16 +352,20 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
             raise Forgotten(f"{file}: {_FORGOTTEN} Remove the file, then pull.")
         edited.append((name, user, kind, text, epoch))
     displaced: list[str] = []
-    for name, user, kind, text, epoch in edited:
-        before = _pulled_text(diary.engine, user, kind, text)
-        found = _displaced(diary.engine, user, kind, before, text) if before else []
-        save_text(diary, user, kind, text, epoch)
-        displaced += [f"{one_line(folder / name)}: {each}" for each in found]
-        pulled.note(name, text.encode(), epoch)
-        # The next edit of this file begins with what is stored now, as in a folder.
-        now = _numbered(diary.engine, user, kind)
-        if now is not None and not pulled.is_edited(name):
-            pulled.write(name, now, epoch)
+    try:
+        for name, user, kind, text, epoch in edited:
+            found = _displaced(diary.engine, user, kind, text)
+            save_text(diary, user, kind, text, epoch)
+            displaced += [f"{one_line(folder / name)}: {each}" for each in found]
+            pulled.note(name, text.encode(), epoch)
+            # The next edit of this file begins with what is stored now, as in a folder.
+            now = _numbered(diary.engine, user, kind)
+            if now is not None and not pulled.is_edited(name):
+                pulled.write(name, now, epoch)
+    except (DiaryError, OSError):
+        for each in displaced:  # the next push does not store these files again
+            print_error(each)
+        raise
     problems = [
         one_line(problem)
         for user in sorted({each[1] for each in edited})
