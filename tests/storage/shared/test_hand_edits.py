@@ -430,11 +430,11 @@ def test_an_edit_keeps_what_another_person_edits_meanwhile(path, monkeypatch):
 
     def edit_by_another_person():
         with monkeypatch.context() as patched:
-            patched.setenv("VISUAL", "sed -i s/coffee/mocha/")
+            patched.setenv("VISUAL", "sed -i.old s/coffee/mocha/")
             done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
 
-    monkeypatch.setenv("VISUAL", "sed -i s/tea/mint/")
+    monkeypatch.setenv("VISUAL", "sed -i.old s/tea/mint/")
     before_editor(monkeypatch, edit_by_another_person)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
@@ -455,7 +455,7 @@ def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(path, monkeypat
 def test_edit_of_a_folder_opens_the_file_itself(tmp_path, monkeypatch):
     memory = Diary(tmp_path / "memories", agent="rules").user("alice")
     memory.upsert_preference("likes", "tea")
-    monkeypatch.setenv("VISUAL", "sed -i s/tea/coffee/")
+    monkeypatch.setenv("VISUAL", "sed -i.old s/tea/coffee/")
     arguments = ["edit", "preferences", "--user", "alice", "--path", str(tmp_path / "memories")]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert texts(memory) == ["coffee"]
