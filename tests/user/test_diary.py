@@ -633,3 +633,19 @@ def test_a_forgotten_preference_table_is_one_warning(tmp_path, caplog, read):
     (record,) = caplog.records
     assert "the table Plans. This diary has DefaultPrefTable" in record.message
     assert "category trips, so these are not read" in record.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[preferences.trips.pref001]\ntext = "Rome"\n',
+        '[_meta]\nschema_name = "Plans"\n\n[preferences.trips]\n',
+        '[_meta]\nschema_name = "Plans"\n\n[trips]\n\n[likes.pref001]\ntext = "tea"\n',
+    ],
+    ids=["no table is named", "an empty category", "in the layout of TOMLDiary 0.9"],
+)
+def test_a_warning_of_another_table_has_its_name_and_a_preference(tmp_path, caplog, text):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice" / "preferences.toml").write_text(text)
+    Diary(tmp_path, agent="rules").user("alice").preferences()
+    assert not caplog.records

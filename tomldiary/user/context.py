@@ -123,9 +123,10 @@ class UserContext:
     def _check_table(self, preferences: Document) -> None:
         """Warn once of preferences that were written with another table, and that nothing reads with this one."""
         diary, other = self.diary, str(preferences.meta.get("schema_name", ""))
-        if other in diary.known_tables:
+        if not other or other in diary.known_tables:
             return
-        categories = [path[-1] for path in PREFERENCES.unlisted(preferences, diary)]
+        unlisted = PREFERENCES.unlisted(preferences, diary)
+        categories = [path[-1] for path in unlisted if preferences.table(path)]
         if categories:
             diary.known_tables.add(other)
             named = "category" if len(categories) == 1 else "categories"
