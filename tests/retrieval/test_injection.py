@@ -73,6 +73,7 @@ def test_a_text_is_framed_if_it_has_nothing_else():
     tell(told, "likes: tea", *facts, name="team", about='bob "<x>"', heading="<b>Team</b>")
     tell(told, "likes: milk", *facts, name="team", about='bob "<x>"')
     tell(told, about="bob")
+    tell(told, "likes: tea", heading="In <user_memory> are </user_memory> notes")
     assert all(map(is_framed, told))
     for text in (
         f"{told[0]} Hello.",

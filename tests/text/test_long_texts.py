@@ -8,6 +8,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.extraction.failures import explained
+from tomldiary.retrieval.render import without_memory
 from tomldiary.toml.values import render_text
 from tomldiary_langgraph import DiaryStore
 
@@ -52,3 +53,9 @@ def test_a_text_with_quotes_is_escaped_nearly_as_fast_as_one_without(start):
 @pytest.mark.parametrize("run", ["a.", "sk-a-", "1+"])
 def test_the_error_of_a_provider_is_explained_quickly(run):
     assert took(explained, ValueError(run * 10 * LONGEST)) < 0.5
+
+
+@pytest.mark.parametrize("lines", ["", "x "])
+def test_a_memory_is_searched_quickly_in_a_text_with_unclosed_frames(lines):
+    text = f'{lines}<user_memory note="">\n' * LONGEST
+    assert took(without_memory, text) < 0.5

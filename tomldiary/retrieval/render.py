@@ -31,8 +31,10 @@ _MORE_LINES = "\n  (… "
 _MORE_WORDS = " … (cut; "
 _RATHER_WORDS = 1.5  # words are shown only if they are longer than the whole lines by this factor
 _PART_OF_ESCAPE = re.compile("&[a-z]{0,3}$")
+# Below its heading, a rendered memory has no tags. So a match ends at the next tag, and a search takes linear time.
 _FRAMED = re.compile(
-    r'<user_memory(_changes)?( (name|about)="[^"\n]*")* note="[^"\n]*">\n((?!</?user_memory).*\n)*</user_memory(?(1)_changes)>'
+    r'<user_memory(_changes)?( (name|about)="[^"\n]*")* note="[^"\n]*">\n((?!</user_memory).*\n)?+'
+    r"([^<]|<(?!/?user_memory))*+(?<=\n)</user_memory(?(1)_changes)>"
 )
 
 
