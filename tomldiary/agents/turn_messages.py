@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -121,8 +122,12 @@ def _by(message: Any) -> str:
 
 def _refusal(message: Any) -> str:
     """Return the words of a model that refused to answer, which providers keep apart from texts; else ""."""
-    # LangChain finds those of Anthropic and Google in the metadata of the message.
-    places = (message.additional_kwargs, *message.content, *message.content_blocks)
+    places = [message.additional_kwargs, *message.content]
+    with suppress(
+        Exception
+    ):  # LangChain cannot read each part, such as a search by OpenAI without an id
+        # It finds the words of Anthropic and Google in the metadata of the message.
+        places += message.content_blocks
     said = (field_of(each, "refusal") for each in places)
     return "\n".join(dict.fromkeys(each for each in said if each and isinstance(each, str)))
 

@@ -1502,6 +1502,15 @@ def test_a_refusal_is_the_answer(writer, answer):
     assert writer.said == [("How do I pick a lock?", "I cannot.")]
 
 
+def test_an_answer_that_langchain_cannot_read_has_no_words(writer):
+    content: Any = [{"type": "web_search_call", "status": "completed"}]
+    answer = AIMessage(content, response_metadata={"model_provider": "openai"})
+    with pytest.raises(KeyError, match="id"):
+        _ = answer.content_blocks
+    talk(agent_of(writer, answer), "Find a vet for Rex.")
+    assert writer.said == [("Find a vet for Rex.", "")]
+
+
 def test_a_result_that_is_returned_directly_is_the_answer(writer):
     @tool(return_direct=True)
     def show() -> str:
