@@ -357,10 +357,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         if not words:
             return
         with errors_logged("ignore", "a turn may be recorded twice", _logger):
-            done = [each.split(_REST) for each in self.diary.engine.done_operations(run.user)]
-            run.done = {turn for *_, turn in done}
-            known = {part for *parts, _ in done for part in parts}
-            submitted = [one for id_, one in words.items() if id_ in known]
+            done = self.diary.engine.done_operations(run.user)
+            run.done = {part for each in done for part in each.split(_REST)}
+            submitted = [one for id_, one in words.items() if id_ in run.done]
             self._submitted.note(run.user, run.session, submitted)
 
     def _settled(self, state: AgentState[Any]) -> Run | None:

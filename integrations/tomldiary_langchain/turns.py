@@ -358,7 +358,7 @@ class Run:
     known: frozenset[str] = frozenset()
     """The ids of the messages that an earlier run was given."""
     done: set[str] = field(default_factory=set[str])
-    """The last parts of the operation ids in the history; empty if no words were searched there."""
+    """The parts of the operation ids in the history; empty if no words were searched there."""
     is_delegated: bool = False
     """Whether a model wrote the prompt, so that the turn is not submitted."""
     is_saved: bool = False
