@@ -311,7 +311,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             lambda one: self._owner(state, others.get(one.id, user), one) != own,
             notes_in(state, self.name),
             self._endings.given_to(self._endings.graph_of(config)) if begins else None,
-            # Those of the model call that asked for the tool.
+            # The forms are those of the model call that asked for the tool.
             is_noted=isinstance(runtime, ToolRuntime),
         )
         settings = config.get("configurable")

@@ -96,7 +96,8 @@ def turn_of(
             ones are part of the turn, also tool results and answers.
         given: The ids of the messages in the input of the run. None if the last run continues: messages that a summary
             replaced are part of the turn in any case.
-        is_noted: Whether no middleware can have changed a message since its form was noted.
+        is_noted: Whether the run continues with a tool, so that only the host changes messages after their forms were
+            noted. A change by an `after_model` hook counts as one by the host.
 
     Raises:
         IdentifierError: Another user wrote the last unanswered message.
