@@ -1997,7 +1997,7 @@ def test_a_sender_that_the_process_knows_is_not_replaced_by_one_in_remaining_che
     assert said_by(writer) == [("ann", "I am Ann.\n\nAnn again.", "ok")]
 
 
-@either
+@both
 @pytest.mark.parametrize("place", ["in front of the middleware", "in a graph"])
 def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
     tmp_path, place, mode
