@@ -123,10 +123,9 @@ def _by(message: Any) -> str:
 def _refusal(message: Any) -> str:
     """Return the words of a model that refused to answer, which providers keep apart from texts; else ""."""
     places = [message.additional_kwargs, *message.content]
-    with suppress(
-        Exception
-    ):  # LangChain cannot read each part, such as a search by OpenAI without an id
-        # It finds the words of Anthropic and Google in the metadata of the message.
+    # LangChain finds the words of Anthropic and Google in the metadata of the message. It cannot read each part,
+    # such as a search by OpenAI without an id.
+    with suppress(Exception):
         places += message.content_blocks
     said = (field_of(each, "refusal") for each in places)
     return "\n".join(dict.fromkeys(each for each in said if each and isinstance(each, str)))
