@@ -61,6 +61,12 @@ NOOP = calling(("noop", {}))
 _modes = cycle(["invoke", "ainvoke"])
 
 
+def link_diary(folder):
+    """Make a link to the folder of the diary: a diary opened by it shares no state in memory, as in another process."""
+    (folder / "diary").mkdir()
+    (folder / "link").symlink_to("diary")
+
+
 def either(test: Callable[..., Any]) -> Callable[..., Any]:
     """Run a test in one mode, the next one in the other: both call the same functions of the middleware.
 
@@ -413,8 +419,7 @@ def compact(runtime: ToolRuntime) -> Command[Any]:
 @either
 def test_earlier_messages_that_a_tool_writes_again_are_no_part_of_the_turn(tmp_path, mode):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")  # as another process
+    link_diary(tmp_path)
 
     def run(folder, given, *answers):
         with Recording(Diary(tmp_path / folder, agent="rules")) as own:
@@ -478,8 +483,7 @@ def test_a_message_for_one_model_call_is_not_recorded_after_an_interrupt(writer,
 @either
 def test_words_of_a_tool_of_a_run_that_failed_elsewhere_are_not_submitted_again(tmp_path, mode):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")  # as another process
+    link_diary(tmp_path)
 
     def run(folder, answer, given):
         with Recording(Diary(tmp_path / folder, agent="rules")) as own:
@@ -497,8 +501,7 @@ def test_words_of_a_tool_of_a_run_that_failed_elsewhere_are_not_submitted_again(
 @either
 def test_an_edited_message_of_a_run_that_broke_off_elsewhere_is_submitted(tmp_path, mode):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")  # as another process
+    link_diary(tmp_path)
 
     def run(folder, answer, *given):
         with Recording(Diary(tmp_path / folder, agent="rules")) as own, suppress(Down):
@@ -534,8 +537,7 @@ def test_an_edited_message_is_submitted_if_a_third_process_resumes_its_run(tmp_p
 @either
 def test_words_before_an_edited_message_of_a_broken_run_are_not_submitted_again(tmp_path, mode):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")  # as another process
+    link_diary(tmp_path)
 
     def run(folder, given, *answers):
         with Recording(Diary(tmp_path / folder, agent="rules")) as own:
@@ -619,8 +621,7 @@ def test_words_of_a_run_that_broke_off_in_another_process_are_not_submitted_agai
 )
 def test_words_of_an_agent_whose_graph_was_left_are_not_submitted_again(tmp_path, given, said):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")  # this process does not know that it is the same folder
+    link_diary(tmp_path)
 
     def graph(own):
         builder = StateGraph(MessagesState).add_node("agent", agent_of(own, OK))
@@ -641,8 +642,7 @@ def test_words_of_an_agent_whose_graph_was_left_are_not_submitted_again(tmp_path
 @pytest.mark.parametrize("begins", ["__start__", "model"])
 def test_a_replay_in_another_process_submits_its_answer_alone(tmp_path, begins, mode):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")
+    link_diary(tmp_path)
     with Recording(Diary(tmp_path / "diary", agent="rules")) as first:
         agent = agent_of(first, OK, checkpointer=saver)
         talk(agent, [HumanMessage("I am a vegan.", id="1")], THREAD, mode)
@@ -672,8 +672,7 @@ class Broken(InMemorySaver):
 
 def test_agents_of_a_graph_repeat_no_turn_of_another_process(tmp_path):
     saver = Broken()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")
+    link_diary(tmp_path)
 
     def graph(own):
         agents = [("first", agent_of(own, OK)), ("second", agent_of(own, DONE))]
@@ -699,8 +698,7 @@ def test_runs_that_break_off_in_two_processes_may_have_different_answers(tmp_pat
         raise Down
 
     saver, extractor = InMemorySaver(), WhenReleased()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")
+    link_diary(tmp_path)
     part = calling(("broken", {})).model_copy(update={"content": "Let me look."})
     with (
         Recording(Diary(tmp_path / "diary", agent=extractor)) as first,
@@ -718,8 +716,7 @@ def test_runs_that_break_off_in_two_processes_may_have_different_answers(tmp_pat
 @either
 def test_a_run_may_be_resumed_in_a_transaction_of_its_user(tmp_path, mode):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")
+    link_diary(tmp_path)
     with Recording(Diary(tmp_path / "diary", agent="rules")) as first, pytest.raises(Down):
         talk(agent_of(first, Down(), checkpointer=saver), "I am a vegan.", THREAD, mode)
     with Recording(Diary(tmp_path / "link", agent="rules", lock_timeout=1)) as second:
@@ -1692,8 +1689,7 @@ def test_words_before_a_handoff_are_submitted_once_by_two_processes(tmp_path, mo
     saver, said = InMemorySaver(), []
     review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     approval = Command(resume={"decisions": [{"type": "approve"}]})
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")
+    link_diary(tmp_path)
     for folder, given, answer in (("diary", "I like rain.", NOOP), ("link", approval, OK)):
         with Recording(Diary(tmp_path / folder, agent="rules")) as own:
             front = agent_of(own, calling(("hand_off", {})), tools=[hand_off])
@@ -2166,8 +2162,7 @@ def test_words_that_an_agent_of_a_failed_graph_answered_stay_their_user_s(writer
 @either
 def test_a_graph_that_another_user_resumes_behind_an_answer_fails(tmp_path, mode):
     saver = InMemorySaver()
-    (tmp_path / "diary").mkdir()
-    (tmp_path / "link").symlink_to("diary")  # as another process
+    link_diary(tmp_path)
 
     @before_model
     def ask(state, runtime):
