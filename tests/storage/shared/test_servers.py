@@ -403,6 +403,13 @@ def test_a_step_is_not_applied_in_part_if_redis_forbids_one_of_its_commands(comm
                 client.execute_command("ACL", "SETUSER", name, f"+{command}")
                 alice.upsert_preference("likes", "tea")
                 assert len(alice.preferences("likes")) == 1
+                client.execute_command("ACL", "SETUSER", name, f"-{command}")
+                with pytest.raises(BackendError, match="a permission is missing"):
+                    alice.upsert_preference("likes", "milk")  # the server may apply a part
+                before = engine.texts()
+                with pytest.raises(BackendError, match="a permission is missing"):
+                    alice.upsert_preference("likes", "water")
+                assert engine.texts() == before
         finally:
             client.acl_deluser(name)
 

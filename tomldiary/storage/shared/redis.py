@@ -310,7 +310,13 @@ class RedisDatabase:
             values += [kind, f"{version}\n{content}"]
         values += step.removed
         values += [each for pair in step.records for each in pair]
-        revision = self._evaluated(_APPLY, keys, *values)
+        try:
+            revision = self._evaluated(_APPLY, keys, *values)
+        except (BackendError, DatabaseLost):
+            self._may_write = (
+                False  # a permission may have been withdrawn, or another server answers
+            )
+            raise
         if revision is None:
             return None
         return head.after(step, dict.fromkeys(step.contents, revision))
