@@ -500,6 +500,28 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     assert backend.holders(".queue") == []
 
 
+def test_a_turn_of_another_process_is_applied_before_those_stored_after_it(opened):
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(message, *, deps):
+        began.set()
+        assert go_on.wait(30)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    def submit(writer, text):
+        receipt = writer.submit_nowait(Turn("alice", "s", text, "Noted."))
+        assert receipt.wait_stored(30)
+        return receipt
+
+    web = MemoryWriter(Diary(opened(), agent=None), workers=0)
+    with web, MemoryWriter(Diary(opened(), agent=slow, similarity=101)) as worker:
+        receipts = [submit(worker, "tea")]
+        assert began.wait(30)
+        receipts += submit(web, "milk"), submit(worker, "water"), submit(worker, "juice")
+        go_on.set()
+        assert [receipt.wait(30).transaction for receipt in receipts] == [1, 2, 3, 4]
+
+
 def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
     web = MemoryWriter(Diary(opened(), agent=None), workers=0)
     first = web.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))

@@ -147,20 +147,19 @@ class SharedQueue(StoringQueue):
             if erased:
                 self._fail(erased, Forgotten.since_run())
             if claim is not None and stored:
-                # If the user was held, deliver only the new turns. The others in `claim` may have ended meanwhile.
-                is_held = user in self._held
-                self._take(user, claim, {job.operation for job in stored} if is_held else None)
+                held, new = self._held.get(user), {job.operation for job in stored}
+                # Another turn in `claim` is of another process, and before the new ones, or ended meanwhile.
+                # Then the end of a held turn delivers what is left, in order.
+                if not held or claim.numbers().keys() <= held | new:
+                    self._take(user, claim)
         wake(stored, None)
 
-    def _take(self, user: str, turns: Turns, only: set[str] | None = None) -> None:
-        """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock.
-
-        `only` are the operation ids of the turns to deliver; None is all.
-        """
+    def _take(self, user: str, turns: Turns) -> None:
+        """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock."""
         mine = self._remote.get(user, {})
         held = self._held.setdefault(user, set())
         jobs: list[Job] = []
-        wanted = turns.numbers().keys() - held if only is None else only - held
+        wanted = turns.numbers().keys() - held
         for job in turns.jobs(wanted) if wanted else ():
             held.update(each.operation for each in (job, *job.group))
             known = mine.get(job.operation)
