@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from engines import SERVERS, space
-from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.store.operations import Put
@@ -165,6 +166,53 @@ def test_every_spelling_of_a_text_is_erased(alice, tmp_path, stored, asked, is_l
     left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert stored.encode() not in left
     assert [*alice.blocks()] == ["doctor", "b"]
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+@pytest.mark.parametrize("waits", [{"ephemeral": True}, {"actor": "web:page"}])
+def test_a_waiting_change_is_forgotten_by_the_name_its_writer_chose(tmp_path, waits, is_decided):
+    diary = Diary(tmp_path, agent="rules", quarantine={"web"})
+    alice = diary.user("alice")
+    alice.blocks.set("walnut", "calm", session_id="s1", **waits)
+    alice.upsert_preference("likes", "tea", id="walnut", session_id="s1", **waits)
+    with alice.transaction(session_id="s1", **waits):
+        if "actor" in waits:  # the puts of a store are never drafts
+            notes = ("alice", "notes")
+            ItemStore(diary).run([Put(notes, "walnut", {"v": 1}), Put(notes, "k", {"walnut": 1})])
+    if is_decided and "actor" in waits:
+        for change in alice.review():
+            alice.review.reject(change.id)
+    elif is_decided:
+        alice.discard_session("s1")
+    assert alice.forget(matching="walnut").entries == (4 if "actor" in waits else 2)
+    assert alice.traces("walnut") == []
+
+
+class Note(BaseModel):
+    text: str
+
+
+class Home(BaseModel):
+    who: str
+
+
+def test_generated_ids_sessions_and_starts_of_facts_mention_no_text(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("notes", Note)
+    diary.register_schema("homes", Home, Constraint(singleton_key="who", temporal=True))
+    alice = diary.user("alice")
+    alice.facts.commit(Note(text="calm"))
+    alice.facts.commit(Home(who="walnut"), valid_from=datetime(2026, 5, 1, tzinfo=UTC))
+    key = "ada00000-0000-4000-8000-000000000000"  # as programs generate it
+    ItemStore(diary).run([Put(("alice", "memories"), key, {"v": 1})])
+    alice.add_turn("hello", "hi", session_id="chat of 2026")
+    alice.episodes.add("I love jazz.", "ok", now=datetime(2026, 1, 1, tzinfo=UTC))
+    alice.consolidate()
+    for text in ("fact", "2026", "ada"):
+        assert alice.forget(matching=text, dry_run=True).keys == ()
+    assert [*alice.forget(matching="walnut", dry_run=True).keys] == [
+        "facts/homes/walnut@2026-05-01"
+    ]
 
 
 @pytest.mark.parametrize("text", ["walnut", "tea"])

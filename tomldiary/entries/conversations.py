@@ -231,6 +231,9 @@ class ConversationKind(EntryKind):
     def names(self, name: str, entry: Mapping[str, Any]) -> str:
         return ""
 
+    def chosen_name(self, name: str) -> str:
+        return ""  # a session
+
     def title(self, name: str, updated: str) -> str:
         return f"conversation of {updated[:10]}"
 

@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.facts import ALWAYS
@@ -225,8 +224,8 @@ class EpisodeKind(EntryKind):
     def documents(self, listed: Iterable[str]) -> list[str]:
         return episode_kinds(listed)
 
-    def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
-        return islice(super().stated(path, entry), 1, None)
+    def chosen_name(self, name: str) -> str:
+        return super().chosen_name(name) if moment(name) is None else ""
 
     def places(self, path: Path, listed: Iterable[str]) -> tuple[list[str], Path]:
         return homes_of(listed, path[-1]), path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -13,6 +12,7 @@ from tomldiary.entries.facts import (
     confidence_of,
     group_of,
     interval,
+    random_key,
     short,
 )
 from tomldiary.entries.fields import (
@@ -358,7 +358,7 @@ class FactRules(Facts):
 
     def _new_key(self, name: str) -> str:
         while True:
-            key = f"fact-{os.urandom(4).hex()}"  # random, so that the key of a removed fact is not assigned again
+            key = random_key()
             if self.entry(name, key) is None:
                 return key
 

@@ -12,6 +12,8 @@ stored as the end of an interval, so facts may arrive in any order and a removed
 
 from __future__ import annotations
 
+import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ROOT = "facts"
+_RANDOM_KEY = re.compile(r"fact-[0-9a-f]{8}")
 _HASHED = frozenset({str, int, bool})
 """The types of values whose equal values have equal hashes; not float, because NaN equals NaN here."""
 _TEXTS = ("_created", "_updated", "_created_by", "_updated_by", "_source")
@@ -347,6 +350,16 @@ def head_of(key: str) -> str:
     """Return a key without the start time at its end."""
     head, at, tail = key.rpartition("@")
     return head if at and moment(tail) is not None else key
+
+
+def random_key() -> str:
+    """Return a key for a fact without a singleton key; the key of a removed fact is not assigned again."""
+    return f"fact-{os.urandom(4).hex()}"
+
+
+def is_generated(key: str) -> bool:
+    """Return whether `random_key` may have made a key."""
+    return _RANDOM_KEY.fullmatch(key) is not None
 
 
 def start_in(key: str) -> datetime | None:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tomldiary.entries.preferences import PreferenceRules
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
 
 Collected = tuple[str, ...]
 """The name of a collection of entries in stores: the kind, and a category or type if the kind has them."""
@@ -304,9 +307,13 @@ class EntryKind:
             return "\n".join(str(entry.get(name, "")) for name in self.texts)
         return data_text(entry)
 
+    def chosen_name(self, name: str) -> str:
+        """Return what the writer of an entry chose of its name, the last part of its path; "" if it was generated."""
+        return "" if _UUID.fullmatch(name) else name
+
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         """Yield all texts from the writer of an entry, including its name if the writer chose it."""
-        yield path[-1]
+        yield self.chosen_name(path[-1])
         for value in entry_data(entry).values():
             yield from texts_in(value)
 

@@ -21,7 +21,7 @@ from tomldiary.entries.kinds.parts import duplicates, entry_at, join, part_of, p
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
-from tomldiary.toml.values import checked_text, render_path
+from tomldiary.toml.values import checked_text, moment, render_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -256,6 +256,10 @@ class _Unregistered(EntryKind):
 
     is_recalled = is_shown = False
     longest_key = None
+
+    def chosen_name(self, name: str) -> str:
+        """Return what the writer of an entry chose of its name; the mark of an episode has the name of the episode."""
+        return super().chosen_name(name) if moment(name) is None else ""
 
 
 PREFERENCES = register(PreferenceKind("preferences", texts=("text",), labels="contexts"))

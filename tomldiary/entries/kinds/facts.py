@@ -17,6 +17,7 @@ from tomldiary.entries.facts import (
     confidence_of,
     head_of,
     interval,
+    is_generated,
     start_in,
     stored_facts,
 )
@@ -63,6 +64,9 @@ class FactKind(EntryKind):
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, key, entry in stored_facts(tables):
             yield f"{name}/{key}", entry
+
+    def chosen_name(self, name: str) -> str:
+        return "" if is_generated(name) else super().chosen_name(head_of(name))
 
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         key = name.partition("/")[2]

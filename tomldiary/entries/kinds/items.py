@@ -83,7 +83,7 @@ class ItemKind(EntryKind):
         return (base, unquote(name)) if base.startswith(f"{self.name}/") else None
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
-        yield path[-1]
+        yield self.chosen_name(path[-1])
         # With the names of fields, because the writer chose them.
         yield from texts_in(entry_data(entry))
 

@@ -20,10 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.fields import Problem, entry_data, said_by, text_list, toml_word
+from tomldiary.entries.fields import Problem, said_by, text_list, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.text.json_paths import texts_in
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
@@ -54,8 +53,9 @@ class PendingKind(EntryKind):
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         yield str(entry.get("reason", ""))
-        for value in entry_data(held_entry(entry) or {}).values():
-            yield from texts_in(value)
+        document, place = place_of(entry)
+        if place:
+            yield from self._kind_of(document).stated(place, held_entry(entry) or {})
 
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules

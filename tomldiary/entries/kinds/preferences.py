@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -55,9 +54,8 @@ class PreferenceKind(EntryKind):
     branch = "a category"
     shape = "category/id"
 
-    def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
-        is_given = number_of(path[-1]) is None
-        yield from islice(super().stated(path, entry), 0 if is_given else 1, None)
+    def chosen_name(self, name: str) -> str:
+        return super().chosen_name(name) if number_of(name) is None else ""
 
     def key(self, path: Path, document: str = "") -> str:
         return "/".join(path[1:])
