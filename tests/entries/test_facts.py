@@ -1071,15 +1071,18 @@ def test_a_fact_added_by_hand_is_a_fact(alice, file):
     assert alice.problems() == []
 
 
-@pytest.mark.parametrize("start", ["", "_valid_from = 2023-01-05\n"])
-def test_a_fact_by_hand_with_another_start_than_its_key_is_reported(alice, file, start):
+@pytest.mark.parametrize(
+    ("start", "named"),
+    [("", "it is missing, and"), ("_valid_from = 2023-01-05\n", "it differs from")],
+)
+def test_a_fact_by_hand_with_another_start_than_its_key_is_reported(alice, file, start, named):
     written = f'[facts.home."user@2022-01-05"]\nwho = "user"\ncity = "Rome"\n{start}'
     alice.commit(Home(who="user", city="Oslo"), valid_from=day(1))
     with file.open("a") as handle:
         handle.write(f"\n{written}")
     age(file)
     [problem] = map(str, alice.problems())
-    assert problem.startswith('facts.home."user@2022-01-05"._valid_from: it differs from the start')
+    assert problem.startswith(f'facts.home."user@2022-01-05"._valid_from: {named} the start')
     with pytest.raises(InvalidValue, match="Correct one of them in the file"):
         alice.commit(Home(who="user", city="Bern"), valid_from=datetime(2022, 1, 5, tzinfo=UTC))
     assert written in file.read_text()

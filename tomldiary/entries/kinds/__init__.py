@@ -196,8 +196,9 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
         elif named is None:
             raise UnknownEntry(
                 key,
-                f"No category or type of facts is {first!r}. An entry of a category that your table lacks"
-                f" is {PREFERENCES.name}/{key}, a fact of a type that is not registered is {FACTS.name}/{key}.",
+                f"No category or type of facts is {first!r}. An item of a namespace is {ITEMS.name}/{key}, an entry"
+                f" of a category that your table lacks is {PREFERENCES.name}/{key}, a fact of a type that is not"
+                f" registered is {FACTS.name}/{key}.",
             )
     if found is None:
         shapes = [kind.shape for kind in KINDS.values() if kind.shape]

@@ -110,9 +110,10 @@ class FactKind(EntryKind):
         is_temporal = schema is not None and schema.constraint.temporal and schema.constraint.keys
         is_time = start is not None or "_valid_from" not in entry
         if is_temporal and is_time and start_in(path[2]) not in {None, start}:
-            yield Problem(
-                f"{where}._valid_from", "it differs from the start in the key, which is not read"
-            )
+            message = "it is missing, and the start in the key is not read"
+            if start is not None:
+                message = "it differs from the start in the key, which is not read"
+            yield Problem(f"{where}._valid_from", message)
         if start is not None and end is not None and end <= start:
             message = "it is not after `_valid_from`, so the fact never holds"
             yield Problem(f"{where}._valid_to", message)
