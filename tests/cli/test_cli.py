@@ -376,6 +376,24 @@ def test_json_is_valid_and_alone_on_stdout(memories, arguments, check):
     assert done.stderr == ""
 
 
+def test_json_has_no_number_that_json_lacks(memories):
+    file = memories / "alice" / "blocks.toml"
+    file.write_text(
+        '[blocks.trip]\ntext = "x"\nkm = inf\ncost = [nan, 1.5]\nday = 2026-05-01T12:00:00\n'
+    )
+    Diary(memories, agent="rules").user("alice").blocks.append("trip", "y")  # logs the hand edit
+    trip = {"km": "inf", "cost": ["nan", 1.5], "day": "2026-05-01T12:00:00"}
+    shown = call("show", "alice", "--path", memories, "--json", check=0)
+    found = json.loads(shown.stdout, parse_constant=pytest.fail)["blocks"]["blocks"]["trip"]
+    assert {name: found[name] for name in trip} == trip
+    logged = call("history", "--user", "alice", "--path", memories, "--json", check=0)
+    found = json.loads(logged.stdout, parse_constant=pytest.fail)[0]["before"]
+    assert {name: found[name] for name in trip} == trip
+    exported = Diary(memories, agent="rules").user("alice").export(entries=True)
+    found = json.loads(json.dumps(exported["entries"], allow_nan=False))["blocks/trip"]
+    assert {name: found[name] for name in trip} == trip
+
+
 # Hostile text
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tomldiary.text.visible import one_line, printable
+from tomldiary.toml.values import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -121,13 +122,18 @@ def print_diff(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print JSON in plain ASCII, without control characters. A dataclass is printed as an object of its fields."""
-    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+    try:
+        text = json.dumps(value, indent=2, default=_plain, allow_nan=False)
+    except ValueError:  # `nan` or `inf`, which JSON has not
+        plain = json.loads(json.dumps(value, default=_plain))
+        text = json.dumps(json_value(plain), indent=2)
+    sys.stdout.write(f"{text}\n")
 
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    return str(value)
+    return json_value(value)
 
 
 @contextmanager

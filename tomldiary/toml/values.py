@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from json.encoder import encode_basestring
-from math import isnan
+from math import isfinite, isnan
 from numbers import Integral
 from sys import float_info, maxsize
 from threading import TIMEOUT_MAX
@@ -151,6 +151,19 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
         f"expected text, a number, true or false, a list or a table, found {found}. Use one of these.",
         where=where,
     )
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON values: times as ISO 8601, `nan`, `inf` and other objects as text."""
+    if isinstance(value, _TABLES):
+        table = cast("Mapping[Any, Any]", value)
+        return {key: json_value(item) for key, item in table.items()}
+    if isinstance(value, _LISTS):
+        return [json_value(item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, _TIMES):
+        return value.isoformat()
+    is_number = isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+    return value if value is None or is_number or isinstance(value, str) else str(value)
 
 
 def storable_copy(value: Any, where: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,6 +29,7 @@ from tomldiary.toml.values import (
     checked_flag,
     checked_text,
     decode_nulls,
+    json_value,
     render_path,
     same_value,
     timestamp,
@@ -224,11 +224,8 @@ class UserExport(UserPart):
 
 
 def _entries(documents: Mapping[str, Document]) -> dict[str, Any]:
-    """Return the fields of all entries by key, as JSON values; times are ISO 8601."""
-    return {
-        each.key: json.loads(json.dumps(decode_nulls(each.fields), default=str))
-        for each in entries_in(documents)
-    }
+    """Return the fields of all entries by key, as JSON values."""
+    return {each.key: json_value(decode_nulls(each.fields)) for each in entries_in(documents)}
 
 
 def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:
