@@ -237,7 +237,8 @@ def _timed_out(timeout: float) -> LockTimeout:
     return LockTimeout(
         f"the user's memory was locked by another writer for {timeout:g} s. Try again, or raise"
         " lock_timeout. A task or thread started inside a transaction waits until the transaction ends. Do not"
-        " wait for it inside the transaction, for example with asyncio.gather."
+        " wait for it inside the transaction, for example with asyncio.gather. In coroutines write"
+        " `async with user.atransaction()`: a plain `with` stops the event loop while it waits."
     )
 
 
