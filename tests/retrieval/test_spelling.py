@@ -31,6 +31,8 @@ def user(*texts):
     [
         ("Is she alergic?", "Allergic to walnuts"),
         ("penuts", "Never eats peanuts"),
+        ("coffe", "Drinks coffee at work"),  # its stem has four letters
+        ("cofee", "Drinks coffee at work"),
         ("marathn", "Runs a marathon each spring"),
         ("dentits", "The dentist is Dr. Vogt"),
         ("Siobahn", "Siobhán is her manager"),

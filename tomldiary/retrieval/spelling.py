@@ -54,7 +54,9 @@ def _nearest(word: Asked, indexes: Sequence[LexicalIndex[Any]]) -> tuple[str, ..
     from rapidfuzz.distance import OSA  # noqa: PLC0415
 
     *stems, cut = word.forms[:2]
-    groups = {stem: spelling_group(stem) for stem in stems if len(stem) >= _SHORTEST}
+    # A wrong letter may change where the stem ends, so the whole word is compared too.
+    whole = [stem for stem in (*stems, word.shown) if len(stem) >= _SHORTEST]
+    groups = {stem: spelling_group(stem) for stem in whole}
     # A letter too much or too few moves the place where the word is cut.
     begins = (cut, *(word.shown[:size] + CUT_MARK for size in (CUT - 1, CUT + 1)))
     groups.update(dict.fromkeys(begins, spelling_group(cut)))
