@@ -222,8 +222,16 @@ def test_quotes_code_and_addresses_are_ignored(message):
     assert texts(message) == []
 
 
-def test_a_sentence_that_contains_a_quotation_is_kept_with_it():
-    assert texts('I love the book "Dune" most.') == ['I love the book "Dune" most.']
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        'I love the book "Dune" most.',
+        'I am allergic to walnuts, and my doctor said "avoid all nuts".',
+        'I work at "Acme", and my boss says "be on time".',
+    ],
+)
+def test_a_sentence_that_contains_a_quotation_is_kept_with_it(sentence):
+    assert texts(sentence) == [sentence]
 
 
 def test_bullets_are_cut_off_and_emphasis_is_kept():

@@ -42,6 +42,8 @@ MAX_STATEMENTS = 20  # of a turn
 _LONGEST_ANSWER = 12  # words
 _TELLING = 8
 """The minimum number of words of a statement."""
+_SPEAKER = 3
+"""The number of words before "said" that name who said it, such as "and my doctor"."""
 _LONG_MESSAGE = 40
 """The minimum number of words of a message that has statements besides a request."""
 _OF_THE_ASSISTANT = re.compile(" (?:i|we|me|my|our|mine)(?= )")
@@ -401,8 +403,12 @@ def _own_sentences(language: Language, message: str) -> tuple[list[tuple[str, st
             plain = language.plain_form(mask[: splice.start()]) if splice else ""
             if splice and not _is_request(language, plain):
                 sentences.append((text[: splice.start()], plain, False))
-        elif not (("__" in mask or ":" in mask) and language.search("says", plain)):
-            sentences.append((text, plain, True))
+        else:
+            says = language.search("says", plain) if "__" in mask or ":" in mask else None
+            # A statement before a quotation is the user's own: I am vegan, and my aunt says "why?".
+            own = plain[: says.start()].split()[:-_SPEAKER] if says else []
+            if says is None or language.kind("lasting", " ".join(["", *own, ""])):
+                sentences.append((text, plain, True))
     return sentences, asked
 
 
