@@ -262,6 +262,27 @@ def test_bytes_that_no_text_holds_are_named_with_their_field(tmp_path):
             call()
 
 
+def test_a_value_that_contains_itself_and_a_huge_integer_are_refused(diary):
+    class Loose(BaseModel):
+        name: str
+        found: Any = None
+
+    diary.register_schema("loose", Loose, Constraint(singleton_key="name"))
+    facts = diary.user("alice").facts
+    facts.commit(Loose(name="a"))
+    loop: dict[str, object] = {}
+    loop["again"] = loop
+    for value, named in ((loop, r"loose\.found: dict cannot"), (10**5000, "loose: an integer")):
+        for call in (
+            lambda value=value: facts.commit(Loose(name="a", found=value)),
+            lambda value=value: facts.commit("loose", {"name": "a", "found": value}),
+            lambda value=value: facts.update("loose/a", {"found": value}),
+        ):
+            with pytest.raises(InvalidValue, match=named):
+                call()
+    assert facts.get("loose/a").data.found is None
+
+
 def opened_with(diary, place):
     again = opened(place)
     again.fact_schemas = diary.fact_schemas

@@ -25,7 +25,6 @@ from pydantic import (
     SecretStr,
     ValidationError,
 )
-from pydantic_core import PydanticSerializationError
 
 from tomldiary.entries.fields import MAX_KEY, escaped_part, inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
@@ -307,8 +306,8 @@ class FactSchema:
         """
         try:
             data = _as_json(fact)
-        except (PydanticSerializationError, TypeError, UnicodeError):
-            plain(fact.model_dump(by_alias=True, warnings=False), self.name)  # names the field
+        except (ValueError, TypeError):
+            plain(dict(fact), self.name)  # names the field
             raise
         fields = plain(data, self.name)
         # A subclass may have further fields.
@@ -354,6 +353,10 @@ class FactSchema:
             )
         except ValidationError as error:
             raise explained(error, where or self.name) from None
+        except ValueError as error:
+            # An integer of more digits than Python converts.
+            message = f"an integer cannot be stored ({error}). Store it as text."
+            raise InvalidValue(message, where=where or self.name) from None
 
     def key_fields(self, data: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the fields of a fact from which its key is derived."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from tomldiary.errors import InvalidValue
 from tomldiary.text.json_paths import texts_in
@@ -103,8 +103,8 @@ def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             stored[name] = to_jsonable_python(value, by_alias=True, fallback=_native)
         except UnicodeEncodeError as error:
             check_unicode(error.object, place)
-        # A TypeError is raised for NaT of pandas, and a UnicodeDecodeError for bytes.
-        except (PydanticSerializationError, TypeError, UnicodeDecodeError) as error:
+        # A TypeError is raised for NaT of pandas, and a ValueError for bytes and for what contains itself.
+        except (ValueError, TypeError) as error:
             raise InvalidValue(
                 f"{type(value).__name__} cannot be stored ({error}). Convert it to text, numbers,"
                 " lists and tables.",
