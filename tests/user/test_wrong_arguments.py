@@ -472,6 +472,12 @@ def test_a_wrong_option_of_a_hook_is_named(alice: UserDiary, options: dict[str, 
     assert not list(alice.diary.hooks)
 
 
+@pytest.mark.parametrize("name", ["../bob/blocks", "/etc/hosts", "a\0b", "\ud800", ""])
+def test_a_name_that_no_document_has_is_refused(tmp_path, name):
+    with pytest.raises(IdentifierError, match="cannot name a document"):
+        Diary(tmp_path, agent="rules").user("alice").document(name)
+
+
 @pytest.mark.parametrize("user", [5, None, UUID(int=1), ("alice",), ""])
 @pytest.mark.parametrize(
     "call",

@@ -19,6 +19,7 @@ from tomldiary.past.retention import Retention
 from tomldiary.past.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
+from tomldiary.storage.local.publish import checked_kind
 from tomldiary.toml.values import checked_flag, checked_text, in_own_zone
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
@@ -457,8 +458,12 @@ class UserDiary(Viewed, DeprecatedNames):
         return [*kinds] if past is None else [kind for kind in kinds if past.document(kind).text]
 
     def document(self, kind: str) -> str:
-        """Return the text of a document, byte for byte; empty if there is none."""
-        return self._context.document(checked_text(kind, "kind")).text
+        """Return the text of a document, byte for byte; empty if there is none.
+
+        Raises:
+            IdentifierError: The name cannot be one of a document.
+        """
+        return self._context.document(checked_kind(checked_text(kind, "kind"))).text
 
     ahas_done, alast_transaction = async_twin(has_done), async_twin(last_transaction)
     aproblems = async_twin(problems)
