@@ -1,8 +1,8 @@
 """Finds words of the rows that are spelled nearly as a word of a question, such as "allergic" for "alergic".
 
 Only words of at least five letters are compared, and only with words that begin with the same letter. The distance is
-the number of inserted, omitted, exchanged and swapped letters. It is 1 at most, and 2 from eight letters on. English
-words are compared by their stems, words of other languages by their first letters, as the index stores them.
+the number of inserted, omitted, exchanged and swapped letters. It is 1 at most, and 2 from eight letters on. A word
+is compared as it is and by its stem, words of other languages also by their first letters, with what the index stores.
 """
 
 from __future__ import annotations
