@@ -313,9 +313,8 @@ class RedisDatabase:
         try:
             revision = self._evaluated(_APPLY, keys, *values)
         except (BackendError, DatabaseLost):
-            self._may_write = (
-                False  # a permission may have been withdrawn, or another server answers
-            )
+            # A permission may have been withdrawn, or another server may answer.
+            self._may_write = False
             raise
         if revision is None:
             return None
