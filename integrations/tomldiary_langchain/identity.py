@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
 
 from tomldiary.agents.identity import (
@@ -151,32 +152,30 @@ def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str
         user: The user of the run. If only its context names this user, the result is empty.
         ids: The ids of the messages.
     """
-    place, found = _thread(config, user, ids), dict[str, str]()
+    place, found = _thread(config, user, ids), _Senders(ids)
     if place is None:
-        return found
+        return {}
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
-        for one in saver.list(place, limit=_CHECKPOINTS):
-            if not (by := _saved_by(one, ids)):
+        for saved in saver.list(place, limit=_CHECKPOINTS):
+            if not found.read(saved):
                 break
-            found |= by
-    return _others(found, user)
+    return found.others(user)
 
 
 async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str, str]:
     """Do what `senders` does without holding the event loop."""
-    place, found = _thread(config, user, ids), dict[str, str]()
+    place, found = _thread(config, user, ids), _Senders(ids)
     if place is None:
-        return found
+        return {}
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
         # The saver may hold a connection until its generator is closed.
-        async with aclosing(saver.alist(place, limit=_CHECKPOINTS)) as saved:
-            async for one in saved:
-                if not (by := _saved_by(one, ids)):
+        async with aclosing(saver.alist(place, limit=_CHECKPOINTS)) as listed:
+            async for saved in listed:
+                if not found.read(saved):
                     break
-                found |= by
-    return _others(found, user)
+    return found.others(user)
 
 
 def _thread(config: RunnableConfig, user: str, ids: Collection[str]) -> Any:
@@ -197,13 +196,39 @@ def _unlisted() -> Generator[None]:
         yield
 
 
-def _saved_by(saved: Any, ids: Collection[str]) -> dict[str, str]:
-    """Return the user of a checkpoint by the ids of the messages that are in its state."""
-    state: Mapping[str, Any] = saved.checkpoint["channel_values"]
-    lists = (cast("list[Any]", held) for held in state.values() if isinstance(held, list))
-    present = {str(getattr(one, "id", "")) for held in lists for one in held}
-    return dict.fromkeys(present.intersection(ids), saved_user(saved.metadata))
+class _Senders:
+    """The users of messages, by id, from the checkpoints of a thread, which are read from the newest to the oldest."""
+
+    def __init__(self, ids: Collection[str]) -> None:
+        self._ids = ids
+        self._found: dict[str, str] = {}
+        self._continued: dict[str, str] = {}
+        """The user whose run continued a checkpoint, by the id of the checkpoint."""
+
+    def read(self, saved: Any) -> bool:
+        """Read a checkpoint, and return whether an older one may name the user of a message."""
+        user, values = saved_user(saved.metadata), saved.checkpoint["channel_values"].values()
+        held = set(_message_ids(values))
+        own = held.intersection(self._ids)
+        # A `DeltaChannel` keeps messages as writes on the checkpoint that the run continued.
+        writer = self._continued.get(saved.checkpoint["id"])
+        if writer is not None:
+            written = set(_message_ids(value for _, _, value in saved.pending_writes or ()))
+            self._found |= dict.fromkeys(written.intersection(self._ids), writer)
+        self._found |= dict.fromkeys(own, user)
+        if saved.parent_config is not None:
+            self._continued[saved.parent_config["configurable"]["checkpoint_id"]] = user
+        return bool(own) or not held
+
+    def others(self, user: str) -> dict[str, str]:
+        """Return the users other than the user of the run."""
+        return {id_: by for id_, by in self._found.items() if by and by != user}
 
 
-def _others(found: Mapping[str, str], user: str) -> dict[str, str]:
-    return {id_: by for id_, by in found.items() if by and by != user}
+def _message_ids(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the ids of the messages in the fields of a state."""
+    for value in values:
+        held = getattr(value, "value", value)  # of an `Overwrite` or the snapshot of a channel
+        for one in cast("list[Any]", held) if isinstance(held, list) else [held]:
+            if isinstance(one, BaseMessage):
+                yield str(one.id)

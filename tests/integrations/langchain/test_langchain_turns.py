@@ -7,13 +7,15 @@ import gc
 import re
 import threading
 from contextlib import aclosing, closing, nullcontext, suppress
+from functools import reduce
 from itertools import count, cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
+    AgentState,
     HumanInTheLoopMiddleware,
     LLMToolSelectorMiddleware,
     ModelFallbackMiddleware,
@@ -31,12 +33,12 @@ from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededErr
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
 from langchain_core.caches import InMemoryCache
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 from langsmith import traceable
@@ -1993,13 +1995,24 @@ def test_a_sender_that_the_process_knows_is_not_replaced_by_one_in_remaining_che
     assert said_by(writer) == [("ann", "I am Ann.\n\nAnn again.", "ok")]
 
 
+def delta_state():
+    """Return a state whose messages are kept as writes, as in deep agents."""
+    channel = pytest.importorskip("langgraph.channels.delta").DeltaChannel
+
+    def added(held, writes):
+        return reduce(add_messages, writes, held or [])
+
+    return TypedDict("DeltaState", {"messages": Annotated[list[AnyMessage], channel(added)]})
+
+
 @both
+@pytest.mark.parametrize("state", [lambda: AgentState, delta_state], ids=["lists", "deltas"])
 @pytest.mark.parametrize("place", ["in front of the middleware", "in a graph"])
 def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
-    tmp_path, place, mode
+    tmp_path, place, state, mode
 ):
     (tmp_path / "diary").mkdir()
-    saver, found = InMemorySaver(), []
+    saver, found, schema = InMemorySaver(), [], state()
 
     @before_agent
     def fail(state, runtime):
@@ -2014,10 +2027,11 @@ def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
             graph: Any = create_agent(
                 Scripted(answers=list(answers) or [Down()]),
                 middleware=around,
+                state_schema=schema,
                 checkpointer=None if is_nested else saver,
             )
             if is_nested:
-                graph = StateGraph(MessagesState).add_node("agent", graph).add_edge(START, "agent")
+                graph = StateGraph(schema).add_node("agent", graph).add_edge(START, "agent")
                 graph = graph.compile(checkpointer=saver)
             with nullcontext() if answers else pytest.raises(Down):
                 talk(graph, text, in_room(user), mode)
