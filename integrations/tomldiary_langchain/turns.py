@@ -112,7 +112,8 @@ def turn_of(
     elif is_noted:  # the host has changed them since
         words |= dict.fromkeys(again, "")
     thread = [_own_words(words.get(one.id, ""), one) for one in thread]
-    has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)
+    # A reviewer's answer to a tool call has the mark too.
+    has_summary = any(one.type == "human" and one.additional_kwargs.get(SOURCE) for one in messages)
     present = {one.id for one in messages}
     replaced: dict[str, str] = {}
     for id_, noted in begun_with.items():

@@ -293,6 +293,16 @@ def test_a_question_that_the_host_removed_does_not_join_the_next_message(writer)
     assert writer.said == [("What should I cook?", "ok")]
 
 
+def test_a_question_that_the_host_removed_behind_a_rejected_call_stays_out(writer):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    agent = agent_of(writer, NOOP, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
+    talk(agent, [HumanMessage("I am a vegan.", id="1")], THREAD)
+    talk(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
+    agent.update_state(THREAD, {"messages": [RemoveMessage("1")]})
+    talk(agent, "What should I cook?", THREAD)
+    assert writer.said == [("What should I cook?", "ok")]
+
+
 @before_model(can_jump_to=["end"])
 def remove_the_question(state, runtime):
     last = state["messages"][-1]
