@@ -91,6 +91,11 @@ class Endings(RunTree, BaseCallbackHandler):
         run = self.running.get(node)
         return None if run is None or run.around is None else run.around.id
 
+    def _watched_around(self, node: UUID) -> list[Any]:
+        """Return the watched runs of the graph of a node."""
+        graph = self._graph_around(node)
+        return [] if graph is None else [run for run, _ in self._watched.get(graph, {}).values()]
+
     def on_chain_start(
         self,
         serialized: Any,  # noqa: ARG002 - the base class has it
@@ -114,15 +119,19 @@ class Endings(RunTree, BaseCallbackHandler):
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **__: Any) -> None:
         """Drop a run that ended without an error, or was interrupted; pass changed messages of a node to its graph."""
         self._watched.pop(run_id, None)
-        graph, changed = self._graph_around(run_id), field_of(outputs, "messages")
-        if graph is not None and isinstance(changed, list):
-            for run, _ in self._watched.get(graph, {}).values():
+        changed = field_of(outputs, "messages")
+        if isinstance(changed, list):
+            for run in self._watched_around(run_id):
                 run.see_changes(changed)
         super().on_chain_end(run_id=run_id)
         self._ended(run_id)
 
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Report the error of a run."""
+        """Report the error of a run. An answer that a failing node got, and rejected, is not in the thread."""
+        node = self.running.get(run_id)
+        if node is not None and node.messages:
+            for run in self._watched_around(run_id):
+                run.see(node.messages)
         watched = self._watched.pop(run_id, {}).values()
         outermost = [run_id, *(run.id for run in self.runs_from(run_id))][-1]
         if isinstance(error, ParentCommand) and outermost != run_id:

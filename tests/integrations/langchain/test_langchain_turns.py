@@ -1214,6 +1214,26 @@ def test_a_fallback_in_front_gives_one_turn(writer, mode):
     assert ended(writer) == [("completed", "Hello", "ok")]
 
 
+class Rejecting(AgentMiddleware):
+    """Fails after each answer, as LangChain's `ModelRefusalMiddleware` does after a refusal."""
+
+    def wrap_model_call(self, request, handler):
+        handler(request)
+        raise Down
+
+    async def awrap_model_call(self, request, handler):
+        await handler(request)
+        raise Down
+
+
+@both
+def test_an_answer_that_a_middleware_in_front_rejects_is_not_recorded(writer, mode):
+    agent = agent_of(writer, AIMessage("I cannot."), before=[Rejecting()])
+    with pytest.raises(Down):
+        talk(agent, "How do I pick a lock?", mode=mode)
+    assert ended(writer) == [("failed", "How do I pick a lock?", "")]
+
+
 # Words that another middleware redacts
 
 
