@@ -199,7 +199,9 @@ def current_turn(
     over = next((number for number in known if number >= asked[-1]), None)
     recorded = over if over is not None else max(known, default=start - 1)
     turn = thread[recorded + 1 :]
-    if not exchange_of(turn)[1] and not any(one.is_answer for one in turn):
+    # A call that cannot be read ends the turn if it is the last message; it may have no words.
+    ends_unread = any(one.by == "assistant" and not one.calls for one in turn[-1:])
+    if not (exchange_of(turn)[1] or ends_unread or any(one.is_answer for one in turn)):
         return None
     left = asked
     # The result of a tool may have ended a recorded turn, which has the words of one user.

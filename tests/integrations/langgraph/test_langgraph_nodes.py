@@ -1105,6 +1105,20 @@ def test_a_tool_s_result_without_an_id_is_no_answer_of_a_later_node():
     assert noted.turns == [("t1", "I like tea.", "ok")] * 2
 
 
+def test_words_before_a_call_that_cannot_be_read_are_recorded_once():
+    diary = Diary("memory:", agent=(noted := Noted()))
+    call = {"type": "invalid_tool_call", "name": "look", "args": "{", "id": "1", "error": None}
+    answers = iter([AIMessage("", invalid_tool_calls=[call]), DONE])
+    nodes = [
+        ("chat", lambda _: {"messages": [next(answers)]}),
+        ("extract", extract_node(diary)),
+    ]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    for text in ("I like tea.", "Hello."):
+        run(graph, text, ALICE, "sync")
+    assert noted.turns == [("t1", "I like tea.", ""), ("t1", "Hello.", "done")]
+
+
 @recorded
 def test_a_turn_whose_recording_failed_is_recorded_by_the_next_node(kind):
     diary = Diary("memory:", agent=(noted := Noted()))
