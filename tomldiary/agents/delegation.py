@@ -21,6 +21,8 @@ _NODE = "graph:step:"
 """The beginning of the tag that LangGraph gives to the run of a node."""
 _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
 """Metadata of the thread of a background task in deepagents; a server adds it to the runs."""
+_OF_GRADER = "rubric_grader_configured_model"
+"""Metadata of an agent that grades the work of another one in deepagents."""
 
 
 def tell_within(framework: str, is_here: Callable[[], bool]) -> None:
@@ -160,7 +162,8 @@ class RunTree:
         if field_of(settings, "ls_agent_type") == "subagent":  # set by deepagents
             return True
         metadata = field_of(config, "metadata")
-        if all(field_of(metadata, key) for key in _TASK_OF_AGENT):
+        is_of_task = all(field_of(metadata, key) for key in _TASK_OF_AGENT)
+        if is_of_task or field_of(metadata, _OF_GRADER):
             return True
         *outer, _ = str(field_of(settings, "checkpoint_ns") or "").split("|")
         if any(each.partition(":")[0] == _TOOL_NODE for each in outer):

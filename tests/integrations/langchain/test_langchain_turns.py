@@ -1627,6 +1627,22 @@ def test_a_resumed_sub_agent_does_not_take_the_turn_of_the_agent_around(writer, 
     assert writer.said == [("Do it.", "ok")]
 
 
+@either
+@pytest.mark.filterwarnings("ignore:The middleware `RubricMiddleware` is in beta")
+def test_the_prompt_of_a_grader_of_a_deep_agent_is_no_turn(writer, mode):
+    deepagents = pytest.importorskip("deepagents")
+    criteria = [{"name": "rhyme", "passed": True, "gap": "", "evidence": "It rhymes."}]
+    verdict = {"result": "satisfied", "explanation": "", "criteria": criteria}
+    grader = Scripted(answers=[calling(("GraderResponse", verdict))])
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+    rubric = deepagents.RubricMiddleware(model=grader, grader_middleware=[memory])
+    agent = deepagents.create_deep_agent(Scripted(answers=[OK]), middleware=[memory, rubric])
+    given = {"messages": [HumanMessage("Write a poem.")], "rubric": "- It rhymes."}
+    talk(agent, given, mode=mode)
+    assert len(grader.asked) == 1
+    assert writer.said == [("Write a poem.", "ok")]
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_resumed_agent_in_a_hook_does_not_take_the_turn_of_the_agent_around(writer, is_first):
     memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
