@@ -130,6 +130,8 @@ class _Known(NamedTuple):
 
     user: str
     said: Collection[str] = ()
+    utterance: Utterance | None = None
+    """That of another user, if the run is not answered yet."""
 
 
 class Utterances:
@@ -192,6 +194,8 @@ class Utterances:
         for words, sender in zip(before, senders, strict=True):
             is_known = words.text in sender.said
             one = Utterance(words.text, sender.user, words.id, is_known, is_before=True)
+            if sender.utterance is not None:  # later runs know it in the forms of this one as well
+                one.forms = sender.utterance.forms
             is_own = sender.user == turn.owner.user
             if is_own and not one.is_submitted:
                 id_ = "" if is_retry else words.id
@@ -243,7 +247,7 @@ class Utterances:
         ]
         unknown = _Known(turn.owner.user)
         return [
-            _Known(another.user)
+            _Known(another.user, utterance=another)
             if (another := _take(others, words.text, words.id))
             else self._sender(turn, words) or unknown
             for words in before

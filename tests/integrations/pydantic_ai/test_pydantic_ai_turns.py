@@ -1664,6 +1664,28 @@ def test_words_of_another_user_that_a_processor_made_anew_keep_their_user(tmp_pa
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("user", ["ann", "bob"])
+def test_words_rewritten_in_a_run_of_another_user_are_submitted_once(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, session_id="s1", writer=setting.writer)
+    plain, shortening = (
+        Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory, *others])
+        for others in ([], [ProcessHistory(shortened)])
+    )
+    long = "I like tea with oat milk and a spoonful of honey."
+    options: dict[str, Any] = {"conversation_id": "room"}
+    failed(plain, long, deps=Deps("ann"), **options)
+    kept = failed(
+        shortening, "I like milk.", deps=Deps("bob"), message_history=user_says(long), **options
+    )
+    history = user_says(long[:40], "I like milk.")  # the host stores texts alone
+    assert [prompts(message) for message in kept[:2]] == [[long[:40]], ["I like milk."]]
+    asyncio.run(plain.run("Cake?", deps=Deps(user), message_history=history, **options))
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("ann", long), ("bob", "I like milk."), (user, "Cake?")]
+    setting.writer.close_sync()
+
+
 def test_words_said_again_are_submitted_once_if_all_messages_have_one_time(tmp_path: Path):
     setting = Setting(tmp_path)
 
