@@ -143,6 +143,8 @@ class Conversations:
             try:
                 self.agents[chat.name].invoke(given, self.config(chat, other))
             except IdentifierError:
+                if chat.is_nested:  # LangGraph gives the decision to the next interrupt as well.
+                    chat.script = [step for step in chat.script if step != "ask"]
                 return
             assert self.state(chat).interrupts, "another user resumed a run"
 
