@@ -179,7 +179,7 @@ class Utterances:
             prompt: The prompt, or "".
         """
         turn.answered = len(answered)
-        senders = self._senders(turn, before)
+        senders = self._senders(turn, answered, before)
         left, is_retry = self._left(turn, answered)
         for words, sender in zip(before, senders, strict=True):
             if sender.user == turn.owner.user and words.text in sender.said:
@@ -230,7 +230,9 @@ class Utterances:
             _take(left, text)
         return left, last.is_failed
 
-    def _senders(self, turn: UserTurn, before: Sequence[Heard]) -> list[_Known]:
+    def _senders(
+        self, turn: UserTurn, answered: Sequence[str], before: Sequence[Heard]
+    ) -> list[_Known]:
         """Return who sent each of the unanswered words of a history."""
         with self._lock:
             turns = [*self._open, *(one for one in self._last.values() if not one.is_answered)]
@@ -241,9 +243,7 @@ class Utterances:
             if one.owner.user != turn.owner.user
             if one.ids.run != turn.ids.run
             or one.memory == turn.memory  # else it belongs to another memory of the agent
-            if one.ids.run in runs
-            or (one.ids.conversation, one.place) == (turn.ids.conversation, turn.place)
-            for utterance in one.utterances
+            for utterance in _left_of(one, turn, answered, runs)
         ]
         unknown = _Known(turn.owner.user)
         return [
@@ -335,6 +335,26 @@ class Utterances:
                     if one.user == user or self._known.get(key) is None:
                         is_again = one.is_submitted and place is not elsewhere
                         self._known.keep(key, _Known(one.user, (text,) if is_again else ()))
+
+
+def _left_of(
+    other: UserTurn, turn: UserTurn, answered: Sequence[str], runs: Collection[str | None]
+) -> list[Utterance]:
+    """Return the utterances of another user's turn that the history of a turn may have unanswered.
+
+    Args:
+        other: The turn of the other user.
+        turn: The turn.
+        answered: The texts of users in its history that were answered.
+        runs: The runs of those that were not.
+    """
+    is_same = other.ids.conversation == turn.ids.conversation
+    if other.ids.run in runs or (is_same and other.place == turn.place):
+        return other.utterances
+    # The other run may have failed behind an answer to its first words.
+    since = answered[other.answered :] if is_same else ()
+    left = [*other.utterances]
+    return left if since and all(_take(left, text) for text in since) else []
 
 
 def _take(known: list[Utterance], text: str, id_: str = "") -> Utterance | None:

@@ -1664,6 +1664,35 @@ def test_words_of_another_user_that_a_processor_made_anew_keep_their_user(tmp_pa
     setting.writer.close_sync()
 
 
+def test_words_sent_behind_an_answer_of_a_failed_run_keep_their_user(tmp_path: Path):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, writer=setting.writer, inject=False)
+    agent: Agent[Deps, str] = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+
+    @agent.tool
+    def look(ctx: RunContext[Deps]) -> str:
+        ctx.enqueue("I like milk.")
+        return "seen"
+
+    def call_and_fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return (fail if has_result(messages) else call_once("look"))(messages, info)
+
+    options: dict[str, Any] = {"conversation_id": "room"}
+    with capture_run_messages() as kept, pytest.raises(ModelHTTPError):
+        asyncio.run(
+            agent.run(SAID, model=FunctionModel(call_and_fail), deps=Deps("ann"), **options)
+        )
+    history = [
+        *user_says(*prompts(kept[0])),
+        ModelResponse(parts=[TextPart("Let me see.")]),
+        *user_says(*prompts(kept[2])),
+    ]
+    asyncio.run(agent.run("I like cake.", message_history=history, deps=Deps("bob"), **options))
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("ann", f"{SAID}\n\nI like milk."), ("bob", "I like cake.")]
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("user", ["ann", "bob"])
 def test_words_rewritten_in_a_run_of_another_user_are_submitted_once(tmp_path: Path, user: str):
     setting = Setting(tmp_path)

@@ -254,20 +254,16 @@ class World:
         self.ended(deps, is_of_team=number == 6)
         shown = {*WORD.findall(f"{deps.script.shown}")} - {*WORD.findall(f"{history}")}
         assert all(word.startswith(user) for word in shown), f"{user} was shown {shown}"
-        self.keep(choose, chat, words, deps, result, messages)
+        self.keep(choose, chat, words, deps, history, result, messages)
 
     def repeated(
         self, choose: random.Random, chat: Chat, user: str, history: Sequence[ModelMessage]
     ) -> Words | None:
         """Return what the same user said to the last run, if this run is to repeat it."""
-        # docs: "A retry of a failed run without an answer in its history is a new conversation, which has the words
-        # again: give both runs one `conversation_id`, or one session."
-        has_answer = any(isinstance(each, ModelResponse) for each in history)
-        is_known = chat.session or chat.conversation or has_answer
         is_own = chat.lost is not None and [one.user for one in chat.lost.said[-1:]] == [user]
         # The host may have kept a run beside it with the same words; then the user says them again.
         is_own = is_own and chat.lost.said[-1].word not in WORD.findall(f"{history}")
-        return chat.lost if is_known and is_own and choose.random() < 0.7 else None
+        return chat.lost if is_own and choose.random() < 0.7 else None
 
     def words(
         self, choose: random.Random, chat: Chat, user: str, *, is_resumed: bool, is_alone: bool
@@ -295,13 +291,21 @@ class World:
         chat: Chat,
         words: Words,
         deps: Deps,
+        history: Sequence[ModelMessage],
         result: Any,
         messages: list[ModelMessage],
     ) -> None:
         """Keep what a host keeps of a run."""
-        chat.is_answered = result is not None
+        # A stream may end before a request takes what was said in a tool.
+        chat.is_answered = result is not None and isinstance(
+            result.all_messages()[-1], ModelResponse
+        )
         is_lost = result is None and choose.random() < 0.5
-        chat.lost = words if is_lost and chat.paused is None else None
+        # docs: "A retry of a failed run without an answer in its history is a new conversation, which has the words
+        # again: give both runs one `conversation_id`, or one session."
+        has_answer = any(isinstance(each, ModelResponse) for each in history)
+        is_known = chat.session or chat.conversation or has_answer
+        chat.lost = words if is_lost and is_known and chat.paused is None else None
         if is_lost:
             return
         answer = "\n\n".join(f"{word} it is." for word in deps.script.given)
