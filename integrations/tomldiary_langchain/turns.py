@@ -279,7 +279,8 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         submitted = own - set(turn.ids)
         said = [one for one in said if one.by != "user" or one.id not in submitted]
     if structured is not None and said and said[-1].by == "tool":
-        said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
+        answer = to_json(structured, fallback=str).decode()
+        said.append(Spoken("assistant", answer, id=said[-1].id))
     return said
 
 

@@ -1504,6 +1504,18 @@ def test_a_structured_response_is_the_answer(writer, said):
     assert all(one[1].startswith(said) and answer in one[1] for one in writer.said)
 
 
+@either
+def test_a_replay_submits_no_structured_response_again(writer, mode):
+    call = AIMessage("", tool_calls=[{"name": "Booking", "args": {"city": "Oslo"}, "id": "1"}])
+    saved = {"response_format": ToolStrategy(Booking), "checkpointer": InMemorySaver()}
+    agent = agent_of(writer, call, **saved)
+    talk(agent, ["A trip.", "To Oslo."], THREAD, mode)
+    last = ("DiaryMiddleware.after_agent",)
+    before = next(one for one in agent.get_state_history(THREAD) if one.next == last)
+    talk(agent, None, before.config, mode)
+    assert writer.said == [("A trip.\n\nTo Oslo.", '{"city":"Oslo"}')]
+
+
 REFUSED_BY_CLAUDE = {
     "model_provider": "anthropic",
     "stop_reason": "refusal",
