@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from tomldiary.agents.identity import field_of
@@ -208,8 +208,8 @@ def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, s
     """
     said = [one.text for one in turn if one.by == "assistant"]
     if is_over and turn and turn[-1].by == "tool":
-        answers = [one for one in turn if one.by == "tool" and one.is_answer]
-        said.append((answers or turn)[-1].text)
+        results = [*takewhile(lambda one: one.by == "tool", reversed(turn))]
+        said.append(next((one for one in results if one.is_answer), results[0]).text)
     return _joined(one.text for one in turn if one.by == "user"), _joined(said)
 
 

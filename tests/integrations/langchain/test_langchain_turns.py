@@ -1552,6 +1552,24 @@ def test_an_answer_that_langchain_cannot_read_has_no_words(writer):
     assert writer.said == [("Find a vet for Rex.", "")]
 
 
+@either
+def test_a_tool_that_ends_the_turn_answers_words_that_another_tool_added(writer, mode):
+    @tool
+    def ask(runtime: ToolRuntime) -> Command:
+        """Ask the user."""
+        result = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
+        return Command(update={"messages": [result, HumanMessage("On Monday.")]})
+
+    @tool(return_direct=True)
+    def book() -> str:
+        """Book."""
+        return "booked"
+
+    answers = [calling((name, {})) for name in ("ask", "book")]
+    talk(agent_of(writer, *answers, tools=[ask, book]), "To Oslo.", mode=mode)
+    assert writer.said == [("To Oslo.\n\nOn Monday.", "booked")]
+
+
 def test_a_result_that_is_returned_directly_is_the_answer(writer):
     @tool(return_direct=True)
     def show() -> str:
