@@ -88,7 +88,8 @@ class Chat:
     history: list[ModelMessage] = field(default_factory=list[ModelMessage])
     lost: Words | None = None
     """What was said to the last run, if it gave no result and the host kept nothing of it."""
-    is_answered: bool = False
+    answered: str = ""
+    """The user of the last run, if it was answered."""
     paused: Any = None
     """The result of a run that waits for an approval."""
     asker: str = ""
