@@ -207,9 +207,10 @@ class Program:
             return self.say(name, settings)
         user = self.choose.choice(USERS) if name == "room" else name
         [*_, last] = [None, *messages_of(begin.values or {"messages": []})]
-        if kind == "edits" and last is not None and last.type == "human" and words(last.text):
+        asked = [] if last is None else asked_in(last)
+        if kind == "edits" and asked:
             word = f"w{next(self.numbers)}"
-            self.said[word] = Said(self.said[words(last.text)[-1]].user, name)
+            self.said[word] = Said(self.said[asked[-1]].user, name)
             self.open[name], user = [word], self.said[word].user
             settings = thread.edit(begin, HumanMessage(f"I said {word}.", id=last.id))
         return self.run(name, None, user, self.choose.choice(SYNC + ASYNC), kind, settings)
