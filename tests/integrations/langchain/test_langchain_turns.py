@@ -1823,6 +1823,30 @@ def said_by(writer):
 
 
 @either
+def test_a_decision_of_another_user_is_taken_anew_from_the_model_call(writer, mode):
+    booked: list[str] = []
+
+    @tool
+    def book() -> str:
+        """Book."""
+        booked.append("Oslo")
+        return "booked"
+
+    review = HumanInTheLoopMiddleware(interrupt_on={"book": True})
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[calling(("book", {})), calling(("book", {})), OK])
+    agent = create_agent(model, [book], middleware=[memory, review], checkpointer=InMemorySaver())
+    talk(agent, "To Oslo.", in_room("ann"), mode)
+    with pytest.raises(IdentifierError):
+        talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), in_room("bob"), mode)
+    before = next(one for one in agent.get_state_history(in_room("ann")) if one.next == ("model",))
+    settings = {**in_room("ann")["configurable"], **before.config["configurable"]}
+    talk(agent, None, {"configurable": settings}, mode)
+    talk(agent, Command(resume={"decisions": [{"type": "reject"}]}), in_room("ann"), mode)
+    assert (booked, said_by(writer)) == ([], [("ann", "To Oslo.", "ok")])
+
+
+@either
 def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     model = Scripted(answers=[Down(), OK])
