@@ -170,7 +170,9 @@ class Talker(BaseChatModel):
             chat.control.request_drain()
         if step in ("drain", "answer"):
             return _result(AIMessage(chat.answer(user)))
-        call = calling((step, {"text": chat.new("x").word} if step in ("ask", "delegate") else {}))
+        arguments = {"text": chat.new("x").word} if step in ("ask", "delegate") else {}
+        beside = [] if len(chat.said) % 3 else [("look", {})]
+        call = calling((step, arguments), *beside)
         if len(chat.said) % 2:
             call.content = f"Let me see {chat.answer(user, is_part=True)}."
         return _result(call)
