@@ -33,7 +33,7 @@ from tomldiary.agents.submission import (
     with_ids,
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
-from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.agents.verbs import VERBS, MemoryVerbs, Verb
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
 from tomldiary.extraction.context import Turn as WriterTurn
@@ -52,7 +52,7 @@ from tomldiary_langchain.identity import (
     session_within,
     within_turn,
 )
-from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
+from tomldiary_langchain.tools import tools_of
 from tomldiary_langchain.turns import (
     Chats,
     DiaryState,
@@ -161,7 +161,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         user_id: AgentWho = None,
         session_id: AgentWho = None,
         writer: MemoryWriter | None = None,
-        tools: Literal["none", "read", "all"] | Collection[ToolName] = "none",
+        tools: Literal["none", "read", "all"] | Collection[Verb] = "none",
         inject: Literal["user", "instructions", False] = "user",
         max_tokens: int = 1500,
         token_counter: Callable[[str], int] | None = None,
@@ -174,7 +174,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         one_of("on_error", on_error, ("ignore", "raise"))
         self.diary = diary_of(diary)
         self._memory_name = memory_name(name)
-        names = {tool: f"{name}_{tool}" for tool in TOOL_NAMES} if name else None
+        names = {tool: f"{name}_{tool}" for tool in VERBS} if name else None
         self.tools = tools_of(self.diary, self._verbs, tools, names)
         self.writer = writer
         self._user_id = checked_id("user_id", user_id, "state", "runtime")

@@ -22,10 +22,8 @@ from tomldiary.agents.options import (
 )
 from tomldiary.agents.turn_messages import digest, keep_out_of_steps
 from tomldiary.agents.verbs import (
-    BLOCK_VERBS,
     READING_VERBS,
     VERBS,
-    BlockVerb,
     MemoryVerbs,
     Verb,
     naming_categories,
@@ -45,9 +43,6 @@ if TYPE_CHECKING:
 
     from tomldiary.agents.answers import Answer
 
-TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
-ToolName = Literal[Verb, BlockVerb]
-
 _call: ContextVar[str] = ContextVar("tomldiary_langchain_call", default="")
 """A digest of the model's call that is run; "" if the application calls the tool."""
 
@@ -57,7 +52,7 @@ def diary_tools(
     user_id: Who = None,
     *,
     session_id: Who = None,
-    tools: Literal["none", "read", "all"] | Collection[ToolName] = "all",
+    tools: Literal["none", "read", "all"] | Collection[Verb] = "all",
     names: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
@@ -101,21 +96,21 @@ def diary_tools(
 def tools_of(
     diary: Diary,
     verbs: Callable[[RunnableConfig], MemoryVerbs],
-    tools: Literal["none", "read", "all"] | Collection[ToolName] = "all",
+    tools: Literal["none", "read", "all"] | Collection[Verb] = "all",
     names: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
     """Return the tools for the user that `verbs` finds for a run; see `diary_tools`."""
-    described = checked_descriptions(descriptions, TOOL_NAMES)
+    described = checked_descriptions(descriptions, VERBS)
     renamed = checked_table(names or {}, "names")
-    known_tools("names", renamed, TOOL_NAMES)
+    known_tools("names", renamed, VERBS)
     for tool, name in renamed.items():
         if not checked_text(name, f"names.{tool}").strip():
             raise InvalidValue("the name is blank. Leave it out.", where=f"names.{tool}")
     notes = {"remember": f"Categories: {naming_categories(diary)}"}
     made = [
         _tool(name, verbs, renamed.get(name, name), described.get(name), notes.get(name, ""))
-        for name in chosen_tools(tools, TOOL_NAMES, READING_VERBS)
+        for name in chosen_tools(tools, VERBS, READING_VERBS)
     ]
     used = Counter(tool.name for tool in made)
     for name in (name for name, count in used.items() if count > 1):

@@ -20,6 +20,7 @@ from tomldiary.agents.options import checked_episodes, checked_flag, checked_tex
 from tomldiary.agents.submission import AgentWriter, submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.agents.utterances import RunIds, UserTurn
+from tomldiary.agents.verbs import Verb  # noqa: TC001 - annotations are looked up at run time
 from tomldiary.diary import Diary
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.extraction.context import Turn, TurnStatus  # noqa: TC001 - engines look up annotations at run time
@@ -37,7 +38,7 @@ from tomldiary_pydantic_ai.conversation import (
 )
 from tomldiary_pydantic_ai.run import RunState, runs_around, within_tool
 from tomldiary_pydantic_ai.run_toolset import OwnedToolset, Who, filled, no_template, span
-from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset, ToolName
+from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset
 
 if TYPE_CHECKING:
     import os
@@ -123,7 +124,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     _: KW_ONLY
     writer: _Writer = field(default=_Writer(), compare=False)
     record: bool = True
-    tools: Literal["all", "read", "none"] | Collection[ToolName] = "all"
+    tools: Literal["all", "read", "none"] | Collection[Verb] = "all"
     descriptions: Mapping[str, str] | None = None
     guidance: str | None = None
     heading: str = ""
@@ -132,7 +133,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     token_counter: Callable[[str], int] | None = None
     query: Literal["cut", "prompt", "none"] = "cut"
     on_error: Literal["ignore", "raise"] = "ignore"
-    approve: Collection[ToolName] = ()
+    approve: Collection[Verb] = ()
     id: str | None = DEFAULT_ID
     episodes: bool | None = None
 
@@ -174,7 +175,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         *,
         extractor: str | None = None,
         record: bool = True,
-        tools: Literal["all", "read", "none"] | list[ToolName] = "all",
+        tools: Literal["all", "read", "none"] | list[Verb] = "all",
         descriptions: dict[str, str] | None = None,
         guidance: str | None = None,
         heading: str = "",
@@ -182,7 +183,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         max_tokens: int = 1500,
         query: Literal["cut", "prompt", "none"] = "cut",
         on_error: Literal["ignore", "raise"] = "ignore",
-        approve: list[ToolName] | None = None,
+        approve: list[Verb] | None = None,
         id: str = DEFAULT_ID,  # noqa: A002 - the framework's word
     ) -> DiaryCapability[Any]:
         """Make a capability from an agent spec; the other options are those of the class.

@@ -1,4 +1,4 @@
-"""A toolset for the diary of an agent's user: instructions with the memory, and four tools."""
+"""A toolset for the diary of an agent's user: instructions with the memory, and tools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 from functools import cache
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_ai import RunContext, Tool, ToolReturn
 from pydantic_ai.messages import InstructionPart
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 _logger = get_logger(__name__)
 
-ToolName: TypeAlias = Verb
-
 DEFAULT_ID = "diary"
 """The id of an agent's only memory; the model does not see it."""
 _MARK = "tomldiary"
@@ -85,7 +83,8 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         session_id: The session of new entries, given in the same ways; None looks for `session_id` in deps and
             metadata, and then takes the run's conversation.
         id: The id of the toolset. Two in one agent need different ids, which the model sees as the memories' names.
-        tools: "all", "read" (recall only), "none", or names among recall, remember, update, forget.
+        tools: "all", "read" (those that change nothing), "none", or names among recall, remember, update, forget,
+            read_block, append_block, replace_in_block.
         descriptions: Other descriptions of tools, by name.
         guidance: Other constant instructions; "" is none.
         heading: A line above the injected memory.
@@ -110,7 +109,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         session_id: Who[AgentDepsT] = None,
         *,
         id: str = DEFAULT_ID,  # noqa: A002 - the framework's word
-        tools: Literal["all", "read", "none"] | Collection[ToolName] = "all",
+        tools: Literal["all", "read", "none"] | Collection[Verb] = "all",
         descriptions: Mapping[str, str] | None = None,
         guidance: str | None = None,
         heading: str = "",
@@ -119,7 +118,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         token_counter: Callable[[str], int] | None = None,
         query: Literal["cut", "prompt", "none"] = "cut",
         on_error: Literal["ignore", "raise"] = "ignore",
-        approve: Collection[ToolName] = (),
+        approve: Collection[Verb] = (),
     ) -> None:
         super().__init__(diary, user_id, session_id, id=id)
         self.inject = one_of("inject", inject, ("user", "instructions", False))
@@ -327,7 +326,7 @@ def _with_categories(
 ) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
     """Return a `prepare` function that lists the diary's categories in the description of `remember`.
 
-    The schema does not enforce them: with an enumeration, pydantic-ai's TestModel would write into the diary.
+    The schema does not enforce them: with an enumeration, pydantic-ai's TestModel would store a preference.
     """
 
     async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:

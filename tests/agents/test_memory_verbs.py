@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from hand_edits import age
 from tomldiary import Constraint, Diary, PreferenceItem
 from tomldiary.agents.answers import WAITS, Answer, failure
-from tomldiary.agents.verbs import BLOCK_VERBS, MOST_HITS, VERBS, MemoryVerbs
+from tomldiary.agents.verbs import MOST_HITS, VERBS, MemoryVerbs
 from tomldiary.errors import (
     InvalidValue,
     LimitReached,
@@ -162,7 +162,8 @@ def test_an_update_does_not_recreate_a_removed_entry(alice, verbs):
 @both
 def test_failures_are_answered_without_details_for_the_operator(alice, verbs, monkeypatch, caplog, name, prefix):  # fmt: skip
     alice.upsert_preference("likes", "tea")
-    arguments = {"recall": ("tea",), "remember": ("x", "likes"), "forget": ("likes/pref001",)}
+    arguments = {"recall": ("tea",), "remember": ("x", "likes"), "forget": ("likes/pref001",),
+                 "read_block": ("notes",), "replace_in_block": ("notes", "a", "b")}  # fmt: skip
     failures = {
         "cannot be used just now (Permission denied)": PermissionError(
             13, "Permission denied", "/srv/m/ann"
@@ -174,7 +175,7 @@ def test_failures_are_answered_without_details_for_the_operator(alice, verbs, mo
         def fail(*args, error=error, **kwargs):
             raise error
 
-        for method in ("recall", "similar", "upsert_preference", "remove_preference"):
+        for method in ("recall", "similar", "upsert_preference", "remove_preference", "blocks"):
             monkeypatch.setattr(type(alice), method, fail)
         answer = use(verbs, prefix, name, *arguments.get(name, ("likes/pref001", "x")))
         assert answer == f"❌ The diary {said}. Go on without it."
@@ -297,7 +298,7 @@ def test_every_framework_shows_a_model_the_same_tools(tmp_path):
     ours = pydantic_ai.DiaryToolset(diary, "alice").tools
     theirs = {tool.name: tool for tool in langchain.diary_tools(diary, "alice")}
     assert list(ours) == list(VERBS)
-    assert list(theirs) == [*VERBS, *BLOCK_VERBS]
+    assert list(theirs) == list(VERBS)
     for name in VERBS:
         one = ours[name].function_schema.json_schema["properties"]
         other = theirs[name].tool_call_schema.model_json_schema()["properties"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from tomldiary.agents.identity import field_of
 from tomldiary.agents.options import place_of
-from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
+from tomldiary.agents.verbs import VERBS
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
@@ -46,7 +46,7 @@ _BY = {
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
 _TEXTS = ("text", "input_text", None)
 """The types of parts that are words; Bedrock's have none."""
-_our_tools = {*VERBS, *BLOCK_VERBS}
+_our_tools: set[str] = {*VERBS}
 
 
 class Spoken(NamedTuple):

@@ -49,12 +49,11 @@ if TYPE_CHECKING:
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
 
-Verb = Literal["recall", "remember", "update", "forget"]
+Verb = Literal[
+    "recall", "remember", "update", "forget", "read_block", "append_block", "replace_in_block"
+]
 """The names of the verbs and of their tools."""
-BlockVerb = Literal["read_block", "append_block", "replace_in_block"]
-"""The names of the verbs for blocks and of their tools."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
-BLOCK_VERBS: tuple[BlockVerb, ...] = get_args(BlockVerb)
 READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
 """The maximum number of entries in the result of `recall`."""

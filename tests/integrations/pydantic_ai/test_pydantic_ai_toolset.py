@@ -30,6 +30,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary
+from tomldiary.agents.verbs import VERBS
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
 from tomldiary_pydantic_ai import DiaryToolset
 from tomldiary_pydantic_ai.conversation import CAN_APPEND
@@ -262,6 +263,20 @@ def test_a_tool_that_needs_approval_is_not_run_without_it(tmp_path: Path):
     assert likes(diary) == {"pref001": "tea"}
 
 
+def test_a_model_reads_and_changes_blocks(tmp_path: Path):
+    blocks = diary_at(tmp_path).user("alice").blocks
+    blocks.set("notes", "Wants:\n- tea\n- milk")
+
+    def call(tool: str, **arguments: str) -> str:
+        return run(Caller((tool, arguments)), DiaryToolset(tmp_path, "alice", "s1"))
+
+    assert "append_block" in call("update", key="blocks/notes", text="Wants tea.")
+    assert call("append_block", name="notes", text="- rice").startswith("✅")
+    assert call("replace_in_block", name="notes", old="milk", new="oat milk").startswith("✅")
+    assert "\n- tea\n- oat milk\n- rice\n" in call("read_block", name="notes")
+    assert blocks["notes"].updated_by == "s1"
+
+
 # What is offered and shown
 
 
@@ -271,8 +286,11 @@ def test_only_the_chosen_tools_are_offered(tmp_path: Path):
         run(caller, toolset)
         return caller.tools
 
-    assert offered(DiaryToolset(tmp_path, "a")) == ["recall", "remember", "update", "forget"]
-    assert offered(DiaryToolset(tmp_path, "a", tools="read")) == ["recall"]
+    four, blocks = VERBS[:4], VERBS[4:]
+    assert offered(DiaryToolset(tmp_path, "a")) == list(VERBS)
+    assert offered(DiaryToolset(tmp_path, "a", tools=four)) == list(four)
+    assert offered(DiaryToolset(tmp_path, "a", tools=blocks)) == list(blocks)
+    assert offered(DiaryToolset(tmp_path, "a", tools="read")) == ["recall", "read_block"]
     assert offered(DiaryToolset(tmp_path, "a", tools="none")) == []
     assert offered(DiaryToolset(tmp_path, "a", tools=["forget", "recall"])) == ["recall", "forget"]
     with pytest.raises(InvalidValue, match="tools: there is no tool 'write'"):
@@ -316,7 +334,7 @@ def test_tools_and_memory_work_inside_any_wrapper(tmp_path: Path, wrapper: str):
     caller = Caller((name, {"query": "tea"}))
     assert "likes/pref001: tea" in run(caller, toolset)
     assert "- likes: tea" in caller.instructions
-    assert len(caller.tools) == 4
+    assert len(caller.tools) == len(VERBS)
 
 
 def test_the_owner_of_a_run_is_resolved_without_disk_access(tmp_path: Path):
