@@ -663,6 +663,22 @@ def test_an_unclosed_text_includes_the_tables_below_it():
         assert found == [block.path for block in split_blocks(text)]
 
 
+def test_a_version_is_split_as_fast_after_thousands_of_others():
+    def text(numbers):
+        return "".join(f'[likes.p{number}]\ntext = "{number}"\n\n' for number in numbers)
+
+    def cost(versions):
+        began = time.process_time()
+        for number in range(500):
+            versions.cut(text([1, number, 2, 3]))
+        return time.process_time() - began
+
+    many, few = Versions("preferences"), Versions("preferences")
+    many.cut(text(range(12_000)))
+    few.cut(text(range(500)))
+    assert cost(many) < 3 * cost(few)
+
+
 # Looking back
 
 

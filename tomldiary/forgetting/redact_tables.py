@@ -147,8 +147,9 @@ class Versions:
         last = others.pop()
         parts = [self._part(f"{first}\n\n", is_first=True), self._part(f"[{last}")]
         known = self._parts
-        for other in set(others) - known.keys():
-            known[other] = self._part(f"[{other}\n\n")
+        for other in others:
+            if other not in known:
+                known[other] = self._part(f"[{other}\n\n")
         parts[1:1] = [known[other] for other in others]
         return None if None in parts else cast("list[Version]", parts)
 
