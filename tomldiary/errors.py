@@ -129,6 +129,10 @@ def printed(value: object) -> str:
         text = " ".join(repr(value).split("\n"))
     except ValueError:  # Python prints no integer of more than 4,300 digits
         return "an integer of more than 4,300 digits"
+    return _shortened(text)
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
@@ -153,7 +157,7 @@ class UnknownEntry(DiaryError, KeyError):
     def __str__(self) -> str:
         # a key comes from a caller, and may contain characters that a terminal obeys
         key = self.where if self.where and self.where.isprintable() else repr(self.where)
-        return f"{key} does not exist. {self.hint}".rstrip()
+        return f"{_shortened(key)} does not exist. {self.hint}".rstrip()
 
 
 class LimitReached(DiaryError):

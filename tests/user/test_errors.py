@@ -62,6 +62,26 @@ def test_an_empty_key_is_visible_in_the_message():
         alice.why("")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda alice, name: alice.why(name),
+        lambda alice, name: alice.blocks[name],
+        lambda alice, name: alice.remove_preference("likes", name),
+        lambda alice, name: alice.facts.query(name),
+        lambda alice, name: alice.preferences(name),
+        lambda alice, name: alice.recall("tea", kinds=[name]),
+        lambda alice, name: alice.as_of(name),
+    ],
+)
+def test_an_error_quotes_the_beginning_of_a_long_name(call):
+    alice = Diary("memory:", agent="rules").user("alice")
+    with pytest.raises(errors.DiaryError) as refused:
+        call(alice, "k" * 5_000)
+    assert "kkk" in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
 def fill(folder):
     alice = Diary(folder, agent="rules", max_prefs_per_category=1).user("alice")
     alice.upsert_preference("likes", "tea")

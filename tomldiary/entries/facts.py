@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.entries.fields import entry_data, tables_at
 from tomldiary.entries.incremental_index import Marked, ask
-from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.errors import InvalidValue, SchemaError, printed
 from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.views import ListView, Viewed, counted
@@ -246,7 +246,7 @@ def schema_named(schemas: Mapping[str, FactSchema], name: str) -> FactSchema:
     if found is None:
         known = ", ".join(schemas) or "none"
         raise SchemaError(
-            f"the fact type {name!r} is not registered. Call diary.register_schema first; known:"
+            f"the fact type {printed(name)} is not registered. Call diary.register_schema first; known:"
             f" {known}."
         )
     return found

@@ -44,7 +44,7 @@ def point_of(at: object, where: str = "at") -> int | datetime:
         return in_utc(cast("When", at))
     except InvalidValue:
         raise InvalidValue(
-            f"expected a transaction number, or a time such as 2026-11-20T12:00, found {at!r}.",
+            f"expected a transaction number, or a time such as 2026-11-20T12:00, found {printed(at)}.",
             where=where,
         ) from None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import KINDS, PREFERENCES, shown_kinds
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, printed
 from tomldiary.retrieval.lexical_index import UserIndex
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
@@ -406,7 +406,7 @@ def kinds_named(names: Collection[str] | None) -> list[EntryKind]:
     for name in wanted:
         if name not in known:
             raise InvalidValue(
-                f"there is no kind {name!r}. Use some of: {', '.join(known)}.", where="kinds"
+                f"there is no kind {printed(name)}. Use some of: {', '.join(known)}.", where="kinds"
             )
     return [kind for kind in kinds if kind.name in wanted]
 
