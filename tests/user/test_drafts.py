@@ -10,7 +10,14 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.errors import DiaryError, EntryConflict, InvalidValue, NotSupported, UnknownEntry
+from tomldiary.errors import (
+    DiaryError,
+    EntryConflict,
+    InvalidValue,
+    NotSupported,
+    OperationConflict,
+    UnknownEntry,
+)
 from tomldiary.extraction.turns import untrusted
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -582,6 +589,23 @@ def test_a_repeated_held_write_has_the_answer_of_the_first(options):
     answers = [verb() for verb in verbs]
     alice.upsert_preference("likes", "of the whole memory")
     assert [verb() for verb in verbs] == answers
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("in_block", [True, False])
+def test_one_operation_id_is_not_for_a_draft_and_a_write(alice, is_first, in_block):
+    def write(ephemeral):
+        options = {"session_id": "s7", "operation_id": "op", "ephemeral": ephemeral}
+        if not in_block:
+            return alice.upsert_preference("likes", "tea", **options)
+        with alice.transaction(**options) as tx:
+            return tx.upsert_preference("likes", "tea")
+
+    write(is_first)
+    write(is_first)
+    with pytest.raises(OperationConflict):
+        write(not is_first)
+    assert (len(alice.drafts("s7")), len(alice.preferences("likes"))) == (is_first, not is_first)
 
 
 def test_a_repeated_draft_that_undid_another_one_has_the_answer_of_the_first(alice):

@@ -85,7 +85,7 @@ class Source:
     asked: tuple[Any, ...] = ()
     """The request, without its type, used instead of `content`; its fingerprint is computed only if needed."""
     is_draft: bool = False
-    """Whether the user's writes in the transaction become drafts of the session."""
+    """Whether the writes become drafts of the session, which is another request than to store them."""
 
     def __post_init__(self) -> None:
         for name, argument in _CALLER_FIELDS:
@@ -95,7 +95,9 @@ class Source:
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the request; "" if there is none."""
-        return self.content or (fingerprint(self.type, *self.asked) if self.asked else "")
+        if self.content or not self.asked:
+            return self.content
+        return fingerprint(f"draft {self.type}" if self.is_draft else self.type, *self.asked)
 
 
 def fingerprint(*asked: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -365,6 +366,7 @@ class DraftContext(UserContext):
         expires = timestamp(self.diary.engine.now() + self.diary.draft_lifetime)
         why = Why(DRAFTS, self.session_id, origin, source.reason, expires)
         held = functools.partial(hold, change=change, why=why)
+        source = replace(source, is_draft=True)
         return self.engine.write(self.user_id, held, source, on_repeat=on_repeat)
 
 
