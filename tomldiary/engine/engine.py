@@ -149,7 +149,8 @@ class Engine(DocumentCache):
         begin = time.monotonic()
         try:
             # Not for longer, because other processes wait for the holder of a lock only.
-            while optimistic is not None and time.monotonic() - begin <= _OPTIMISTIC:
+            longest = min(_OPTIMISTIC, self.lock_timeout)
+            while optimistic is not None and time.monotonic() - begin <= longest:
                 # The attempt is stored at the end of its block.
                 with suppress(RevisionConflict), optimistic.attempt(user, self.lock_timeout):
                     return attempt()

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 from zlib import crc32
 
 import pytest
@@ -14,7 +15,9 @@ from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.cli.commands.edit import save_text
-from tomldiary.errors import BackendError, LimitReached
+from tomldiary.engine import engine
+from tomldiary.errors import BackendError, LimitReached, RevisionConflict
+from tomldiary.history.record import Source
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import RESERVED, WHOLE_HISTORY, DatabaseLost, Step
@@ -431,6 +434,26 @@ def roll_back(alice):
 def call_a_tool(alice):
     answer = MemoryVerbs(alice, "s", "call-1").remember("milk", "dislikes")
     assert not answer.is_error, answer
+
+
+def test_a_refused_write_locks_the_user_after_the_time_limit_of_locks(opened, monkeypatch):
+    clock = itertools.count(0, 0.3)
+    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    diary, attempts, locked = Diary(opened(), agent="rules", lock_timeout=0.5), [], []
+    lock = diary.engine.backend.lock
+
+    def counted(*arguments):
+        locked.append(len(attempts))
+        return lock(*arguments)
+
+    def overtaken(transaction):
+        attempts.append(transaction)
+        if not locked:
+            raise RevisionConflict.of("alice")
+
+    diary.engine.backend.lock = counted
+    diary.engine.write("alice", overtaken, Source("set"))
+    assert locked == [1]
 
 
 @pytest.mark.parametrize("change", [add_milk, edit_by_hand, roll_back, call_a_tool])
