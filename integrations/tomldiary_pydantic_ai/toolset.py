@@ -24,6 +24,7 @@ from tomldiary.agents.shown_memory import ShownMemory
 from tomldiary.agents.submission import errors_logged
 from tomldiary.agents.turn_messages import keep_out_of_steps
 from tomldiary.agents.verbs import (
+    ENTRY_VERBS,
     READING_VERBS,
     VERBS,
     MemoryVerbs,
@@ -83,7 +84,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         session_id: The session of new entries, given in the same ways; None looks for `session_id` in deps and
             metadata, and then takes the run's conversation.
         id: The id of the toolset. Two in one agent need different ids, which the model sees as the memories' names.
-        tools: "all", "read" (those that change nothing), "none", or names among recall, remember, update, forget,
+        tools: "all" (recall, remember, update, forget), "read" (recall only), "none", or names among these four and
             read_block, append_block, replace_in_block.
         descriptions: Other descriptions of tools, by name.
         guidance: Other constant instructions; "" is none.
@@ -126,7 +127,9 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         self.name = "" if id == DEFAULT_ID else id
         self.shown = ShownMemory(max_tokens, token_counter, query, heading, self.name)
         self.records = False
-        names = chosen_tools(tools, VERBS, READING_VERBS)
+        # Each tool costs tokens in each request, and few agents have blocks.
+        offered = ENTRY_VERBS if isinstance(tools, str) else VERBS
+        names = chosen_tools(tools, offered, READING_VERBS)
         self._verbs_offered = {verb: verb for verb in names}
         self._guidance = None if guidance is None else scrub(checked_text(guidance, "guidance"))
         described = checked_descriptions(descriptions, VERBS)
@@ -326,7 +329,7 @@ def _with_categories(
 ) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
     """Return a `prepare` function that lists the diary's categories in the description of `remember`.
 
-    The schema does not enforce them: with an enumeration, pydantic-ai's TestModel would store a preference.
+    The schema does not enforce them: with an enumeration, pydantic-ai's TestModel would write into the diary.
     """
 
     async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:

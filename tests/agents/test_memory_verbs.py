@@ -295,7 +295,7 @@ def test_every_framework_shows_a_model_the_same_tools(tmp_path):
     langchain = pytest.importorskip("tomldiary_langchain")
     pydantic_ai = pytest.importorskip("tomldiary_pydantic_ai")
     diary = Diary(tmp_path)
-    ours = pydantic_ai.DiaryToolset(diary, "alice").tools
+    ours = pydantic_ai.DiaryToolset(diary, "alice", tools=VERBS).tools
     theirs = {tool.name: tool for tool in langchain.diary_tools(diary, "alice")}
     assert list(ours) == list(VERBS)
     assert list(theirs) == list(VERBS)

@@ -89,8 +89,8 @@ SHOWN = {
         "turns: 2",
     ],
     "pydantic_ai_spec.py": [
-        "ida: I know of crime novels, and my tools are: recall, read_block.",
-        "ole: I know of nothing, and my tools are: recall, read_block.",
+        "ida: I know of crime novels, and my tools are: recall.",
+        "ole: I know of nothing, and my tools are: recall.",
     ],
     "pydantic_ai_and_langgraph.py": [
         "waiter: With pleasure.",

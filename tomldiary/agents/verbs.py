@@ -54,6 +54,8 @@ Verb = Literal[
 ]
 """The names of the verbs and of their tools."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
+ENTRY_VERBS = VERBS[:4]
+"""The verbs for entries; the others are for blocks."""
 READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
 """The maximum number of entries in the result of `recall`."""

@@ -39,7 +39,6 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import Diary, MemoryWriter
-from tomldiary.agents.verbs import VERBS
 from tomldiary.errors import BackendError, IdentifierError, InvalidTOML, InvalidValue
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 from tomldiary_pydantic_ai.conversation import CAN_APPEND
@@ -485,8 +484,8 @@ def test_a_capability_offers_the_tools_of_the_toolset(tmp_path: Path):
         assert parameters is not None
         return [tool.name for tool in parameters.function_tools]
 
-    assert offered() == list(VERBS)
-    assert offered(tools="read") == ["recall", "read_block"]
+    assert offered() == ["recall", "remember", "update", "forget"]
+    assert offered(tools="read") == ["recall"]
     assert offered(tools="none") == []
     with pytest.raises(InvalidValue, match="there is no tool 'write'"):
         DiaryCapability(tmp_path, "alice", tools=["write"])
