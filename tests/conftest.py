@@ -149,13 +149,26 @@ def _asked_for(request: pytest.FixtureRequest) -> None:
         pytest.skip("long; run with -m torture")
 
 
-@pytest.fixture
-def disk() -> Iterator[Path]:
-    """A folder in memory where there is one, for what does not depend on a real disk, and is at it a lot."""
+@contextlib.contextmanager
+def _folder_in_memory() -> Iterator[Path]:
     shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
     folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="tomldiary-"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder in memory where there is one, for what does not depend on a real disk, and is at it a lot."""
+    with _folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def disk_of_module() -> Iterator[Path]:
+    """Such a folder for all tests of a module."""
+    with _folder_in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture
