@@ -16,6 +16,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.engine.transaction import Source
 from tomldiary.errors import Forgotten
 from tomldiary.ingest import ingest
+from tomldiary.toml.lexer import split_blocks
 
 CANARY = re.compile(rb"canary\d+x\d+")
 DAY = datetime(2024, 5, 1, tzinfo=UTC)
@@ -156,11 +157,22 @@ def forget_all(root, count, seed):
     assert teller.left() == set(teller.said)
     for name, group, selector in STEPS:
         gone |= teller.of(group)
+        before = kept_bytes(root, name)
         teller.opened().user(name).forget(**selector)
         found = teller.left()
         assert not found & gone, selector
         assert found == set(teller.said) - gone
+        assert kept_bytes(root, name) == before
     check_nothing_comes_back(teller, other, epochs, gone)
+
+
+def kept_bytes(root, name):
+    """Return the files of the other users, and the entries of a user that nothing is forgotten of."""
+    files = [path for path in root.glob("*/**/*.toml") if path.is_file()]
+    beside = {path: path.read_bytes() for path in files if name not in path.parts}
+    file = root / name / "preferences.toml"
+    blocks = split_blocks(file.read_text()) if file.exists() else []
+    return beside, [block.text.rstrip("\n") for block in blocks if '"kept"' in block.text]
 
 
 def check_nothing_comes_back(teller, other, epochs, gone):
