@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor import doctor as checkup
-from tomldiary.engine.deadlines import Deadlines
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.store.operations import Condition, List, Put
 from tomldiary.store.store import ItemStore
@@ -137,14 +135,6 @@ def test_the_benchmark_of_many_users_runs(tmp_path):
     )
     for row in ("users()", "first page of namespaces", "all namespaces", "doctor"):
         assert row in done.stdout
-
-
-def test_a_process_remembers_the_refreshes_of_some_users_only(tmp_path):
-    """Each recall looks for them, and very many users would fill the memory of a server."""
-    engine = Diary(tmp_path, agent="rules").engine
-    for number in range(10_000):
-        engine.deadlines(f"user {number}")
-    assert sum(isinstance(each, Deadlines) for each in gc.get_objects()) < 5000
 
 
 def test_a_process_remembers_the_recovery_of_some_users_only(many, files):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 
@@ -181,12 +179,6 @@ def test_a_writer_works_without_opentelemetry(tmp_path):
     """
     done = programs.run("-W", "error", "-c", code, tmp_path, timeout=LONG)
     assert (done.stdout, done.stderr) == ("1\n", "")
-
-
-def test_importing_the_writer_loads_no_telemetry():
-    code = "import sys, tomldiary.writer.writer; print('opentelemetry' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_prometheus_parses_the_metrics(watched):

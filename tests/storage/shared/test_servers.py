@@ -1345,14 +1345,16 @@ def test_an_odd_path_of_firestore_is_refused_as_in_0_9():
         Diary("firestore://project/users")
 
 
-def test_the_package_loads_no_client():
+def test_the_package_loads_no_client_and_no_telemetry():
     code = (
-        "import sys, tomldiary, tomldiary.storage; tomldiary.Diary('memory:'); print(*sys.modules)"
+        "import sys, tomldiary, tomldiary.storage, tomldiary.writer.writer;"
+        "tomldiary.Diary('memory:'); print(*sys.modules)"
     )
     run = subprocess.run(
         [sys.executable, *STRICT, "-c", code], capture_output=True, text=True, check=True
     )
-    assert not {"psycopg", "redis", "grpc", "google.cloud.firestore"} & set(run.stdout.split())
+    heavy = {"psycopg", "redis", "grpc", "google.cloud.firestore", "opentelemetry"}
+    assert not heavy & set(run.stdout.split())
 
 
 @engines.needs("firestore")
