@@ -604,7 +604,7 @@ def test_the_command_that_shows_a_deleted_or_emptied_document_works(root):
 # History
 
 
-def test_200_flipped_bytes_in_history_are_all_found(root):
+def test_60_flipped_bytes_in_history_are_all_found(root):
     backend = LocalBackend(root, durability="process", segment_bytes=4000)
     user = Diary(backend, agent="rules").user("alice")
     for number in range(15):
@@ -616,7 +616,7 @@ def test_200_flipped_bytes_in_history_are_all_found(root):
     choose = random.Random(7)
     records = {path: path.read_bytes() for path in files}
     places = [(path, at) for path, data in records.items() for at in range(len(data))]
-    sample = choose.sample(places, 200)
+    sample = choose.sample(places, 60)
     # Bytes that a look-over could miss: the first and last ones, and those of each header.
     sample += [place for place in places if place[1] < 9]
     sample += [(path, len(data) - back) for path, data in records.items() for back in (1, 2, 3)]
@@ -661,7 +661,7 @@ def test_a_torn_log_tail_is_distinguished_from_damage(root):
         .replace("seq = 3", "seq = 4")
         .encode()
     )
-    for cut in range(1, len(following) - 1):
+    for cut in (*range(1, len(following) - 9, 7), *range(len(following) - 9, len(following) - 1)):
         path.write_bytes(whole + following[:cut])
         damage = verify(backend, "alice")
         assert damage.is_torn, cut

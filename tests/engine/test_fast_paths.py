@@ -59,7 +59,7 @@ KINDS = st.dictionaries(st.sampled_from(["preferences", "items/a", "é b", 'q"']
         conflicts=st.lists(TEXT, max_size=2),
     )
 )
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_a_rendered_record_is_read_as_a_parser_reads_it(record):
     text = render_record(record)
     assert parse_record(text) == record
@@ -178,7 +178,7 @@ def test_the_lines_a_model_is_shown_are_those_of_a_new_index():
     document = Document.parse(
         '[_meta]\n[preferences.likes.own]\ntext="tea"\n_count=1\n_updated="2"\n'
     )
-    for step in range(80):
+    for step in range(40):
         edit = Edit(document)
         book = Preferences(edit, RULES)
         text = " ".join(choose.choices(words, k=3)) + f" {step}"
@@ -282,7 +282,7 @@ def test_rendered_memory_equals_a_full_rendering_after_any_change(tmp_path):
     diary = Diary(tmp_path, Both, agent=sum_up, durability="none", max_conversations=6)
     diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
     alice = diary.user("alice")
-    for step in range(150):
+    for step in range(70):
         now = datetime(2026, 11, choose.randint(1, 28), tzinfo=UTC)
         stored = [(c, key) for c, found in alice.preferences().items() for key in found]
         deed = choose.choice(["new", "new", "confirm", "forget", "fact", "talk", "hand"])

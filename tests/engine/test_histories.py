@@ -584,7 +584,7 @@ QUIET = settings(
 def test_random_histories_match_the_model_at_every_point():
     run_state_machine_as_test(
         Histories,
-        settings=settings(QUIET, max_examples=20, stateful_step_count=20, derandomize=True),
+        settings=settings(QUIET, max_examples=10, stateful_step_count=20, derandomize=True),
     )
 
 

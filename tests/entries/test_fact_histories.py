@@ -262,7 +262,7 @@ class History:
             self.check(alice.as_of(seq), self.log[seq][0])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_facts_hold_as_in_a_plain_table_at_any_time(tmp_path, seed):
     History(tmp_path, seed).play(30)
 

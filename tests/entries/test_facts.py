@@ -522,7 +522,7 @@ def test_any_order_of_commits_gives_the_same_timeline():
 
 def test_at_no_time_do_two_facts_with_one_singleton_key_hold():
     rng = random.Random(7)
-    for _ in range(20):
+    for _ in range(8):
         alice = opened("memory:").user("alice")
         for number in range(8):
             start = day(rng.randint(1, 20))

@@ -479,7 +479,7 @@ def test_a_torn_staged_file_is_removed(alice, file, tmp_path):
     whole = file.read_text()
     staged = whole.replace("seq = 1", "seq = 2")
     torn = Path(staged_path(file.parent, "preferences", staged.encode(), 2))
-    for cut in range(len(staged)):
+    for cut in range(0, len(staged), 7):
         torn.write_text(staged[:cut])
         assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
         assert file.read_text() == whole

@@ -475,7 +475,7 @@ def test_a_rolled_back_id_is_not_reused_for_another_entry(alice):
 
 def test_random_histories_are_reproduced_at_every_point(tmp_path):
     choose = random.Random(23)
-    for run in range(8):
+    for run in range(4):
         diary = Diary(tmp_path / str(run), agent="rules", durability="process")
         alice = diary.user("alice")
         model = {0: {}}

@@ -181,7 +181,7 @@ def test_a_search_beside_puts_repeats_nothing_and_misses_no_acknowledged_item():
     acknowledged = []
 
     def write():
-        for number in range(1000):
+        for number in range(300):
             store.run([Put(namespace, f"k{number:04}", {"text": f"tea of day {number}"})])
             acknowledged.append(f"k{number:04}")
 
@@ -196,7 +196,7 @@ def test_a_search_beside_puts_repeats_nothing_and_misses_no_acknowledged_item():
         assert set(before) <= set(keys)
         searches += 1
     writer.join()
-    assert len(store.run([Search(namespace, query="tea", limit=2000)])[0]) == 1000
+    assert len(store.run([Search(namespace, query="tea", limit=2000)])[0]) == 300
 
 
 class Searched(NamedTuple):

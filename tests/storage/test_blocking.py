@@ -202,7 +202,7 @@ def test_store_coroutines_do_not_block(diary):
     run(main)
 
 
-@pytest.mark.parametrize("durability", ["full", "process", "none"])
+@pytest.mark.parametrize("durability", ["full", "none"])
 def test_writer_applies_every_turn_without_blocking_a_loop(tmp_path, durability, caplog):
     diary = Diary(tmp_path / "m", agent="rules", durability=durability)
 

@@ -185,7 +185,7 @@ def test_ranking_few_candidates_equals_ranking_all_matches(store, monkeypatch):
         texts[f"k{n}"] = " ".join(by_chance[: numbers.randint(2, 60)])
     store.run([Put(NS, key, {"text": text}) for key, text in texts.items()])
     alike = 0
-    for _ in range(25):
+    for _ in range(10):
         asked = " ".join(numbers.sample(words, 4))
         search = Search(NS, query=asked, limit=1000)
         got = [item for item in store.run([search])[0] if item.score is not None]
@@ -197,7 +197,7 @@ def test_ranking_few_candidates_equals_ranking_all_matches(store, monkeypatch):
         scores = [item.score for item in got]
         assert scores == sorted(scores, reverse=True)
         alike += len({item.key for item in got[:10]} & {item.key for item in whole[:10]})
-    assert alike >= 245
+    assert alike >= 98
 
 
 def test_a_rare_word_in_a_long_text_is_scored_before_common_words(store):
@@ -565,7 +565,7 @@ def test_a_filter_matches_values_as_documented(condition, expected):
 @pytest.mark.parametrize("operator", ["$in", "$nin"])
 def test_a_filter_with_many_values_is_fast_and_compares_each_as_eq_does(operator):
     odd = [True, math.nan, None, [1], {"x": 1.0}, "2", datetime(2026, 1, 2, tzinfo=UTC)]
-    is_met = compile_filter({"n": {operator: [*odd, *map(float, range(100, 100_000))]}})
+    is_met = compile_filter({"n": {operator: [*odd, *map(float, range(100, 30_000))]}})
     found = [1, 1.0, math.nan, False, "1", *odd, [True], {"x": 1}, 99, 100, "100"]
     equal = [any(compile_filter({"n": each})({"n": one}) for each in [*odd, 100]) for one in found]
     assert [is_met({"n": one}) for one in found] == [one is (operator == "$in") for one in equal]

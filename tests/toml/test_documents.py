@@ -58,7 +58,7 @@ extra = { by = "hand" }
 """
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(entries(10))
 def test_any_json_entry_comes_back_equal(entry):
     edit = Edit(Document.parse(""))
@@ -68,7 +68,7 @@ def test_any_json_entry_comes_back_equal(entry):
     assert same_value(decode_nulls(read), entry)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.data())
 def test_edited_values_and_parsed_text_agree_after_any_series_of_edits(data):
     document = Document.parse(data.draw(st.sampled_from(["", HAND, HAND.replace("\n", "\r\n")])))
@@ -112,7 +112,7 @@ single = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.dictionaries(st.sampled_from("abc"), single),
     st.sampled_from("abcd"),
