@@ -38,9 +38,9 @@ class Sign(BaseModel):
     text: str
 
 
-@pytest.fixture(params=["folder", "memory"])
-def diary(request, tmp_path):
-    return Diary(tmp_path if request.param == "folder" else "memory:", agent="rules")
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path, agent="rules")
 
 
 @pytest.fixture

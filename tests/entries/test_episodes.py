@@ -12,11 +12,9 @@ from tomldiary.engine.engine import Source
 from tomldiary.errors import InvalidValue, UnknownEntry
 
 
-@pytest.fixture(params=["files", "memory"])
-def alice(request, tmp_path):
-    place = "memory:" if request.param == "memory" else tmp_path
-    durability = None if request.param == "memory" else "process"
-    return Diary(place, agent="rules", durability=durability).user("alice")
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(tmp_path, agent="rules", durability="process").user("alice")
 
 
 def kinds(user):

@@ -15,9 +15,9 @@ from tomldiary.store.store import ItemStore
 WORK = ("alice", "memories", "work")
 
 
-@pytest.fixture(params=["folder", "memory"])
-def diary(request, tmp_path):
-    return Diary(tmp_path if request.param == "folder" else "memory:")
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path)
 
 
 @pytest.fixture

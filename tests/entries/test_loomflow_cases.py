@@ -56,10 +56,9 @@ def reader():
     return Reader()
 
 
-@pytest.fixture(params=["files", "memory"])
-def diary(request, tmp_path, reader):
-    place = "memory:" if request.param == "memory" else tmp_path / "m"
-    diary = Diary(place, agent=reader)
+@pytest.fixture
+def diary(tmp_path, reader):
+    diary = Diary(tmp_path / "m", agent=reader)
     diary.register_schema("said", Statement, RULES)
     return diary
 

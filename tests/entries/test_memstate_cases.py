@@ -51,9 +51,9 @@ def opened(backend):
     return diary
 
 
-@pytest.fixture(params=["files", "memory"])
-def diary(request, tmp_path):
-    return opened("memory:" if request.param == "memory" else tmp_path)
+@pytest.fixture
+def diary(tmp_path):
+    return opened(tmp_path)
 
 
 @pytest.fixture

@@ -87,15 +87,14 @@ def test_contractions_are_stored_once_with_a_tool(tmp_path, run):
     assert [(item.text, item.count) for item in stored] == [("Allergic to walnuts", 1)]
 
 
-@RUNS
 @pytest.mark.parametrize(
-    "words",
+    ("run", "words"),
     [
-        "Please remember that I love tango.",
-        "Remember: I love tango!",
-        "Don't forget that I love tango.",
-        "From now on, keep in mind that I love tango.",
-        "I love tango, please remember that.",
+        (pydantic_ai_run, "Please remember that I love tango."),
+        (langchain_run, "Remember: I love tango!"),
+        (pydantic_ai_run, "Don't forget that I love tango."),
+        (langchain_run, "From now on, keep in mind that I love tango."),
+        (pydantic_ai_run, "I love tango, please remember that."),
     ],
 )
 def test_words_that_ask_to_remember_are_stored_once_with_a_tool(tmp_path, run, words):

@@ -287,9 +287,9 @@ def test_the_extractor_gets_the_user_of_the_turn():
 # What tools did during the turn
 
 
-@pytest.fixture(params=["memory", "folder"])
-def diary(request, tmp_path):
-    return Diary("memory:" if request.param == "memory" else tmp_path, agent="rules")
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path, agent="rules")
 
 
 def tools(diary, session="s1"):
@@ -297,14 +297,10 @@ def tools(diary, session="s1"):
 
 
 @DOORS
-@pytest.mark.parametrize(
-    "words",
-    ["Please forget that I love tango.", "That I love tango was wrong."],
-)
-def test_an_entry_that_a_tool_removed_is_not_stored_again(diary, door, words):
+def test_an_entry_that_a_tool_removed_is_not_stored_again(diary, door):
     door(diary, "I love tango.", "Nice!")
     assert tools(diary).forget("likes/pref001").startswith("🗑️")
-    door(diary, words, "Done.")
+    door(diary, "That I love tango was wrong.", "Done.")
     assert texts(diary) == {}
 
 
@@ -315,11 +311,10 @@ def test_a_request_to_forget_is_not_stored():
 
 
 @DOORS
-@pytest.mark.parametrize("noted", ["I love tango.", "loves tango", "User enjoys dancing tango"])
-def test_an_entry_that_a_tool_stored_counts_once(diary, door, noted):
-    assert tools(diary).remember(noted, "likes").startswith("✅")
+def test_an_entry_that_a_tool_stored_counts_once(diary, door):
+    assert tools(diary).remember("loves tango", "likes").startswith("✅")
     door(diary, "I love tango.", "Noted.")
-    assert texts(diary) == {"likes": [(noted, 1)]}
+    assert texts(diary) == {"likes": [("loves tango", 1)]}
 
 
 @DOORS
@@ -367,6 +362,8 @@ def test_an_entry_that_the_host_removed_can_be_stored_again(diary):
         ("I drink coffee.", "I do not drink coffee.", False),
         ("I like it.", "I love tango.", False),
         ("I like it.", "I LIKE IT.", True),
+        ("I love tango.", "Please forget that I love tango.", True),
+        ("I love tango.", "That I love tango was wrong.", True),
     ],
 )
 def test_a_text_repeats_what_a_tool_removed_if_it_states_it(removed, text, repeats):
@@ -376,6 +373,8 @@ def test_a_text_repeats_what_a_tool_removed_if_it_states_it(removed, text, repea
 @pytest.mark.parametrize(
     ("noted", "text", "holds"),
     [
+        ("I love tango.", "I love tango.", True),
+        ("User enjoys dancing tango", "I love tango.", True),
         ("drinks tea", "I drink teas.", True),
         ("She/her.", "she/her", True),
         ("does not love tango and hates salsa", "I love tango.", False),

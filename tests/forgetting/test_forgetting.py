@@ -122,7 +122,8 @@ def replayed(diary, user="alice"):
     {"everything": 1},
     {"everything": "yes"},
 ])  # fmt: skip
-def test_exactly_one_selector_is_required(diary, selectors):
+def test_exactly_one_selector_is_required(selectors):
+    diary = Diary("memory:")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", session_id="s")
     before = every_text(diary)

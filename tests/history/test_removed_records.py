@@ -27,19 +27,25 @@ def is_open(request):
     return request.param == "in this process"
 
 
-@pytest.fixture(params=[False, True], ids=["", "forgotten"])
-def has_forgotten(request):
-    return request.param
-
-
-@pytest.fixture(params=["the same document", "another document", "another folder"])
-def written(request, tmp_path, is_open, has_forgotten):
+@pytest.fixture(
+    params=[
+        ("the same document", False, True),
+        ("the same document", True, False),
+        ("another document", False, False),
+        ("another document", True, True),
+        ("another folder", False, True),
+        ("another folder", True, False),
+    ],
+    ids=lambda each: f"{each[0]}-{'forgotten-' * each[1]}{'open' if each[2] else 'opened anew'}",
+)
+def written(request, tmp_path):
     """A user whose history lacks transactions 3 to 5, and the time of transaction 4."""
+    place, has_forgotten, is_open = request.param
 
     def write(number):
-        if request.param == "another document":
+        if place == "another document":
             alice.blocks.set("notes", f"note {number}")
-        elif request.param == "another folder":
+        elif place == "another folder":
             alice.episodes.add(f"episode {number}", "Noted.", session_id="s1")
         else:
             alice.upsert_preference("likes", f"tea {number}")

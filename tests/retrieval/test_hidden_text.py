@@ -40,16 +40,18 @@ PAYLOADS = {
     "annotations": "\ufff9\ufffa\ufffb",
     "musical and shorthand": "\U0001d173\U0001d17a\U0001bca0\U0001bca3",
 }
-every_payload = pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+HIDDEN = "".join(PAYLOADS.values())
+STORED = f"pea{HIDDEN}nut{HIDDEN} allergy"
 
 
-def stored(payload):
-    return f"pea{payload}nut{payload} allergy"
-
-
-def clean(text, payload):
+def clean(text):
     assert "peanut allergy" in text
-    return not set(payload) & set(re.sub("[⚠🗑]\ufe0f", "", text))  # ours
+    return not set(HIDDEN) & set(re.sub("[⚠🗑]\ufe0f", "", text))  # ours
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_characters_without_a_glyph_are_hidden(payload):
+    assert visible(f"pea{payload}nut{payload} allergy") == "peanut allergy"
 
 
 @pytest.fixture
@@ -58,71 +60,65 @@ def diary():
         yield opened
 
 
-@every_payload
-def test_injected_memory_contains_no_hidden_text(diary, payload):
+def test_injected_memory_contains_no_hidden_text(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     first = next_injection([], alice.memory_lines(), max_tokens=1500)
-    alice.upsert_preference("dislikes", stored(payload), contexts=[stored(payload)])
-    alice.set_block("persona", stored(payload), pinned=True)
-    assert clean(alice.render(), payload)
+    alice.upsert_preference("dislikes", STORED, contexts=[STORED])
+    alice.set_block("persona", STORED, pinned=True)
+    assert clean(alice.render())
     changes = next_injection([first.text], alice.memory_lines(), max_tokens=1500)
-    assert clean(changes.text, payload)
+    assert clean(changes.text)
 
 
-@every_payload
-def test_answers_of_tools_contain_no_hidden_text(diary, payload):
+def test_answers_of_tools_contain_no_hidden_text(diary):
     alice = diary.user("alice")
-    alice.upsert_preference("dislikes", stored(payload), id="a")
-    alice.set_block("persona", stored(payload))
+    alice.upsert_preference("dislikes", STORED, id="a")
+    alice.set_block("persona", STORED)
     verbs = MemoryVerbs(alice, "s")
-    assert clean(verbs.recall("allergy"), payload)
-    assert clean(verbs.read_block("persona"), payload)
-    assert not set(payload) & set(verbs.read_block(f"x{payload}"))
-    assert clean(verbs.remember("severe peanut allergy", "dislikes"), payload)
-    assert clean(verbs.forget("dislikes/a"), payload)
+    assert clean(verbs.recall("allergy"))
+    assert clean(verbs.read_block("persona"))
+    assert not set(HIDDEN) & set(verbs.read_block(f"x{HIDDEN}"))
+    assert clean(verbs.remember("severe peanut allergy", "dislikes"))
+    assert clean(verbs.forget("dislikes/a"))
 
 
-@every_payload
-def test_a_block_is_corrected_as_it_was_shown(diary, payload):
+def test_a_block_is_corrected_as_it_was_shown(diary):
     alice = diary.user("alice")
-    alice.set_block("persona", f"one{payload}\n{stored(payload)}")
+    alice.set_block("persona", f"one{HIDDEN}\n{STORED}")
     answer = MemoryVerbs(alice, "s").replace_in_block("persona", "peanut allergy", "no allergy")
     assert answer.startswith("✅")
-    assert alice.block("persona").text == f"one{payload}\nno allergy"
+    assert alice.block("persona").text == f"one{HIDDEN}\nno allergy"
 
 
-@every_payload
-def test_notes_and_memory_files_contain_no_hidden_text(diary, payload):
+def test_notes_and_memory_files_contain_no_hidden_text(diary):
     notes = AgentMemory(diary.user("alice"), "main", "MEMORY.md")
-    notes.write(stored(payload))
-    assert clean(notes.read(), payload)
-    assert clean(format_memory_prompt(notes.load()), payload)
+    notes.write(STORED)
+    assert clean(notes.read())
+    assert clean(format_memory_prompt(notes.load()))
     assert notes.update("peanut", "milk").startswith("Memory updated")
     assert notes.read().startswith("milk")
 
     files = MemoryFiles(diary)
-    done = files.write("alice/main/MEMORY.md", stored(payload), expected=None)
+    done = files.write("alice/main/MEMORY.md", STORED, expected=None)
     read = files.read("alice/main/MEMORY.md")
-    assert clean(read.content, payload)
+    assert clean(read.content)
     assert read.version == done.version
     assert [
-        clean(one.content, payload)
-        for one in files.search("alice/", "allergy", most=9, window=99999).found
+        clean(one.content) for one in files.search("alice/", "allergy", most=9, window=99999).found
     ] == []
     assert [
-        clean(one.content, payload)
+        clean(one.content)
         for one in files.search("alice/main/", "allergy", most=9, window=99999).found
     ] == [True]
     files.write("alice/main/MEMORY.md", "new", expected=read.version)
 
 
-@every_payload
-def test_retrieved_documents_contain_no_hidden_text(diary, payload):
-    diary.user("alice").upsert_preference("dislikes", stored(payload))
+def test_retrieved_documents_contain_no_hidden_text(diary):
+    diary.user("alice").upsert_preference("dislikes", STORED)
     config = RunnableConfig(configurable={"user_id": "alice"})
     (found,) = DiaryRetriever(diary=diary).invoke("allergy", config)
-    assert clean(found.page_content, payload)
+    assert clean(found.page_content)
 
 
 class Context:
@@ -130,23 +126,22 @@ class Context:
         self.deps = deps
 
 
-@every_payload
-def test_extraction_and_compaction_prompts_contain_no_hidden_text(diary, payload):
+def test_extraction_and_compaction_prompts_contain_no_hidden_text(diary):
     seen = []
 
     def extract(message, *, deps):
         seen.append(message)
-        deps.summarise(stored(payload), None)
+        deps.summarise(STORED, None)
 
     alice = diary.with_agent(extract).user("alice")
-    alice.upsert_preference("dislikes", stored(payload), id="a")
-    alice.add_turn(stored(payload), stored(payload), "s1")
-    alice.add_turn(stored(payload), stored(payload), "s1")
+    alice.upsert_preference("dislikes", STORED, id="a")
+    alice.add_turn(STORED, STORED, "s1")
+    alice.add_turn(STORED, STORED, "s1")
     assert len(seen) == 2
-    assert all(clean(message, payload) for message in seen)
+    assert all(clean(message) for message in seen)
 
     async def shown():
-        entry = {"text": stored(payload), "_count": 1}
+        entry = {"text": STORED, "_count": 1}
         deps = CompactionDeps(
             {"preferences": {"dislikes": {"a": entry}}},
             {"conversations": {}},
@@ -159,7 +154,7 @@ def test_extraction_and_compaction_prompts_contain_no_hidden_text(diary, payload
             await get_preference_block(context, "dislikes/a"),
         ]
 
-    assert all(clean(answer, payload) for answer in asyncio.run(shown()))
+    assert all(clean(answer) for answer in asyncio.run(shown()))
 
 
 KEPT = [

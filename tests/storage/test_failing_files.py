@@ -241,7 +241,7 @@ def faults_of(operation):
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_failing_file_operation_leaves_the_documented_state(name, every, disk, request):
-    """Each fifth operation that writes fails, and each sixteenth one that reads; or all of them, in `every` way."""
+    """Each eighth operation that writes fails, and each 24th one that reads; or all of them, in `every` way."""
     if every:
         request.getfixturevalue("_asked_for")
     store = disk / "store"
@@ -255,7 +255,7 @@ def test_a_failing_file_operation_leaves_the_documented_state(name, every, disk,
     problems, met, done = [], Counter(), Counter()
     for number, operation in enumerate(dry.names):
         met[operation] += 1
-        step = 5 if operation in WRITES else 16
+        step = 8 if operation in WRITES else 24
         if not every and met[operation] % step != 1:
             continue
         faults = faults_of(operation)
