@@ -33,11 +33,10 @@ def test_statements_are_found_and_requests_are_left_out(code):
     assert [text for text in other if found(text)] == []
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if row[1] == "statement"], ids=lambda row: row[2][:20]
-)
-def test_what_is_kept_is_verbatim(row):
-    assert all(text in row[2] for text in found(row[2]))
+def test_what_is_kept_is_verbatim():
+    for _, kind, said in ROWS:
+        if kind == "statement":
+            assert [text for text in found(said) if text not in said] == []
 
 
 @pytest.mark.parametrize(

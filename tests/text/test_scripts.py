@@ -1,4 +1,4 @@
-"""What was said is found in every script, by recall and by the store's search without an index."""
+"""What was said is found in every script, without an index."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import pytest
 from tomldiary import Diary
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.extraction.message import relevant_lines
-from tomldiary.store.operations import Put, Search
-from tomldiary.store.store import ItemStore
 from tomldiary.text.words import asked_words, indexed_words
 
 OTHERS = [
@@ -56,10 +54,9 @@ FOUND = {
     "Hindi verb": ("मेरी बहन किताबें पढ़ती है", "पढ़ना"),
     "mixed": ("2024年に東京Towerへ行った", "tower"),
 }
-every_script = pytest.mark.parametrize(("text", "query"), FOUND.values(), ids=FOUND)
 
 
-@every_script
+@pytest.mark.parametrize(("text", "query"), FOUND.values(), ids=FOUND)
 def test_recall_finds_every_script_before_other_texts(text, query):
     alice = Diary("memory:").user("alice")
     for other in OTHERS:
@@ -68,16 +65,6 @@ def test_recall_finds_every_script_before_other_texts(text, query):
     hits = alice.recall(query)
     assert hits[0].text == text
     assert len(hits) <= 3
-
-
-@every_script
-def test_the_store_finds_every_script_before_other_texts(text, query):
-    store = ItemStore(Diary("memory:"))
-    namespace = ("alice", "notes")
-    puts = [Put(namespace, str(number), {"text": other}) for number, other in enumerate(OTHERS)]
-    store.run([*puts, Put(namespace, "asked", {"text": text})])
-    found = store.run([Search(namespace, query=query)])[0]
-    assert found[0].key == "asked"
 
 
 @pytest.mark.parametrize("query", ["大阪", "เชียงใหม่", "القلم", "मराठी", "부산"])
