@@ -16,7 +16,7 @@ from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.store.operations import Condition, List, Put
 from tomldiary.store.store import ItemStore
 
-NUMBER = 300
+NUMBER = 60
 NAMES = [f"user{number:03d}" for number in range(NUMBER)]
 
 
