@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -471,39 +470,6 @@ def test_a_rolled_back_id_is_not_reused_for_another_entry(alice):
     alice.rollback()
     key, _ = alice.upsert_preference("likes", "water")
     assert key == "pref003"
-
-
-def test_random_histories_are_reproduced_at_every_point(tmp_path):
-    choose = random.Random(23)
-    for run in range(4):
-        diary = Diary(tmp_path / str(run), agent="rules", durability="process")
-        alice = diary.user("alice")
-        model = {0: {}}
-        for _ in range(25):
-            known = [(c, k) for c, items in alice.preferences().items() for k in items]
-            dice = choose.random()
-            if dice < 0.1:
-                alice = Diary(tmp_path / str(run), agent="rules", durability="process").user(
-                    "alice"
-                )
-            elif dice < 0.2 and known:
-                steps = min(choose.randint(1, 3), alice.last_transaction())
-                alice.rollback(steps, force=True)
-            elif dice < 0.35 and known:
-                alice.forget_preference(*choose.choice(known))
-            elif dice < 0.6 and known:
-                category, key = choose.choice(known)
-                alice.upsert_preference(category, f"text {choose.random()}", id=key)
-            else:
-                alice.upsert_preference(
-                    choose.choice(["likes", "goals"]), f"text {choose.random()}"
-                )
-            state = {c: texts(alice, c) for c in ("likes", "goals")}
-            model[alice.last_transaction()] = state
-        for seq, state in model.items():
-            if seq:
-                past = alice.as_of(seq)
-                assert {c: texts(past, c) for c in ("likes", "goals")} == state
 
 
 def test_a_point_before_the_kept_history_is_an_error(tmp_path):
