@@ -995,8 +995,8 @@ SELECTORS = [{"session_id": "gone-1"}, {"everything": True}]
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_next_open_finishes_a_job_killed_at_every_fifth_step(store, tmp_path, selector):
-    kill_at_steps(store, tmp_path, selector, range(1, 400, 5))
+def test_next_open_finishes_a_job_killed_at_every_eighth_step(store, tmp_path, selector):
+    kill_at_steps(store, tmp_path, selector, range(1, 400, 8))
 
 
 @pytest.mark.torture
