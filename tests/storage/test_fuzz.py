@@ -293,9 +293,9 @@ def fuzz_texts(store, count, seed):
     return parsed, edited
 
 
-def test_1000_damaged_texts_are_read_or_refused_without_loss(store):
-    parsed, edited = fuzz_texts(store, 1_000, 1)
-    assert 100 < edited <= parsed < 900
+def test_400_damaged_texts_are_read_or_refused_without_loss(store):
+    parsed, edited = fuzz_texts(store, 400, 1)
+    assert 40 < edited <= parsed < 360
 
 
 # In a diary
@@ -417,9 +417,9 @@ def check_written(alice, file, before, document, *, adds):
     return "written"
 
 
-def test_50_damaged_files_are_served_or_refused_and_never_overwritten(store, tmp_path):
-    done = fuzz_diaries(store, tmp_path, 50, 1)
-    assert min(done.values()) > 1, done
+def test_30_damaged_files_are_served_or_refused_and_never_overwritten(store, tmp_path):
+    done = fuzz_diaries(store, tmp_path, 30, 1)
+    assert min(done.values()) > 0, done
 
 
 @pytest.mark.torture
