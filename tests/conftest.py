@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import itertools
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -126,7 +128,8 @@ def _surroundings() -> Iterator[None]:
     """Begin each test in the same surroundings; one fixture, because thousands of tests set it up."""
     socket.socket.connect = _connect_here
     # The first releases of pydantic-ai 2 raise the level while they read a docstring; two threads leave it raised.
-    logging.root.setLevel(logging.WARNING)
+    if logging.root.level != logging.WARNING:  # to set it empties a cache of every logger
+        logging.root.setLevel(logging.WARNING)
     # A writer that is closed may finish its turns however slow the machine is; tests of the limit name one.
     writer = sys.modules.get("tomldiary.writer.writer")
     if writer is not None:
@@ -147,6 +150,16 @@ def _asked_for(request: pytest.FixtureRequest) -> None:
     """Leave a long run out unless it is asked for with `-m torture`."""
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new folder; that of pytest lists those of all earlier tests first, which is slow after thousands of them."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
 
 
 @contextlib.contextmanager
