@@ -35,6 +35,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 import programs
+from modes import alternating
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
@@ -44,6 +45,7 @@ from tomldiary_langgraph import DiaryStore
 
 modes = pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
 both = pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
+either = alternating("invoke", "ainvoke")
 THREAD = {"configurable": {"thread_id": "t1"}}
 OK = AIMessage("ok")
 
@@ -180,7 +182,7 @@ def test_the_memory_stands_between_the_cached_prefix_and_the_turn(diary, writer)
     assert [str(one.content)[: len(part)] for one, part in zip(asked, shape, strict=True)] == shape
 
 
-@both
+@either
 def test_the_memory_is_shown_beside_a_message_that_another_middleware_adds(diary, writer, mode):
     class WithFiles(AgentMiddleware):
         def wrap_model_call(self, request, handler):
@@ -206,7 +208,7 @@ def test_an_empty_memory_adds_nothing_to_a_request(diary, writer, inject):
     assert [one.text for one in model.asked[0]] == ["Hello"]
 
 
-@both
+@either
 @pytest.mark.parametrize(
     ("prompt", "before"),
     [
@@ -230,7 +232,7 @@ def test_the_memory_can_follow_the_instructions_of_the_agent(diary, writer, mode
         assert prompt.text == "Be kind."
 
 
-@both
+@either
 def test_without_injection_the_turn_is_still_submitted(diary, writer, mode):
     model = Scripted(answers=[OK])
     middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, inject=False)
@@ -478,7 +480,7 @@ class Down(Exception):
     """The model's line is down."""
 
 
-@both
+@either
 def test_a_turn_that_failed_in_the_model_is_submitted_as_failed(diary, writer, mode):
     model = Scripted(answers=[calling(("noop", {})), Down(), OK])
     agent = create_agent(
@@ -633,7 +635,7 @@ def test_a_turn_that_cannot_be_stored_is_logged_or_fails_the_run(diary, mode, ca
         talk(agent, "Hello", mode=mode)
 
 
-@both
+@either
 def test_a_user_id_that_the_storage_refuses_does_not_fail_the_run(diary, mode, caplog):
     class Refusing(MemoryWriter):
         def submit_nowait(self, turn):
@@ -682,7 +684,7 @@ class Meeting(Scripted):
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
-@both
+@either
 def test_twenty_concurrent_users_use_only_their_own_memory(tmp_path, mode):
     diary = Diary(tmp_path, agent="rules")
     users = [f"user{number}" for number in range(20)]
@@ -727,7 +729,7 @@ def test_twenty_concurrent_users_use_only_their_own_memory(tmp_path, mode):
         assert list(diary.user(user).conversations()) == [f"thread of {user}"]
 
 
-@both
+@either
 @pytest.mark.parametrize("who", [None, lambda state, runtime: None])
 def test_a_run_without_a_user_fails_before_the_model_is_called(diary, writer, mode, who):
     model = Scripted(answers=[OK])
@@ -744,7 +746,7 @@ def test_a_run_without_a_user_fails_before_the_model_is_called(diary, writer, mo
         talk(agent, "Hello", mode=mode)
 
 
-@both
+@either
 @pytest.mark.parametrize(
     ("explicit", "context", "settings", "metadata", "user"),
     [
@@ -787,7 +789,7 @@ def test_a_run_within_another_has_the_user_of_its_own_context(diary, writer, mod
     assert [turn.user_id for turn in writer.turns] == ["bob"]
 
 
-@both
+@either
 def test_a_run_within_another_with_its_own_settings_needs_a_user(diary, writer, mode):
     inner = create_agent(Scripted(answers=[OK]), middleware=[DiaryMiddleware(diary, writer=writer)])
 
@@ -842,7 +844,7 @@ def test_a_reviewer_may_turn_a_call_into_one_of_a_diary_s_tool(diary, writer):
     assert "dark roast" in messages[2].text
 
 
-@both
+@either
 @pytest.mark.parametrize("is_sub_agent", [True, False])
 def test_tools_without_a_session_write_in_that_of_the_turn(diary, writer, is_sub_agent, mode):
     note = calling(("remember", {"text": "I like tea.", "category": "likes"}))
@@ -866,7 +868,7 @@ def test_tools_without_a_session_write_in_that_of_the_turn(diary, writer, is_sub
     assert (entry.text, entry.count, entry.created_by) == ("I like tea.", 1, turn.session_id)
 
 
-@both
+@either
 @pytest.mark.parametrize("is_sub_agent", [True, False])
 @pytest.mark.parametrize(
     ("own", "session"),

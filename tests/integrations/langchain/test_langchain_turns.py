@@ -8,8 +8,8 @@ import re
 import threading
 from contextlib import aclosing, closing, nullcontext, suppress
 from functools import reduce
-from itertools import count, cycle
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from itertools import count
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
@@ -43,7 +43,17 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 from langsmith import traceable
 from pydantic import BaseModel
-from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
+from test_langchain_middleware import (
+    OK,
+    THREAD,
+    Down,
+    Recording,
+    both,
+    either,
+    memories,
+    noop,
+    talk,
+)
 
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter
@@ -56,25 +66,13 @@ from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore, recall_node
 from traced_runs import traced
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 NOOP = calling(("noop", {}))
-_modes = cycle(["invoke", "ainvoke"])
 
 
 def link_diary(folder):
     """Make a link to the folder of the diary: a diary opened by it shares no state in memory, as in another process."""
     (folder / "diary").mkdir()
     (folder / "link").symlink_to("diary")
-
-
-def either(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a test in one mode, the next one in the other: both call the same functions of the middleware.
-
-    For each line that only the methods of one mode have, a test runs in both.
-    """
-    return pytest.mark.parametrize("mode", [next(_modes)])(test)
 
 
 @pytest.fixture
@@ -1041,7 +1039,7 @@ def test_a_stream_may_be_collected_while_another_run_is_recorded(writer, monkeyp
 
     def keep(self, key, value):  # called with a lock held, where Python may collect garbage, too
         if next(calls) == number:
-            gc.collect()
+            gc.collect(0)  # the stream is young, and all else takes long
         return kept(self, key, value)
 
     def run():

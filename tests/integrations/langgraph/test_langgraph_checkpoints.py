@@ -17,6 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 import programs
+from modes import alternating
 from random_graphs import Data, Dictionary, Model
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError
@@ -57,6 +58,7 @@ def builder_of(diary, state, answer, *between, recalled=None):
 QUESTION = {"messages": [HumanMessage("Where to?")]}
 states = pytest.mark.parametrize("state", [Dictionary, Data, Model])
 both = pytest.mark.parametrize("mode", ["sync", "async"])
+either = alternating("sync", "async")
 
 
 def in_memory(saver):
@@ -136,7 +138,7 @@ def test_no_checkpoint_of_a_subgraph_keeps_the_memory(diary, kind, mode, tmp_pat
     assert CANARY.encode() not in kept
 
 
-@both
+@either
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @pytest.mark.parametrize("is_told", [False, True])
 def test_documented_subgraphs_keep_no_memory_of_their_parent(diary, is_told, kind, mode, tmp_path):
@@ -264,7 +266,7 @@ def test_a_state_that_drops_the_memory_is_shown_without_logging(tmp_path):
     assert done.stderr.count("the graph's state has no field 'memory'") == 1
 
 
-@both
+@either
 @states
 def test_what_a_send_passes_as_a_dictionary_leaves_no_memory_in_checkpoints(
     diary, state, mode, tmp_path
@@ -281,7 +283,7 @@ def test_what_a_send_passes_as_a_dictionary_leaves_no_memory_in_checkpoints(
     assert CANARY.encode() not in kept
 
 
-@both
+@either
 @pytest.mark.parametrize("place", ["node", "subgraph"])
 def test_branches_of_a_fan_out_may_each_recall(diary, place, mode, tmp_path):
     diary.user("team").upsert_preference("likes", "stand-ups")
@@ -362,7 +364,7 @@ ANN = {"messages": [("user", "I am Ann.")]}
 BOB = {"messages": [("user", "I am Bob.")]}
 
 
-@both
+@either
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("place", ["settings", "context", "function", "function of a service"])
 @pytest.mark.parametrize("first", [failing, asking])
@@ -404,7 +406,7 @@ def test_unanswered_words_of_the_same_user_join_the_next_turn(mode, tmp_path):
     assert noted.turns == [("ann", "I am Ann.\n\nHello?", "Noted.")]
 
 
-@both
+@either
 @pytest.mark.parametrize("place", ["settings", "function", "function of a service"])
 def test_a_run_that_another_user_resumes_records_nothing(place, mode, tmp_path):
     noted = Noted()

@@ -33,6 +33,7 @@ from langsmith import traceable
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from modes import alternating
 from scripted_chat import DONE, calling
 from scripted_chat import Scripted as Tools
 from tomldiary import Diary, MemoryWriter
@@ -113,6 +114,7 @@ def run(graph, given, config, mode, **more):
 
 
 both = pytest.mark.parametrize("mode", ["sync", "async"])
+either = alternating("sync", "async")
 
 
 @both
@@ -283,7 +285,7 @@ TURNS = [
 ]  # fmt: skip
 
 
-@both
+@either
 @pytest.mark.parametrize(("messages", "expected"), TURNS)
 def test_only_the_finished_current_turn_is_submitted(messages, expected, mode):
     extractor = Noted()
@@ -316,7 +318,7 @@ def test_the_turn_of_a_node_includes_earlier_exchanges(kind, mode):
     assert seen == [[("Hi.\n\nBook.", "Allergies?")]]
 
 
-@both
+@either
 @pytest.mark.parametrize("saver", [None, InMemorySaver])
 def test_a_human_message_with_the_name_of_a_node_is_an_answer(saver, mode):
     """Workers of LangGraph's supervisors return such messages, also as the last one."""
@@ -341,7 +343,7 @@ def test_a_human_message_with_the_name_of_a_node_is_an_answer(saver, mode):
     ]
 
 
-@both
+@either
 @pytest.mark.parametrize(
     ("written", "said"),
     [
@@ -370,7 +372,7 @@ def test_memory_that_a_graph_writes_as_a_human_message_is_no_turn(written, said,
     assert noted.turns == [("t1", said, "Dark.")]
 
 
-@both
+@either
 def test_what_a_supervisor_writes_for_its_workers_is_no_answer(mode):
     """langgraph-supervisor marks these messages."""
     extractor = Noted()
@@ -393,7 +395,7 @@ def test_what_a_supervisor_writes_for_its_workers_is_no_answer(mode):
     assert extractor.turns == [("t1", "Find flights.", "Three flights.\n\nDone.")]
 
 
-@both
+@either
 @pytest.mark.parametrize("place", ["tools", "tool_node", "own function"])
 @pytest.mark.parametrize("config", [None, {"configurable": {"user_id": "al", "thread_id": "t2"}}])
 def test_the_prompt_of_a_graph_within_a_tool_is_no_turn(place, config, mode):
@@ -564,7 +566,7 @@ USERS = [
 ]
 
 
-@both
+@either
 @pytest.mark.parametrize(("explicit", "context", "config", "expected"), USERS)
 def test_the_user_is_found_in_a_fixed_order(explicit, context, config, expected, mode):
     diary = Diary("memory:", agent=Noted())
@@ -615,7 +617,7 @@ def test_a_node_called_with_settings_of_its_own_keeps_the_thread(mode):
     assert list(diary.user("u").conversations()) == ["thread"]
 
 
-@both
+@either
 @pytest.mark.parametrize(
     ("explicit", "config"),
     [
@@ -638,7 +640,7 @@ def test_an_unknown_user_is_an_error_before_the_model_is_called(explicit, config
     assert seen == []
 
 
-@both
+@either
 @pytest.mark.parametrize("kind", ["submit", "extract"])
 @pytest.mark.parametrize("place", ["run_id", "metadata", ""])
 def test_a_turn_without_a_session_has_the_session_of_its_run(place, kind, mode):
@@ -660,7 +662,7 @@ def test_a_turn_without_a_session_has_the_session_of_its_run(place, kind, mode):
     assert kept(diary) == ([("tea", 2)], 2)
 
 
-@both
+@either
 @pytest.mark.parametrize("kind", ["submit", "extract"])
 def test_a_turn_without_a_session_is_recorded_once(kind, mode):
     diary = Diary("memory:", agent=Likes())
@@ -889,7 +891,7 @@ def kept(diary):
     return sorted((item.text, item.count) for item in likes), turns
 
 
-@both
+@either
 @recorded
 @pytest.mark.parametrize("state", [Dictionary, WithoutIds])
 def test_replay_of_a_checkpoint_records_no_turn_twice(state, kind, mode):
@@ -916,7 +918,7 @@ def test_replay_of_a_checkpoint_records_no_turn_twice(state, kind, mode):
     assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
 
 
-@both
+@either
 @pytest.mark.parametrize("then", ["resumed", "a new message"])
 def test_a_replay_that_is_interrupted_records_no_words_twice(then, mode):
     diary = Diary("memory:", agent=Likes())
@@ -1006,7 +1008,7 @@ def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(names_checkpo
     assert kept(diary) == ([("I took my pills.", 3)], 3)
 
 
-@both
+@either
 @pytest.mark.parametrize("join", [add, add_messages], ids=["no ids", "other ids in each pass"])
 def test_equal_turns_of_one_entrypoint_are_each_recorded_once(join, mode):
     diary = Diary("memory:", agent=Likes())
@@ -1253,7 +1255,7 @@ def test_nodes_take_the_diary_of_a_store():
     assert "dark roast" in run(graph, "hi", ALICE, "sync")["memory"]
 
 
-@both
+@either
 @pytest.mark.parametrize("redacts", [False, True])
 def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(redacts, mode):
     noted = Noted()
@@ -1292,7 +1294,7 @@ def room_in_which_ann_spoke(diary, place, mode):
     return graph, {"configurable": {**start, "user_id": "bob"}}
 
 
-@both
+@either
 @pytest.mark.parametrize("place", ["__start__", "recall"])
 def test_a_turn_that_another_user_replays_stays_the_first_user_s(place, mode):
     noted = Noted()
@@ -1304,7 +1306,7 @@ def test_a_turn_that_another_user_replays_stays_the_first_user_s(place, mode):
     assert noted.turns == [("room", "I am Ann.", "Hello.")]
 
 
-@both
+@either
 def test_a_branch_that_another_user_s_replay_began_repeats_no_words(mode):
     noted = Noted()
     graph, config = room_in_which_ann_spoke(Diary("memory:", agent=noted), "__start__", mode)
@@ -1316,7 +1318,7 @@ def test_a_branch_that_another_user_s_replay_began_repeats_no_words(mode):
     assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", "", "Welcome.")]
 
 
-@both
+@either
 @pytest.mark.parametrize("says", [None, "I like tea."])
 def test_a_branch_that_a_replay_without_a_user_began_repeats_no_words(says, mode):
     noted = Noted()
@@ -1328,7 +1330,7 @@ def test_a_branch_that_a_replay_without_a_user_began_repeats_no_words(says, mode
     assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", says or "", "Hello again.")]
 
 
-@both
+@either
 def test_a_replay_repeats_no_words_of_a_run_without_a_user(mode):
     noted = Noted()
     nodes = [("recall", recall_node(diary := Diary("memory:", agent=noted)))]
@@ -1343,7 +1345,7 @@ def test_a_replay_repeats_no_words_of_a_run_without_a_user(mode):
     assert noted.turns == [("room", "I am Ann.\n\nI like tea.", "Hello."), ("room", "", "Hi.")]
 
 
-@both
+@either
 def test_a_replay_repeats_no_words_that_another_user_said_too(mode):
     noted = Noted()
     graph, bob = room_in_which_ann_spoke(Diary("memory:", agent=noted), "__start__", mode)
@@ -1355,7 +1357,7 @@ def test_a_replay_repeats_no_words_that_another_user_said_too(mode):
     ]  # fmt: skip
 
 
-@both
+@either
 def test_answered_words_are_in_no_turn_of_a_user_who_branches_off_before(mode):
     noted = Noted()
     graph, config = room_in_which_ann_spoke(Diary("memory:", agent=noted), "recall", mode)
