@@ -31,6 +31,8 @@ class TestDiaryInFiles(DiarySuite):
 
 
 class TestDiaryInMemory(DiarySuite):
+    surfaces = ("async",)
+
     def make_store(self, tmp_path, *, index=None, ttl=None):
         return DiaryStore("memory:", index=index, ttl=ttl)
 
