@@ -1,4 +1,4 @@
-"""An import of the package is fast, loads no framework, and may begin with any name."""
+"""An import of the package is fast, and loads no framework."""
 
 from __future__ import annotations
 
@@ -35,31 +35,3 @@ def test_importing_loads_no_framework_and_is_fast():
         "typer",
     }
     assert not heavy & {name.partition(".")[0] for name in loaded}
-
-
-FIRST = """
-import os, sys
-import asyncio, filelock, logging, sqlite3  # what takes long is shared by the children
-from pydantic import BaseModel, TypeAdapter
-TypeAdapter(int)
-import tomldiary
-for name in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        getattr(tomldiary, name)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        print(name)
-"""
-
-
-def test_each_public_name_can_be_the_first_one_that_is_imported():
-    import tomldiary  # noqa: PLC0415 - its names are the point
-
-    # The names of one module are imported in the same way, so one of them suffices.
-    homes = {
-        getattr(getattr(tomldiary, each), "__module__", each): each for each in tomldiary.__all__
-    }
-    line = [sys.executable, "-c", FIRST, *homes.values()]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
