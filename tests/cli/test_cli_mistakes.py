@@ -129,13 +129,7 @@ def test_help_shows_each_command_in_one_whole_line(words):
 
 @pytest.mark.parametrize(
     ("user", "code", "closed"),
-    [
-        ("alice", 0, "<&-"),
-        ("alice", 0, ">&-"),
-        ("alice", 0, "<&- >&- 2>&-"),
-        ("bob", 2, "2>&-"),
-        ("bob", 2, "<&- >&- 2>&-"),
-    ],
+    [("alice", 0, "<&- >&-"), ("bob", 2, "<&- >&- 2>&-")],
 )
 def test_a_closed_stream_changes_no_exit_code(memories, user, code, closed):
     line = [sys.executable, "-m", "tomldiary", "show", user, "--path", str(memories)]
