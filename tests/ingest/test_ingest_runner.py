@@ -299,13 +299,13 @@ def test_other_writes_of_the_user_are_not_counted_as_turns_of_the_log(tmp_path):
     assert turns_counted(diary) == {"chat-0": 9}
 
 
-def forked(folder, log, durability, reports):
+def forked(folder, log, reports):
     """Fork a child that ingests a log; it writes a byte to a pipe for each turn. Return its process id."""
     child = os.fork()
     if child == 0:
         code = 3
         try:
-            diary = Diary(folder, agent="rules", durability=durability)
+            diary = Diary(folder, agent="rules", durability="process")
             ingest(diary, log, "ann", progress=lambda *_: os.write(reports, b"."))
             code = 0
         finally:
@@ -318,10 +318,10 @@ def ended(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run_and_kill(folder, log, turns, delay, durability):
+def run_and_kill(folder, log, turns, delay):
     """Start an ingest, kill it a moment after it reported some turns, and tell whether it was killed."""
     reader, writer = os.pipe()
-    child = forked(folder, log, durability, writer)
+    child = forked(folder, log, writer)
     os.close(writer)
     with open(reader, "rb", buffering=0) as reports:  # noqa: PTH123 - a descriptor
         if all(reports.read(1) for _ in range(turns)):
@@ -345,8 +345,7 @@ def test_the_report_names_changes_that_the_table_refuses(tmp_path):
     assert note.startswith("2 changes were left out; the last one: likes.pref001.rank:")
 
 
-@pytest.mark.parametrize("durability", ["process", "full"])
-def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
+def test_every_turn_is_applied_exactly_once_after_kills(tmp_path):
     log = write(tmp_path, chat(90))
     whole = Diary(tmp_path / "whole", agent="rules", durability="process")
     ingest(whole, log, "ann")
@@ -357,7 +356,7 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
     kills = 0
     for _ in range(40):
         turns = chance.randint(1, 27)
-        if not run_and_kill(tmp_path / "cut", log, turns, chance.random() * 0.02, durability):
+        if not run_and_kill(tmp_path / "cut", log, turns, chance.random() * 0.02):
             break
         kills += 1
     else:
@@ -369,7 +368,7 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
 def test_concurrent_processes_apply_no_turn_twice(tmp_path):
     log = write(tmp_path, chat(60))
     reader, writer = os.pipe()
-    children = [forked(tmp_path / "both", log, "process", writer) for _ in range(3)]
+    children = [forked(tmp_path / "both", log, writer) for _ in range(3)]
     assert [ended(child) for child in children] == [0, 0, 0]
     for end in (reader, writer):
         os.close(end)

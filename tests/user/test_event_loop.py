@@ -32,7 +32,7 @@ def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
         compactor=lambda message, *, deps: compacted.append(len(deps.preference_blocks())),
     )
     with diary.user("alice").transaction() as tx:
-        for number in range(3000):
+        for number in range(1500):
             tx.upsert_preference("likes", f"thing number {number} with tea in city {number % 97}")
 
     async def longest(call):
@@ -48,7 +48,7 @@ def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
 
     turn = diary.update_memory("alice", "s", "Tea in city 5?", "Yes.")
     assert asyncio.run(longest(turn)) < 0.02
-    assert compacted == [3000]
+    assert compacted == [1500]
     for show in (
         lambda: diary.pretty_preferences("alice"),
         lambda: diary.preferences("alice", skip_metadata=True),
@@ -89,7 +89,7 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
                 steps.append(time.thread_time() - used)
 
         watcher = asyncio.create_task(watch())
-        for _ in range(8):
+        for _ in range(5):
             await diary.update_memory("alice", "s", "I still like it.", "Good.")
             await asyncio.sleep(0)
             longest.append(max(steps))
@@ -105,7 +105,7 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
         return time.process_time() - used
 
     cost = min(whole() for _ in range(3))
-    rounds = [asyncio.run(held()) for _ in range(4)]
+    rounds = [asyncio.run(held()) for _ in range(3)]
     # The garbage collector does not come at the same turn of every round.
     for turn in zip(*rounds, strict=True):
         assert min(turn) <= cost / 2

@@ -52,12 +52,20 @@ sys.setprofile(interrupt)
 """
 
 
+OTHER_TURN = """
+    async def nothing(message, *, deps): pass
+    Diary("memory:", agent=nothing).user("bob").add_turn("Hello.", "Hello.", "s")
+    """
+
+
 def test_an_interrupt_while_a_turn_starts_stops_its_extraction(tmp_path):
     program = PROGRAM.replace("    os.kill(os.getpid(), signal.SIGINT)\n", "")
     program = program.replace("try:\n    CALL", f"{START}try:\n    {CALLS['turn']}")
-    # The work may also be cancelled before the extractor is called.
+    # The work may also be cancelled before the extractor is called; it has begun or not when a second turn is over.
     program = program.replace("deps.upsert(", "begun.append(True); deps.upsert(")
-    program = program.replace("ended.wait(20)", "ended.wait(5) or not begun")
+    program = program.replace(
+        "print(ended.wait(20)", f"{OTHER_TURN}print(not begun or ended.wait(20)"
+    )
     done = run(f"begun = []\n{program}", str(tmp_path / "m"))
     assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
 

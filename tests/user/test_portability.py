@@ -430,10 +430,10 @@ def test_conversations_of_the_old_layout_are_exported_and_imported(tmp_path):
     assert bob.conversations() == {}
 
 
-def test_an_export_never_contains_half_a_transaction(tmp_path):
+def test_an_export_never_contains_half_a_transaction(disk):
     """A writer keeps two documents equal; every export has to show them so."""
-    writer = opened(tmp_path).user("alice")
-    reader = opened(tmp_path).user("alice")
+    writer = opened(disk).user("alice")
+    reader = opened(disk).user("alice")
     stop = threading.Event()
     failed = []
 
