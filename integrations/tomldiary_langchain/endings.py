@@ -127,9 +127,12 @@ class Endings(RunTree, BaseCallbackHandler):
         self._ended(run_id)
 
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Report the error of a run. An answer that a failing node got, and rejected, is not in the thread."""
+        """Report the error of a run.
+
+        An answer that a failing node got, and rejected, is not in the thread. The end of a cancelled one rejects none.
+        """
         node = self.running.get(run_id)
-        if node is not None and node.messages:
+        if isinstance(error, Exception) and node is not None and node.messages:
             for run in self._watched_around(run_id):
                 run.see(node.messages)
         watched = self._watched.pop(run_id, {}).values()

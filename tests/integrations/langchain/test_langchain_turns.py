@@ -1232,6 +1232,27 @@ def test_an_answer_that_a_middleware_in_front_rejects_is_not_recorded(writer, mo
     assert ended(writer) == [("failed", "How do I pick a lock?", "")]
 
 
+def test_an_answer_before_a_cancelled_middleware_in_front_is_recorded(writer):
+    answered = asyncio.Event()
+
+    class Checking(AgentMiddleware):
+        async def awrap_model_call(self, request, handler):
+            await handler(request)  # a reader of the stream has seen the answer
+            answered.set()
+            return await asyncio.Event().wait()
+
+    async def main():
+        agent = agent_of(writer, OK, before=[Checking()])
+        running = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("Hello")]}))
+        await asyncio.wait_for(answered.wait(), 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert ended(writer) == [("cancelled", "Hello", "ok")]
+
+
 # Words that another middleware redacts
 
 
