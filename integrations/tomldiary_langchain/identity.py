@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
 
 from tomldiary.agents.identity import (
+    field_of,
     given,
     kept_thread,
     places_in,
@@ -202,7 +203,7 @@ class _Senders:
     def __init__(self, ids: Collection[str]) -> None:
         self._ids = ids
         self._found: dict[str, str] = {}
-        self._continued: dict[str, str] = {}
+        self._continued: dict[str | None, str] = {}
         """The user whose run continued a checkpoint, by the id of the checkpoint."""
 
     def read(self, saved: Any) -> bool:
@@ -216,8 +217,8 @@ class _Senders:
             written = set(_message_ids(value for _, _, value in saved.pending_writes or ()))
             self._found |= dict.fromkeys(written.intersection(self._ids), writer)
         self._found |= dict.fromkeys(own, user)
-        if saved.parent_config is not None:
-            self._continued[saved.parent_config["configurable"]["checkpoint_id"]] = user
+        parent = field_of(field_of(saved.parent_config, "configurable"), "checkpoint_id")
+        self._continued[parent] = user
         return bool(own) or not held
 
     def others(self, user: str) -> dict[str, str]:

@@ -2114,6 +2114,34 @@ def test_a_sender_that_the_process_knows_is_not_replaced_by_one_in_remaining_che
     assert said_by(writer) == [("ann", "I am Ann.\n\nAnn again.", "ok")]
 
 
+class WithoutParents(InMemorySaver):
+    """Lists checkpoints without their parents."""
+
+    def list(self, *args, **options):
+        for saved in super().list(*args, **options):
+            yield saved._replace(parent_config={"configurable": {}})
+
+    async def alist(self, *args, **options):
+        for saved in self.list(*args, **options):
+            yield saved
+
+
+@either
+def test_senders_are_known_from_checkpoints_that_name_no_parents(writer, mode):
+    @before_agent
+    def fail(state, runtime):
+        if len(state["messages"]) == 1:
+            raise Down
+
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[OK])
+    agent = create_agent(model, middleware=[fail, memory], checkpointer=WithoutParents())
+    with pytest.raises(Down):
+        talk(agent, "I am Ann.", in_room("ann"), mode)
+    talk(agent, "I am Bob.", in_room("bob"), mode)
+    assert said_by(writer) == [("bob", "I am Bob.", "ok")]
+
+
 def delta_state():
     """Return a state whose messages are kept as writes, as in deep agents."""
     channel = pytest.importorskip("langgraph.channels.delta").DeltaChannel
