@@ -346,8 +346,11 @@ def queue_of(backend, delivered, *, works=True):
     return SharedQueue(backend, admission, None, lease=15.0, works=works)
 
 
-def two_jobs(user="alice"):
-    jobs = [Job(Turn(user, "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
+def two_jobs(user="alice", begin=0):
+    jobs = [
+        Job(Turn(user, "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True)
+        for n in (begin, begin + 1)
+    ]
     for job in jobs:
         job.rendered = render_turn(job.turn, job.operation, job.time)
     return jobs
@@ -520,6 +523,16 @@ def test_a_turn_of_another_process_is_applied_before_those_stored_after_it(opene
         receipts += submit(web, "milk"), submit(worker, "water"), submit(worker, "juice")
         go_on.set()
         assert [receipt.wait(30).transaction for receipt in receipts] == [1, 2, 3, 4]
+
+
+def test_a_new_turn_brings_those_that_other_processes_stored_before_it(opened):
+    delivered = []
+    queue, (first, last) = queue_of(opened(), delivered), two_jobs()
+    queue.store("alice", [first])
+    queue_of(opened(), [], works=False).store("alice", two_jobs(begin=2))
+    queue.store("alice", [last])  # at once: the first turn may wait long for another attempt
+    assert [job.operation for job in delivered] == ["op-0", "op-2", "op-3", "op-1"]
+    assert (delivered[0], delivered[-1]) == (first, last)
 
 
 def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):

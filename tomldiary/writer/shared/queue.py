@@ -62,6 +62,8 @@ class SharedQueue(StoringQueue):
         """The operation ids of the turns that the workers have, by claimed user."""
         self._remote: dict[str, dict[str, Job]] = {}
         """Turns that were submitted here but that another writer applies, by user and operation id."""
+        self._ended: dict[str, set[str]] = {}
+        """The operation ids of the turns that ended while turns of the same user are being stored, by this user."""
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet, or that another writer applies."""
@@ -120,6 +122,7 @@ class SharedQueue(StoringQueue):
         """Store turns of one user and claim the user if possible; then deliver the claimed turns."""
         with self._state:
             self._leave_batch(jobs)
+            self._ended = {user: set()}
             for job in jobs:
                 # Before the turns are stored, because a worker that finishes a turn of this user may find the new
                 # turns at once.
@@ -147,11 +150,8 @@ class SharedQueue(StoringQueue):
             if erased:
                 self._fail(erased, Forgotten.since_run())
             if claim is not None and stored:
-                held, new = self._held.get(user), {job.operation for job in stored}
-                # Another turn in `claim` is of another process, and before the new ones, or ended meanwhile.
-                # Then the end of a held turn delivers what is left, in order.
-                if not held or claim.numbers().keys() <= held | new:
-                    self._take(user, claim)
+                self._take(user, claim)  # with the turns that other processes stored before
+            self._ended = {}
         wake(stored, None)
 
     def _take(self, user: str, turns: Turns) -> None:
@@ -159,7 +159,8 @@ class SharedQueue(StoringQueue):
         mine = self._remote.get(user, {})
         held = self._held.setdefault(user, set())
         jobs: list[Job] = []
-        wanted = turns.numbers().keys() - held
+        # `turns` may have been read before some of them ended.
+        wanted = turns.numbers().keys() - held - self._ended.get(user, set())
         for job in turns.jobs(wanted) if wanted else ():
             held.update(each.operation for each in (job, *job.group))
             known = mine.get(job.operation)
@@ -223,6 +224,7 @@ class SharedQueue(StoringQueue):
             left = None
         with self._state:
             self._held.get(user, set[str]()).difference_update(ids)
+            self._ended.get(user, set[str]()).update(ids)
             if left is not None:
                 self._take(user, left)  # another writer may have stored turns of this user
                 if not self._held[user]:
