@@ -234,6 +234,23 @@ def test_a_sentence_that_contains_a_quotation_is_kept_with_it(sentence):
     assert texts(sentence) == [sentence]
 
 
+@pytest.mark.parametrize(
+    ("message", "category"),
+    [
+        ("My wife works at Acme and her boss says: I am allergic to nuts.", "work"),
+        ("Je suis infirmier et mon chef a dit : je suis allergique aux chats.", "biography"),
+    ],
+)
+def test_the_words_of_others_after_a_statement_choose_no_category(message, category):
+    categories = {"allergies": "Allergies", "work": "The job", "biography": "About the user"}
+    [found] = find_statements(message, categories)
+    assert (found.text, found.category) == (message, category)
+
+
+def test_a_quotation_within_a_supposition_is_no_statement():
+    assert texts('In my favourite song the singer says "I live in Paris".') == []
+
+
 def test_bullets_are_cut_off_and_emphasis_is_kept():
     assert texts("* I love *jazz*.\n*I hate milk") == ["I love *jazz*.", "I hate milk"]
     assert texts("**I am vegan**\n- *I love* tea") == ["**I am vegan**", "*I love* tea"]

@@ -383,7 +383,7 @@ def _lasting_sentences(language: Language, message: str) -> Iterator[tuple[str, 
 def _own_sentences(language: Language, message: str) -> tuple[list[tuple[str, str, bool]], bool]:
     """Return the sentences that are no request, and whether the message contains a request.
 
-    Each sentence has its plain form, and whether it is complete or was cut from a question.
+    Each sentence has its plain form, and whether this is complete or was cut before a question or a quotation.
     """
     sentences: list[tuple[str, str, bool]] = []
     asked = False
@@ -405,10 +405,13 @@ def _own_sentences(language: Language, message: str) -> tuple[list[tuple[str, st
                 sentences.append((text[: splice.start()], plain, False))
         else:
             says = language.search("says", plain) if "__" in mask or ":" in mask else None
-            # A statement before a quotation is the user's own: I am vegan, and my aunt says "why?".
-            own = plain[: says.start()].split()[:-_SPEAKER] if says else []
-            if says is None or language.kind("lasting", " ".join(["", *own, ""])):
+            if says is None:
                 sentences.append((text, plain, True))
+                continue
+            # A statement before a quotation is the user's own: I am vegan, and my aunt says "why?".
+            own = plain[: says.start()].split()[:-_SPEAKER]
+            if not (language.search("denies", plain) or language.match("supposes", plain)):
+                sentences.append((text, " ".join(["", *own, ""]), False))
     return sentences, asked
 
 
