@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from datetime import UTC, datetime
@@ -213,6 +214,18 @@ def test_generated_ids_sessions_and_starts_of_facts_mention_no_text(tmp_path):
     assert [*alice.forget(matching="walnut", dry_run=True).keys] == [
         "facts/homes/walnut@2026-05-01"
     ]
+    assert alice.forget(matching=key.upper(), dry_run=True).keys == (f"items/memories/{key}",)
+
+
+def test_a_waiting_change_without_its_path_is_forgotten(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "walnut cake", ephemeral=True, session_id="s1")
+    file = tmp_path / "alice" / "drafts.toml"
+    text, number = re.subn(r"(?m)^path = .*\n", "", file.read_text())
+    assert number == 1
+    file.write_text(text)
+    assert alice.forget(matching="walnut").entries == 1
+    assert alice.traces("walnut") == []
 
 
 @pytest.mark.parametrize("text", ["walnut", "tea"])

@@ -143,6 +143,11 @@ class Group(NamedTuple):
     schema: FactSchema | None = None
 
 
+def is_uuid(text: str) -> bool:
+    """Return whether a text is a UUID, as programs generate ids."""
+    return _UUID.fullmatch(text) is not None
+
+
 class EntryKind:
     """One kind of entries; by default, tables `[name.key]` in the document `name`.
 
@@ -309,7 +314,7 @@ class EntryKind:
 
     def chosen_name(self, name: str) -> str:
         """Return what the writer of an entry chose of its name, the last part of its path; "" if it was generated."""
-        return "" if _UUID.fullmatch(name) else name
+        return "" if is_uuid(name) else name
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         """Yield all texts from the writer of an entry, including its name if the writer chose it."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by, shares_turn
+from tomldiary.entries.kind import is_uuid
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.pending import place_of
 from tomldiary.errors import InvalidValue
@@ -155,7 +156,9 @@ class Selection:
             marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
             return self.key in (entry_key(path, known.home(kind)), source, marked)
         if self.matching:
-            return self.mentions(entry_kind(kind).stated(path, values))
+            # A whole UUID also names entries; a part of one would name them by chance.
+            named = [path[-1]] if is_uuid(self.matching.strip()) else []
+            return self.mentions([*named, *entry_kind(kind).stated(path, values)])
         assert self.before is not None  # noqa: S101 - one of the fields is set
         return _updated(values, when) < self.before
 

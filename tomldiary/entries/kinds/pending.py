@@ -54,8 +54,8 @@ class PendingKind(EntryKind):
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         yield str(entry.get("reason", ""))
         document, place = place_of(entry)
-        if place:
-            yield from self._kind_of(document).stated(place, held_entry(entry) or {})
+        # A hand edit may have removed the path.
+        yield from self._kind_of(document).stated(place or ("",), held_entry(entry) or {})
 
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
