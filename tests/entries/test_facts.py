@@ -283,6 +283,37 @@ def test_a_value_that_contains_itself_and_a_huge_integer_are_refused(diary):
     assert facts.get("loose/a").data.found is None
 
 
+def test_an_error_of_a_function_of_the_model_is_not_blamed_on_a_value(diary):
+    class Money:
+        amount = 1
+
+    def no_currency():
+        raise ValueError("no currency")
+
+    class Price(BaseModel):
+        model_config = ConfigDict(populate_by_name=True)
+        name: str
+        money: Any = None
+        note: Any = Field(None, alias="remark")
+        currency: str = Field(default_factory=no_currency)
+
+        @field_serializer("money")
+        def amount(self, money: Any) -> Any:
+            if isinstance(money, Money) and money.amount < 0:
+                raise ValueError("a negative amount")
+            return getattr(money, "amount", money)
+
+    diary.register_schema("price", Price, Constraint(singleton_key="name"))
+    facts, money = diary.user("alice").facts, Money()
+    with pytest.raises(InvalidValue, match=r"price\.remark: bytes cannot be stored"):
+        facts.commit(Price(name="a", money=money, note=b"\xff", currency="EUR"))
+    money.amount = -1
+    with pytest.raises(ValueError, match="ValueError: a negative amount"):
+        facts.commit(Price(name="a", money=money, currency="EUR"))
+    with pytest.raises(ValueError, match=r"^no currency$"):
+        facts.commit("price", {"name": "a"})
+
+
 def opened_with(diary, place):
     again = opened(place)
     again.fact_schemas = diary.fact_schemas

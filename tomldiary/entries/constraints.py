@@ -25,6 +25,7 @@ from pydantic import (
     SecretStr,
     ValidationError,
 )
+from pydantic_core import PydanticSerializationError
 
 from tomldiary.entries.fields import MAX_KEY, escaped_part, inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
@@ -306,8 +307,11 @@ class FactSchema:
         """
         try:
             data = _as_json(fact)
-        except (ValueError, TypeError):
-            plain(dict(fact), self.name)  # names the field
+        except (PydanticSerializationError, TypeError, UnicodeError):
+            plain(fact.model_dump(by_alias=True, warnings=False), self.name)  # names the field
+            raise
+        except ValueError:  # a value contains itself, so pydantic cannot dump it
+            plain(dict(fact), self.name)
             raise
         fields = plain(data, self.name)
         # A subclass may have further fields.
@@ -347,16 +351,16 @@ class FactSchema:
         """
         known = {key: value for key, value in decode_nulls(entry).items() if key[:1] != "_"}
         try:
-            # Validated as JSON, because then strict models also accept a date as text.
-            return self.model.model_validate_json(
-                json.dumps(known, default=lambda each: each.isoformat())
-            )
-        except ValidationError as error:
-            raise explained(error, where or self.name) from None
+            text = json.dumps(known, default=lambda each: each.isoformat())
         except ValueError as error:
             # An integer of more digits than Python converts.
             message = f"an integer cannot be stored ({error}). Store it as text."
             raise InvalidValue(message, where=where or self.name) from None
+        try:
+            # As JSON, because then strict models also accept a date as text.
+            return self.model.model_validate_json(text)
+        except ValidationError as error:
+            raise explained(error, where or self.name) from None
 
     def key_fields(self, data: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the fields of a fact from which its key is derived."""
