@@ -822,7 +822,7 @@ def refused_with(message):
             self.request.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         port = server.server_address[1]
         said = refusal(
             f"postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1&sslmode=disable&gssencmode=disable"
