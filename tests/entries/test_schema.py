@@ -7,15 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
-from typing import Annotated, Any, Dict, List, Optional, get_origin  # noqa: UP035 - users write them
+from typing import Annotated, Any, Dict, List, Optional  # noqa: UP035 - users write them
 
 import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypeAliasType
 
-from tomldiary import Diary
 from tomldiary.compat.default_table import DefaultPrefTable
-from tomldiary.entries import schema
 from tomldiary.entries.models import ConversationItem, PreferenceItem
 from tomldiary.entries.schema import (
     categories,
@@ -23,7 +21,6 @@ from tomldiary.entries.schema import (
     get_conversations_schema,
     get_preferences_schema,
     item_type,
-    item_types,
     show_conversations_schema,
     show_preferences_schema,
 )
@@ -58,21 +55,6 @@ def run(source: str, name: str) -> type[BaseModel]:
     namespace: dict[str, Any] = {"__name__": "shown"}
     exec(compile(source, "shown.py", "exec", dont_inherit=True), namespace)  # noqa: S102 - that the source runs is the claim
     return namespace[name]
-
-
-def test_a_table_is_inspected_once_for_all_diaries(monkeypatch):
-    class Own(Table):
-        pass
-
-    inspected = []
-    monkeypatch.setattr(
-        schema, "get_origin", lambda each: inspected.append(each) or get_origin(each)
-    )
-    item_types(Own).clear()  # the answer belongs to the caller
-    assert list(item_types(Own)) == ALL
-    once = len(inspected)
-    assert Diary("memory:", Own).allowed == ALL
-    assert len(inspected) == once > 0
 
 
 def test_only_mappings_to_preferences_are_categories():

@@ -11,7 +11,6 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from math import inf
 from types import UnionType
 from typing import (
@@ -220,11 +219,7 @@ def item_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceItem
     Raises:
         SchemaError: As for `categories`.
     """
-    return dict(_item_types(_checked(pref_table_cls)))
-
-
-@lru_cache(maxsize=16)  # each diary reads its table several times
-def _item_types(table: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
+    table = _checked(pref_table_cls)
     found: dict[str, type[PreferenceItem]] = {}
     config = table.model_config
     by_name = config.get("populate_by_name") or config.get("validate_by_name")
