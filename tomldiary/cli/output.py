@@ -124,7 +124,7 @@ def print_json(value: Any) -> None:
     """Print JSON in plain ASCII, without control characters. A dataclass is printed as an object of its fields."""
     try:
         text = json.dumps(value, indent=2, default=_plain, allow_nan=False)
-    except ValueError:  # `nan` or `inf`, which JSON has not
+    except ValueError:  # `nan` or `inf`, which JSON lacks
         plain = json.loads(json.dumps(value, default=_plain))
         text = json.dumps(json_value(plain), indent=2)
     sys.stdout.write(f"{text}\n")
