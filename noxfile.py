@@ -20,7 +20,7 @@ def lint(session: nox.Session) -> None:
     session.run("python", ".ci/prose.py")
 
 
-@nox.session(python=["3.11", "3.12", "3.13", "3.14"])
+@nox.session(python=["3.11", "3.12", "3.13", "3.14", "3.15"])
 def tests(session: nox.Session) -> None:
     """Run the suite, or the tests that are named behind `--`."""
     session.install("-e", ".[all,test]")

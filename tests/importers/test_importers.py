@@ -533,12 +533,12 @@ def test_a_file_that_is_something_else_is_refused_or_empty(alice, tmp_path, sour
 
 @pytest.mark.parametrize("source", ["mem0", "memory-md", "memstate", "chatgpt", "questions"])
 def test_an_address_in_place_of_a_file_is_named_without_its_password(alice, source):
-    address = "postgresql://ann:secret@localhost/db"
+    address = "postgresql://ann:hunter2@localhost/db"
     with pytest.raises(InvalidValue, match="there is no such file") as refused:
         load_questions(address) if source == "questions" else carry_over(alice, source, address)
     shown = "".join(traceback.format_exception(refused.value))
     assert "localhost/db" in shown
-    assert "secret" not in shown
+    assert "hunter2" not in shown
 
 
 @pytest.mark.parametrize(
