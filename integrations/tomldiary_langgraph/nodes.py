@@ -18,10 +18,11 @@ from uuid import uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig, RunnableLambda, ensure_config
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
+from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, tell_within
 from tomldiary.agents.identity import checked_id, saves_checkpoints
 from tomldiary.agents.options import check_writer, checked_episodes, checked_text, one_of
 from tomldiary.agents.shown_memory import ShownMemory
@@ -140,8 +141,9 @@ def recall_node(
             lines = shown.lines(memory.user(user), "", exchange_of(asked)[0])
             found = shown.text(lines, look_up="")  # the model may have no tool
         speakers = speakers_of(user_id, user, config)
+        noted = asked_by_in(channels)
         owners = {
-            _note(each, one): _owner(submitted, config, one, each)
+            _note(each, one): _owner(submitted, config, noted, one, each)
             for each in speakers
             for one in asked
             if one.id
@@ -251,9 +253,24 @@ class _Runs(RunTree, BaseCallbackHandler):
         """See `RunTree.config_here`."""
         return ensure_config()
 
+    def on_chain_start(self, *given: Any, **named: Any) -> ChainRun:
+        """Record a run, with the config of the node that began it."""
+        this = super().on_chain_start(*given, **named)
+        this.begun_in = var_child_runnable_config.get()
+        return this
+
+    def asked_by(self, config: RunnableConfig) -> dict[str, str]:
+        """Return what the states of a node's graph and of the graphs around it note of unanswered messages."""
+        around = [run.begun_in for run in self.runs_from(self.run_of(config)) if run.begun_in]
+        return {
+            id_: owner
+            for each in [*reversed(around), config]
+            for id_, owner in asked_by_in(state_channels(each)).items()
+        }
+
 
 @cache
-def runs() -> RunTree:
+def runs() -> _Runs:
     """Return the tree of this process, registered with LangChain from the first call on."""
     tree = _Runs()
     register_configure_hook(ContextVar("tomldiary_runs", default=tree), inheritable=True)
@@ -385,10 +402,11 @@ class _Recorded:
         """Return the current turn; None, with a warning the first time, if it has no answer yet."""
         channels = state_channels(config)
         thread = thread_of(state, self._messages_key, nodes_of(channels))
+        noted = self._runs.asked_by(config)
         said = current_turn(
             thread,
             lambda one: any(
-                _owner(self._submitted, config, one, each) != each.user for each in speakers
+                _owner(self._submitted, config, noted, one, each) != each.user for each in speakers
             ),
             ended_in(channels, _node(config)),
         )
@@ -409,12 +427,17 @@ def _note(speaker: Speaker, message: Spoken) -> str:
 
 
 def _owner(
-    submitted: SubmittedMessages, config: RunnableConfig, message: Spoken, speaker: Speaker
+    submitted: SubmittedMessages,
+    config: RunnableConfig,
+    noted: Mapping[str, str],
+    message: Spoken,
+    speaker: Speaker,
 ) -> str:
     """Return a digest of the user who wrote an unanswered message."""
-    noted = asked_by_in(state_channels(config)).get(_note(speaker, message))
-    settings = config.get("configurable")
-    return submitted.owner(settings, speaker.function, noted, message, speaker.user)
+    known = noted.get(_note(speaker, message))
+    return submitted.owner(
+        config.get("configurable"), speaker.function, known, message, speaker.user
+    )
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:

@@ -52,6 +52,8 @@ class ChainRun:
     """Whether it has no input of its own, and continues an earlier run of a thread."""
     messages: Sequence[Any] = ()
     """The messages that it was given."""
+    begun_in: Any = None
+    """The config of the node that began it."""
 
 
 class RunTree:

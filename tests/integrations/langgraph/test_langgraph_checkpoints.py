@@ -325,8 +325,13 @@ def named_in(user, place):
     return {"configurable": {**thread, "user_id": user}}, None
 
 
-def in_room(given, user, place, mode, folder, extractor, answer, *, inner=False, **options):
-    """Run a graph of a new process, as it were, on the checkpoints of a folder."""
+def in_room(
+    given, user, place, mode, folder, extractor, answer, *, inner=False, within=False, **options
+):
+    """Run a graph of a new process, as it were, on the checkpoints of a folder.
+
+    `inner` tells whether a subgraph recalls, `within` whether another one answers and records.
+    """
     diary = Diary(f"{folder}/{uuid4()}", agent=extractor)
     account = (lambda _, runtime: runtime.context["account"]) if "function" in place else None
     recall = recall_node(diary, user_id=account)
@@ -335,7 +340,11 @@ def in_room(given, user, place, mode, folder, extractor, answer, *, inner=False,
             StateGraph(Dictionary).add_node("recall", recall).add_edge(START, "recall").compile()
         )
     extract = extract_node(diary, **{"user_id": account, **options})
-    nodes = [("recall", recall), ("answer", answer), ("extract", extract)]
+    nodes = [("answer", answer), ("extract", extract)]
+    if within:
+        inside = StateGraph(MessagesState, context_schema=dict).add_sequence(nodes)
+        nodes = [("inside", inside.add_edge(START, "answer").compile())]
+    nodes = [("recall", recall), *nodes]
     builder = StateGraph(Dictionary, context_schema=dict).add_sequence(nodes)
     builder.add_edge(START, "recall")
     config, context = named_in(user, place)
@@ -407,14 +416,15 @@ def test_unanswered_words_of_the_same_user_join_the_next_turn(mode, tmp_path):
 
 
 @either
+@pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("place", ["settings", "function", "function of a service"])
-def test_a_run_that_another_user_resumes_records_nothing(place, mode, tmp_path):
+def test_a_run_that_another_user_resumes_records_nothing(place, within, mode, tmp_path):
     noted = Noted()
-    in_room(ANN, "ann", place, mode, tmp_path, noted, asking)
+    in_room(ANN, "ann", place, mode, tmp_path, noted, asking, within=within)
     with pytest.raises(IdentifierError, match="another user began this turn"):
-        in_room(Command(resume=1), "bob", place, mode, tmp_path, noted, asking)
+        in_room(Command(resume=1), "bob", place, mode, tmp_path, noted, asking, within=within)
     assert noted.turns == []
-    in_room(None, "ann", place, mode, tmp_path, noted, asking)
+    in_room(None, "ann", place, mode, tmp_path, noted, asking, within=within)
     assert noted.turns == [("ann", "I am Ann.", "Noted.")]
 
 
