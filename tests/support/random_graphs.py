@@ -21,12 +21,17 @@ from pydantic import BaseModel
 from tomldiary.errors import ExtractionError, IdentifierError
 from tomldiary_langgraph import Memory, extract_node, recall_node, submit_node
 
-BODIES = ("plain", "subgraph", "inner", "send", "branches", "tools", "worker", "goto", "entrypoint")
-"""What is between the recall node and the recording nodes; "inner" is a subgraph that records."""
+BODIES = (
+    "plain", "subgraph", "inner", "send", "branches", "tools", "worker", "goto", "entrypoint", "each",
+)  # fmt: skip
+"""What is between the recall node and the recording nodes.
+
+"inner" is a subgraph that records, and "each" answers and records each message by itself.
+"""
 STEPS = ("before", "answer", "after", "extractor", "last")
 """Where a run may fail or wait."""
 SYNC = ("invoke", "retried", "stream", "left")
-ASYNC = ("ainvoke", "astream", "aleft", "cancelled")
+ASYNC = ("ainvoke", "astream", "aleft", "events left", "cancelled")
 """How a run is started, and whether its stream is left early."""
 PLACES = ("configurable", "context", "metadata", "function")
 """Where the runs of a thread name the user."""
@@ -62,13 +67,16 @@ class Thread:
     def __init__(self, program, name, *, restarts, is_saved):
         choose = program.choose
         self.program, self.name = program, name
-        self.body = choose.choice(BODIES[: -restarts or None])
+        # A node that records a part of the thread cannot note where the whole turn ends.
+        self.body = choose.choice(BODIES[:-2] if restarts else BODIES[: -(name == "room") or None])
         self.state = choose.choice([Dictionary, Data, Model])
         self.place = choose.choice(PLACES)
         count = 1 if restarts else choose.choice([1, 1, 2])
         self.kinds = choose.choices(["extract", "submit"], k=count)
         self.saver = InMemorySaver() if is_saved else None
         self.trims = choose.random() < 0.2
+        self.has_tasks = choose.random() < 0.5
+        """Whether an entrypoint records in tasks."""
         self.resends = choose.random() < 0.5
         """Whether a client sends the words of a failed run again, where there is no checkpointer."""
         self.kept: list[AnyMessage] = []
@@ -135,6 +143,9 @@ class Thread:
         word = [word for one in messages for word in asked_in(one)][-1]
         answer, text = self.program.new_answer(word)
         self.given.append(answer)
+        if self.body == "each":
+            said = [*messages, AIMessage(text, id=uuid4().hex)]
+            return Command(update={"messages": said[1:]}, goto=Send("record 0", {"messages": said}))
         if self.body == "worker":
             return {"messages": [HumanMessage(text, name="answer")]}
         update = {"messages": [AIMessage(text)]}
@@ -159,10 +170,14 @@ class Thread:
         builder = StateGraph(self.state, context_schema=dict)
         answer, after = self._step("answer", self._answer), ("after", self._step("after"))
         records = [(f"record {number}", node) for number, node in enumerate(self._records)]
-        last = ("last", self._step("last", self._trim))
         builder.add_sequence([("recall", self._recall), ("before", self._step("before"))])
         builder.add_edge(START, "recall")
-        builder.add_sequence([after, *([] if self.body == "inner" else records), last])
+        steps = [after, *records]
+        if self.body == "inner":
+            steps = [after]
+        elif self.body == "each":
+            steps = [records[0], after, *records[1:]]
+        builder.add_sequence([*steps, ("last", self._step("last", self._trim))])
         if self.body in ("subgraph", "inner"):
             inside = StateGraph(self.state, context_schema=dict)
             inside.add_sequence([("model", answer), *(records if self.body == "inner" else [])])
@@ -170,10 +185,8 @@ class Thread:
             builder.add_node("answer", inside.compile(), input_schema=MessagesState)
         else:
             builder.add_node("answer", answer, retry_policy=RETRIED)
-        if self.body == "send":
-            builder.add_conditional_edges(
-                "before", lambda state: [Send("answer", fields(state))] * 2
-            )
+        if self.body in ("send", "each"):
+            builder.add_conditional_edges("before", getattr(self, f"_{self.body}"), ["answer"])
         else:
             builder.add_edge("before", "answer")
         if self.body == "branches":
@@ -181,15 +194,25 @@ class Thread:
         if self.body == "tools":
             builder.add_node("tools", self._look).add_edge("tools", "answer")
             builder.add_conditional_edges("answer", calls, ["tools", "after"])
-        elif self.body != "goto":
+        elif self.body not in ("goto", "each"):
             builder.add_edge("answer", "after")
         return builder.compile(checkpointer=self.saver)
+
+    def _send(self, state):
+        return [Send("answer", fields(state))] * 2
+
+    def _each(self, state):
+        return [Send("answer", {**fields(state), "messages": [one]}) for one in unanswered(state)]
 
     def _entry(self):
         @task(retry_policy=RETRIED)
         def answer(state, by):
             self.trouble("answer")
             return self._answer(state, {"configurable": {"by": by}})["messages"][0]
+
+        @task
+        def record(number, thread):
+            self._records[number].invoke({"messages": thread})
 
         @entrypoint(checkpointer=self.saver, context_schema=dict)
         def chat(given, *, previous=None, config=None):
@@ -199,69 +222,94 @@ class Thread:
             state, by = {"messages": thread, "memory": memory}, config["configurable"]["by"]
             thread = add_messages(thread, answer(state, by).result())
             self.trouble("after")
-            for record in self._records:
-                record.invoke({"messages": thread})
+            for number in range(len(self._records)):
+                if self.has_tasks:
+                    record(number, thread).result()
+                else:
+                    self._records[number].invoke({"messages": thread})
             self.trouble("last")
             return entrypoint.final(value={"messages": thread}, save=thread)
 
         return chat
 
-    def run(self, given, user, way, settings=None):
-        """Run the graph for a user, "" for none; return whether the run ended."""
+    def run(self, given, user, way, settings=None, **options):
+        """Run the graph for a user, "" for none; return whether the run ended.
+
+        Args:
+            given: The input.
+            user: The user.
+            way: How it is run.
+            settings: The checkpoint to begin at.
+            options: LangGraph's options of a run with a checkpointer, such as `durability`.
+        """
         self.given = []
         named = {self.place: {"user_id": user}} if user and self.place != "function" else {}
         context = named.pop("context", {"account": user} if self.place == "function" else None)
         place = {**(settings or {}), "thread_id": self.name, "by": user}
         config = {**named, "configurable": {**named.get("configurable", {}), **place}}
+        options["context"] = context
         try:
             if way in ASYNC:
-                result = asyncio.run(self._arun(given, config, context, way))
+                result = asyncio.run(self._arun(given, config, way, options))
             else:
-                result = self._run(given, config, context, way)
+                result = self._run(given, config, way, options)
         except (*FAILURES, asyncio.CancelledError) as error:
             return self.program.note(f"  {self.name}: {type(error).__name__}: {error}")
         finally:
             self._task = None
-        if result is None or "__interrupt__" in result:
+        if result is None or (self.saver and self.snapshot.tasks):
             return False
         self.kept = result["messages"]
         return True
 
-    def _run(self, given, config, context, way):
+    def _run(self, given, config, way, options):
         if way == "invoke":
-            return self.graph.invoke(given, config, context=context)
+            return self.graph.invoke(given, config, **options)
         if way == "retried":
             repeated = self.graph.with_retry(
                 retry_if_exception_type=(TimeoutError,),
                 wait_exponential_jitter=False,
                 stop_after_attempt=2,
             )
-            return repeated.invoke(given, config, context=context)
+            return repeated.invoke(given, config, **options)
         found: list[Any] = [None]
-        stream = self.graph.stream(given, config, context=context, stream_mode="values")
+        stream = self.graph.stream(given, config, **options, stream_mode="values")
         for found[0] in stream:
             if self._leaves(way):
                 return None
         return found[0]
 
-    async def _arun(self, given, config, context, way):
+    async def _arun(self, given, config, way, options):
         if way == "ainvoke":
-            return await self.graph.ainvoke(given, config, context=context)
+            return await self.graph.ainvoke(given, config, **options)
         if way == "cancelled":
-            coroutine = self.graph.ainvoke(given, config, context=context)
+            coroutine = self.graph.ainvoke(given, config, **options)
             self._task = asyncio.ensure_future(coroutine)
             return await self._task
         found: list[Any] = [None]
-        stream = self.graph.astream(given, config, context=context, stream_mode="values")
+        if way == "events left":
+            stream = self.graph.astream_events(given, config, **options, version="v2")
+            async with aclosing(stream):
+                async for event in stream:
+                    is_part = event["event"] == "on_chain_stream" and not event["parent_ids"]
+                    if is_part and self._leaves(way):
+                        break
+            return None
+        stream = self.graph.astream(given, config, **options, stream_mode="values")
         async with aclosing(stream):
             async for found[0] in stream:
                 if self._leaves(way):
                     return None
         return found[0]
 
+    @property
+    def stops(self):
+        """The nodes before which a run may stop, behind the recall node."""
+        return [] if self.body == "entrypoint" else [*self.graph.builder.nodes][1:]
+
     def _leaves(self, way):
         self.leaves_at -= 1
-        return self.leaves_at < 0 and way in ("left", "aleft")
+        return self.leaves_at < 0 and "left" in way
 
     def edit(self, begin, message):
         """Replace a message at a checkpoint, behind the recall node; return the place to continue."""
@@ -294,6 +342,13 @@ def asked_in(message):
 def messages_of(state):
     """Return the messages of a state."""
     return state["messages"] if isinstance(state, dict) else state.messages
+
+
+def unanswered(state):
+    """Return the messages of a state behind the last answer."""
+    messages = messages_of(state)
+    answers = [number for number, one in enumerate(messages) if one.type == "ai"]
+    return messages[answers[-1] + 1 :] if answers else messages
 
 
 def fields(state):

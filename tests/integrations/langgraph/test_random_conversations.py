@@ -20,6 +20,8 @@ from random_graphs import ASYNC, STEPS, SYNC, Thread, asked_in, messages_of, wor
 from tomldiary import Diary, MemoryWriter
 
 USERS = ("ann", "bob")
+MODES = ("sync", "async", "exit")
+"""When a run stores its checkpoints."""
 
 
 class Echo:
@@ -108,7 +110,7 @@ class Program:
         assert self.writer.flush(60)
         self.writer.close_sync()
 
-    def run(self, name, given, user, way, about, settings=None):
+    def run(self, name, given, user, way, about, settings=None, modes=MODES):
         """Draw what goes wrong in a run of a thread; return the function that runs it."""
         thread, step = self.threads[name], self.choose.choice(STEPS)
         kinds = ["error", "timeout"] if thread.saver is None else ["error", "timeout", "wait"]
@@ -122,15 +124,21 @@ class Program:
         leaves_at = self.choose.randint(1 if given else 2, 5)
         if name != "room" and thread.place != "function" and self.choose.random() < 0.05:
             user = ""
-        about = f"{name}: {user or 'no user'} {about} {way} {troubles}"
+        options = {}
+        if thread.saver:
+            options["durability"] = self.choose.choice(modes)
+            if thread.stops and self.choose.random() < 0.2:
+                options["interrupt_before"] = [self.choose.choice(thread.stops)]
+        about = f"{name}: {user or 'no user'} {about} {way} {troubles} {options}"
         about += f" at {leaves_at}" if "left" in way else ""
-        return partial(self.finish, thread, troubles, leaves_at, about, given, user, way, settings)
+        call = partial(thread.run, given, user, way, settings, **options)
+        return partial(self.finish, thread, call, given, troubles, leaves_at, about)
 
-    def finish(self, thread, troubles, leaves_at, about, given, user, way, settings):
+    def finish(self, thread, call, given, troubles, leaves_at, about):
         """Run a thread, and note what the memory must have then."""
         self.note(about)
         thread.troubles, thread.leaves_at = dict(troubles), leaves_at
-        if thread.run(given, user, way, settings):
+        if call():
             # Another user may resume a run that recorded its words: "Ann's message is no part of his turn".
             spoke = [self.said[word] for word in self.open[thread.name]]
             for said in spoke:
@@ -179,11 +187,11 @@ class Program:
         return self.run(name, given, user, way, "resumes" if given else "continues")
 
     def remind(self, name):
-        """Run a thread on a message that no user wrote; only the answer is new."""
+        """Run a thread on a message that no user wrote, or its recording node again; at most an answer is new."""
         thread = self.threads[name]
         # In another process, "a node of a subgraph records" the turn again.
-        can_answer = thread.body != ("inner" if self.restarts else "entrypoint")
-        can_answer = can_answer and thread.saver and not self.open[name]
+        unable = ["inner"] if self.restarts else ["each", "entrypoint"]
+        can_answer = thread.body not in unable and thread.saver and not self.open[name]
         state = thread.snapshot.values if can_answer else {}
         said = [word for one in messages_of(state or {"messages": []}) for word in asked_in(one)]
         if not said:
@@ -191,6 +199,8 @@ class Program:
         way = self.choose.choice(SYNC + ASYNC)
         message = HumanMessage("Go on.", id=uuid4().hex, additional_kwargs={"lc_source": "timer"})
         user = self.said[said[-1]].user
+        if thread.body != "inner" and self.choose.random() < 0.3:
+            return self.run(name, Command(goto="record 0"), user, way, "records again")
         return self.run(name, {"messages": [message]}, user, way, "is reminded")
 
     def go_back(self, name):
@@ -213,7 +223,10 @@ class Program:
             self.said[word] = Said(self.said[asked[-1]].user, name)
             self.open[name], user = [word], self.said[word].user
             settings = thread.edit(begin, HumanMessage(f"I said {word}.", id=last.id))
-        return self.run(name, None, user, self.choose.choice(SYNC + ASYNC), kind, settings)
+        # "A replay with `durability="exit"` begins at the first checkpoint … the words again".
+        modes = MODES if begin.parent_config else MODES[:2]
+        way = self.choose.choice(SYNC + ASYNC)
+        return self.run(name, None, user, way, kind, settings, modes)
 
     def check(self):
         """Compare the memory with what was said."""
