@@ -13,8 +13,10 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
+    ModelRetryMiddleware,
     PIIMiddleware,
     SummarizationMiddleware,
+    ToolCallLimitMiddleware,
 )
 from langchain.tools import ToolRuntime, tool
 from langchain_core.language_models.chat_models import BaseChatModel
@@ -40,7 +42,7 @@ USERS = ("ann", "bob", "cay")
 WORD = re.compile(r"\b[wax][0-9a-f]{12}\b")
 """A word that a user says, that a model answers, or that no turn may have."""
 SHAPES = ("alone", "with a sub-agent", "in a graph", "two in a graph")
-AROUND = ("nothing", "summary", "trimming", "documents", "redaction")
+AROUND = ("nothing", "summary", "trimming", "documents", "redaction", "retries", "limits")
 
 
 class Down(Exception):
@@ -102,6 +104,8 @@ class Chat:
         """Whether the client gives each message an id."""
         self.users = choose.sample(USERS, choose.choice([1, 1, 2]) if self.is_saved else 1)
         self.shape, self.around = choose.choice(SHAPES), choose.choice(AROUND)
+        self.is_around_first = choose.random() < 0.3
+        """Whether the middleware that changes messages is in front of the memory."""
 
     @property
     def is_nested(self) -> bool:
@@ -236,6 +240,10 @@ def _around(chat: Chat) -> list[Any]:
         return [SummarizationMiddleware(model, trigger=("messages", 5), keep=("messages", 2))]
     if chat.around == "documents":
         return [Documents(chat.new("x").word)]
+    if chat.around == "retries":
+        return [ModelRetryMiddleware(max_retries=1, initial_delay=0, on_failure="error")]
+    if chat.around == "limits":
+        return [ToolCallLimitMiddleware(run_limit=1)]
     return {"trimming": [Trimming()], "redaction": [PIIMiddleware("email")]}.get(chat.around, [])
 
 
@@ -271,7 +279,9 @@ def agent_of(
         return create_agent(
             Talker(chats={**chats}),
             [look, book, broken, ask, delegate],
-            middleware=[memory(), *around, review],
+            middleware=[*around, memory(), review]
+            if chat.is_around_first
+            else [memory(), *around, review],
             **options,
         )
 
