@@ -115,10 +115,12 @@ class Batches:
             MatchCondition(choose.choice(["prefix", "suffix"]), tuple(path))
             for path in paths[: choose.randint(0, 2)]
         ]
+        refresh, condition = choose.choice([True, False]), choose.choice([None, self.condition()])
+        prefix = self.namespace(0)[:2]
         return choose.choice(
             [
-                GetOp(self.namespace(), choose.choice(self.keys)),
-                SearchOp(self.namespace(0)[:2], choose.choice([None, self.condition()]), 999),
+                GetOp(self.namespace(), choose.choice(self.keys), refresh),
+                SearchOp(prefix, condition, 999, refresh_ttl=refresh),
                 ListNamespacesOp(
                     conditions or None,
                     choose.choice([None, 1, 2]),
@@ -131,7 +133,8 @@ class Batches:
     def write(self):
         value = None if self.choose.random() < 0.3 else self.value()
         index = self.choose.choice([None, None, False, ["t"], ["u.y.z", "mark"]])
-        return PutOp(self.namespace(), self.choose.choice(self.keys), value, index)
+        minutes = self.choose.choice([None, 0.001, 1000])
+        return PutOp(self.namespace(), self.choose.choice(self.keys), value, index, ttl=minutes)
 
     def batch(self):
         kinds = self.choose.choice([[self.read], [self.write], [self.read, self.write]])
