@@ -751,7 +751,7 @@ def test_a_closed_pipe_is_not_an_error(memories, unbuffered):
     assert child.returncode == 1  # docs/cli.md
 
 
-def on_full_disk(*arguments):
+def on_full_disk(*arguments, unbuffered=""):
     """Run Python with an output that cannot be written."""
     with Path("/dev/full").open("w") as full:
         return subprocess.run(
@@ -759,19 +759,28 @@ def on_full_disk(*arguments):
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             cwd=ROOT,
             check=False,
             timeout=60,
         )
 
 
-def test_a_full_disk_under_the_output_is_named_and_what_was_stored_stays(memories):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_the_output_is_named_and_what_was_stored_stays(memories, unbuffered):
     line = ["add", "likes", "tea", "--user", "alice", "--path"]
-    done = on_full_disk("-m", "tomldiary", *line, str(memories))
+    done = on_full_disk("-m", "tomldiary", *line, str(memories), unbuffered=unbuffered)
     told = "The output could not be written (No space left on device).\n"
     assert (done.returncode, done.stderr) == (1, told)
     assert "tea" in Diary(memories).user("alice").document("preferences")
+
+
+@pytest.mark.parametrize("command", ["export", "show"])
+def test_output_above_the_buffer_is_reported_once_on_a_full_disk(memories, command):
+    Diary(memories).user("alice").blocks.set("plan", "long\n" * 10_000)
+    done = on_full_disk("-m", "tomldiary", command, "--user", "alice", "--path", str(memories))
+    told = "The output could not be written (No space left on device).\n"
+    assert (done.returncode, done.stderr) == (1, told)
 
 
 @pytest.mark.parametrize(

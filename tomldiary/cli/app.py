@@ -14,7 +14,7 @@ import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tomldiary.cli.output import print_error
+from tomldiary.cli.output import EXIT_PARTIAL, drop_output, print_error, print_text
 from tomldiary.errors import DiaryError
 from tomldiary.logging import show_once
 from tomldiary.text.visible import one_line
@@ -56,7 +56,6 @@ _OTHER_WORDS = {
     "undo": "rollback",
 }
 """The commands by words of other programs."""
-_EXIT_PARTIAL = 1
 _EXIT_UNUSABLE = 2
 # Help and usage errors have frames only on a terminal.
 _MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
@@ -132,7 +131,7 @@ def _show_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with
     if is_asked:
         from importlib.metadata import version  # noqa: PLC0415 - slow to import and rarely needed
 
-        sys.stdout.write(f"tomldiary {version('tomldiary-kit')}\n")
+        print_text(f"tomldiary {version('tomldiary-kit')}")
         raise typer.Exit
 
 
@@ -179,13 +178,10 @@ def _finish_output() -> None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        # The buffer keeps what was not written, and the interpreter flushes it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            print_error(f"The output could not be written ({error.strerror}).")
+        drop_output(error)
         failure = error.__context__
         if failure is None or (isinstance(failure, SystemExit) and not failure.code):
-            sys.exit(_EXIT_PARTIAL)
+            sys.exit(EXIT_PARTIAL)
 
 
 def _fail(message: str) -> None:

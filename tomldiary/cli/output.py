@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.values import json_value
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+EXIT_PARTIAL = 1
 _WIDTH = 80
 _NARROWEST = 20
 _HANGING = 8
@@ -44,19 +46,36 @@ def width() -> int:
 
 def print_text(text: str = "") -> None:
     """Print text with control characters as escapes; on a terminal, wrap long lines between words."""
-    _write(text, sys.stdout, is_wrapped=is_terminal())
+    _write_out(f"{_shown(text, is_wrapped=is_terminal())}\n")
 
 
 def print_error(text: str) -> None:
     """Print text on stderr, as `print_text` does on stdout."""
-    _write(text, sys.stderr, is_wrapped=sys.stderr.isatty())
+    sys.stderr.write(f"{_shown(text, is_wrapped=sys.stderr.isatty())}\n")
 
 
-def _write(text: str, stream: TextIO, *, is_wrapped: bool) -> None:
+def _shown(text: str, *, is_wrapped: bool) -> str:
     shown = printable(_lines(text))
     if is_wrapped:
         shown = "\n".join(part for line in shown.split("\n") for part in _wrapped(line, width()))
-    stream.write(f"{shown}\n")
+    return shown
+
+
+def _write_out(text: str) -> None:
+    """Write to stdout, which may be unbuffered; exit with 1 if it cannot be written."""
+    try:
+        sys.stdout.write(text)
+    except OSError as error:
+        drop_output(error)
+        sys.exit(EXIT_PARTIAL)
+
+
+def drop_output(error: OSError) -> None:
+    """Drop what stdout could not write, and print the reason unless the reader has closed the pipe."""
+    # The buffer keeps what was not written, and the interpreter flushes it again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):
+        print_error(f"The output could not be written ({error.strerror}).")
 
 
 def print_note(text: str) -> None:
@@ -109,7 +128,7 @@ def print_diff(text: str) -> None:
     """Print a unified diff; on a terminal it is coloured, and long lines are wrapped between words."""
     shown = printable(_lines(text))
     if not is_terminal():
-        sys.stdout.write(f"{shown}\n")  # not wrapped, because it may be used as a patch
+        _write_out(f"{shown}\n")  # not wrapped, because it may be used as a patch
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.text import Text  # noqa: PLC0415 - the same
@@ -127,7 +146,7 @@ def print_json(value: Any) -> None:
     except ValueError:  # `nan` or `inf`, which JSON lacks
         plain = json.loads(json.dumps(value, default=_plain))
         text = json.dumps(json_value(plain), indent=2)
-    sys.stdout.write(f"{text}\n")
+    _write_out(f"{text}\n")
 
 
 def _plain(value: Any) -> Any:
@@ -215,7 +234,7 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     for row in cells:
         first, *further = row[-1].split("\n")
         line = "  ".join([*(cell for cell in row[:-1] if cell), first]).rstrip()
-        sys.stdout.write("\n".join([line, *(f"{_BELOW}{line}" for line in further)]) + "\n")
+        _write_out("\n".join([line, *(f"{_BELOW}{line}" for line in further)]) + "\n")
 
 
 def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Row]) -> None:
