@@ -85,6 +85,13 @@ __all__ = [
 class DiaryError(Exception):
     """Base of all errors of this library."""
 
+    def __str__(self) -> str:
+        # names from callers and models may contain characters that a terminal obeys
+        return "".join(
+            char if char.isprintable() or char in "\n\t" else repr(char)[1:-1]
+            for char in super().__str__()
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the message and the fields instead of the constructor's arguments."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] - not in typeshed
@@ -155,7 +162,6 @@ class UnknownEntry(DiaryError, KeyError):
         self.hint = hint
 
     def __str__(self) -> str:
-        # a key comes from a caller, and may contain characters that a terminal obeys
         key = self.where if self.where and self.where.isprintable() else repr(self.where)
         return f"{_shortened(key)} does not exist. {self.hint}".rstrip()
 

@@ -8,8 +8,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary, LimitReached, errors
+from tomldiary import Constraint, Diary, LimitReached, errors
 
 MADE = [
     errors.BackendError("the disk is full"),
@@ -54,6 +55,22 @@ def test_a_key_with_control_characters_is_escaped_in_the_message():
         alice.why("likes/\x1b[31m\u202e")
     assert str(refused.value).startswith(r"'likes/\x1b[31m\u202e' does not exist.")
     assert refused.value.where == "likes/\x1b[31m\u202e"
+
+
+def test_control_characters_of_field_names_and_keys_are_escaped_in_messages():
+    class Guest(BaseModel):
+        name: str
+
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("guest", Guest, Constraint(singleton_key="name", immutable=True))
+    alice = diary.user("alice")
+    with pytest.raises(errors.InvalidValue) as refused:
+        alice.facts.commit("guest", {"name": "Ann", "\x1b[31m\u202e": 1})
+    assert str(refused.value).startswith(r"guest.\x1b[31m\u202e: Guest has no such field.")
+    assert refused.value.where == "guest.\x1b[31m\u202e"
+    alice.facts.commit(Guest(name="\x1b[2J"))
+    with pytest.raises(errors.ImmutableEntry, match=r"^facts/guest/\\x1b\[2J is never changed"):
+        alice.facts.delete("guest/\x1b[2J")
 
 
 def test_an_empty_key_is_visible_in_the_message():
