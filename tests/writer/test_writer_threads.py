@@ -111,7 +111,9 @@ def test_functions_that_hang_keep_no_turn_of_another_user_waiting(tmp_path):
             gate.set()
     assert all(thread.daemon for thread in threads)  # so the process can end
     assert hung
-    until(lambda: len(refused) == len(hung))  # the time of an attempt can end before its thread begins
+    until(
+        lambda: len(refused) == len(hung)
+    )  # the time of an attempt can end before its thread begins
     assert texts(diary, "alice") == []
 
 
