@@ -26,6 +26,7 @@ CORE = ("tomldiary.diary", "tomldiary.writer.writer", "warmed")
 FRAMEWORKS = (
     *("langchain.agents", "langgraph.graph", "pydantic_ai"),
     *("tomldiary_langchain", "tomldiary_langgraph", "tomldiary_pydantic_ai"),
+    "pydantic_ai.models.function",
     *CORE,
 )
 
