@@ -159,7 +159,9 @@ _numbers = itertools.count()
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new folder; that of pytest lists those of all earlier tests first, which is slow after thousands of them."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    return tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_numbers)}"
+    folder.mkdir(0o700)
+    return folder
 
 
 @contextlib.contextmanager
