@@ -559,6 +559,21 @@ def test_an_address_of_redis_needs_no_number():
     assert str(RedisBackend("redis://127.0.0.1").database) == "redis://127.0.0.1"
 
 
+@engines.needs("redis")
+@pytest.mark.parametrize(
+    "options", ["encoding=ascii&encoding_errors=ignore", "encoding=utf-16", "retry=1&watch=1"]
+)
+def test_an_address_of_redis_cannot_change_how_texts_are_stored(options):
+    url = engines.space("redis").url
+    for opened in (f"{url}&{options}", url):
+        with Diary(opened, agent="rules") as diary:
+            zoe = diary.user("Zoë")
+            if opened != url:
+                zoe.upsert_preference("likes", "crème brûlée")
+            assert [*diary.users()] == ["Zoë"]
+            assert [item.text for item in zoe.preferences("likes").values()] == ["crème brûlée"]
+
+
 @engines.needs("postgres")
 def test_a_list_of_users_of_postgres_has_more_than_one_page():
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only

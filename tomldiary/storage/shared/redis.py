@@ -149,16 +149,10 @@ class RedisDatabase:
                 " percent-encode special characters."
             )
         self._new_pool = partial(
-            _pool_class(redis).from_url,
-            url,
-            decode_responses=True,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            # A step must not be sent twice: the effect of the first one would refuse the second.
-            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+            _pool_class(redis).from_url, socket_timeout=timeout, socket_connect_timeout=timeout
         )
         try:
-            pool: Any = self._new_pool()
+            pool: Any = self._new_pool(url)
             pool.connection_class(**pool.connection_kwargs)  # refuses unknown options
         except (TypeError, ValueError, redis.RedisError) as error:
             raise not_an_address(
@@ -172,7 +166,7 @@ class RedisDatabase:
 
     def renew(self) -> None:
         """Make a new pool in a forked child: another thread of the parent may have held the lock of the old one."""
-        self._client.connection_pool = self._new_pool()
+        self._client.connection_pool = self._new_pool(self._url)
 
     def __str__(self) -> str:
         return address(self._url, "prefix", self._prefix)
@@ -334,13 +328,9 @@ class RedisDatabase:
 
     def listen(self) -> Listener:
         """Return a new connection on which the server sends a notice of every changed key."""
-        import redis  # noqa: PLC0415 - an optional dependency
-
         # RESP3, which an address may ask for, delivers notices in another way.
         url = re.sub(r"(?<=[?&]protocol=)[^&]*", "2", self._url)
-        pool: Any = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
-            url, decode_responses=True, protocol=2, socket_timeout=self._timeout
-        )
+        pool: Any = self._new_pool(url, protocol=2)
         listener = _RedisListener(pool.make_connection(), self._run, f"{self._prefix}:{{")
         try:
             listener.open()
@@ -355,13 +345,23 @@ class RedisDatabase:
 
 
 def _pool_class(redis: Any) -> Any:
-    """Return a class of pools that close a connection whose answer may not have been read.
+    """Return a class of pools that ignore the encoding of an address, and close a connection with an unread answer.
 
     The exception of a signal handler, such as KeyboardInterrupt, can end a call between its request and the answer.
     The next call on this connection would read that answer, which may be of another user.
     """
+    own = {
+        "decode_responses": True,
+        "encoding": "utf-8",
+        "encoding_errors": "strict",
+        # A step must not be sent twice: the effect of the first one would refuse the second.
+        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+    }
 
     class Pool(redis.ConnectionPool):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options | own)  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
+
         def release(self, connection: Any) -> None:
             if not isinstance(sys.exception(), redis.RedisError | None):
                 connection.disconnect()
