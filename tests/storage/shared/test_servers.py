@@ -1187,15 +1187,23 @@ def test_a_read_only_server_of_postgres_names_the_remedy():
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("postgres", ("?", "?sslmode=require&"), "server does not support SSL"),
-        ("redis", ("redis://", "rediss://", "?", "?ssl_ca_certs=/missing&"), "No such file or directory"),
+        ("postgres", ("?", "?sslmode=require&"), "server does not support SSL, but SSL was required"),
+        ("redis", ("redis://", "rediss://", "?", "?ssl_ca_certs=/missing&"), "a file of certificates: No such file or directory"),
     ],
 )  # fmt: skip
 def test_a_failure_of_tls_is_named(name, change, reason):
     url = f"{engines.space(name).url}&timeout=1"
     for old, new in zip(change[::2], change[1::2], strict=True):
         url = url.replace(old, new, 1)
-    assert refusal(url).startswith(f"cannot be reached ({reason}")
+    remedy = "Check the certificates and the options of TLS."
+    assert refusal(url) == f"cannot be reached ({reason}). {remedy}"
+
+
+@pytest.mark.parametrize("option", ["sslmode", "ssl_min_protocol_version"])
+def test_an_option_of_libpq_with_an_invalid_value_is_named(option):
+    pytest.importorskip("psycopg")
+    said = refusal(f"postgresql://ann:secret@127.0.0.1/x?{option}=verify_full")
+    assert said == f"the value of the option {option!r} is unknown to libpq. Correct it."
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ WHOLE_HISTORY = sys.maxsize
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
 _SCHEME = re.compile(r"[\s'\"]*[a-zA-Z][\w+.-]*(?::/{0,2}|//)(?=.*[@?])|.*?://", re.DOTALL)
 _UNKNOWN_OPTION = re.compile(r"(?:query parameter: |keyword argument )[\"'](\w+)[\"']")
+_INVALID_OPTION = re.compile(r'invalid "?(\w+)"? value: ')
+_TLS = re.compile(r"certificate|private key|ssl|tls|X509", re.IGNORECASE)
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
 RESERVED = ".reserved"
@@ -148,14 +150,20 @@ def not_an_address(
 ) -> BackendError:
     """Return the error for an address that a client library refuses.
 
-    The library's error is read for the name of an unknown option only, as it may quote a part of the password.
+    The library's error is read for the name of an option only, as it may quote a part of the password.
     """
     place = without_secrets(url)
-    found = _UNKNOWN_OPTION.search(str(error))
-    if found is not None and not place.endswith("…"):
-        return BackendError(
-            f"{place}: there is no option {found[1]!r}. The options are {', '.join(options)}, and those of {library}."
-        )
+    if not place.endswith("…"):
+        found = _UNKNOWN_OPTION.search(str(error))
+        if found is not None:
+            return BackendError(
+                f"{place}: there is no option {found[1]!r}. The options are {', '.join(options)}, and those of {library}."
+            )
+        found = _INVALID_OPTION.search(str(error))
+        if found is not None:
+            return BackendError(
+                f"{place}: the value of the option {found[1]!r} is unknown to {library}. Correct it."
+            )
     return BackendError(
         f"{place}: is not an address of {server}. Write {example}; percent-encode special characters, and use"
         f" only options of {library}."
@@ -333,9 +341,10 @@ def outcome(
 
 def unreachable(database: Database, error: DatabaseLost) -> BackendError:
     """Return the error for a request that had no effect, because the database could not be reached."""
-    return BackendError(
-        f"{database}: cannot be reached ({error}). Check the address and that the server runs."
-    )
+    what = "the address and that the server runs"
+    if _TLS.search(str(error)):
+        what = "the certificates and the options of TLS"
+    return BackendError(f"{database}: cannot be reached ({error}). Check {what}.")
 
 
 def unknown_outcome(database: Database, error: BaseException) -> BackendError:

@@ -205,8 +205,11 @@ class RedisDatabase:
                 f"{self}: refuses the user or the password. Check the address."
             ) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-            reason = getattr(error.__context__, "strerror", None)  # of the system or of TLS
-            is_refused = isinstance(error.__context__, ConnectionRefusedError)
+            cause = error.__context__
+            reason = getattr(cause, "strerror", None)  # of the system or of TLS
+            if self._url.startswith("rediss:") and isinstance(cause, FileNotFoundError):
+                reason = f"a file of certificates: {reason}"
+            is_refused = isinstance(cause, ConnectionRefusedError)
             lost = DatabaseAway if is_refused else DatabaseLost
             raise lost(reason or f"{error}".rstrip(".") or type(error).__name__) from error
         except (exceptions.ClusterCrossSlotError, exceptions.AskError) as error:

@@ -87,7 +87,7 @@ _REFUSALS = {
 """The meaning of a statement's error, and its remedy, by SQLSTATE."""
 _ANOTHER_REFUSAL = ("the database refused", "Check the schema {schema} and its tables.")
 _INVALID = re.compile(
-    r"invalid (?:integer value|port|connection option|\w+ value)|Servname not supported"
+    r'invalid (?:integer value|port|connection option|"?\w+"? value)|Servname not supported'
 )
 
 
