@@ -372,6 +372,18 @@ def test_push_of_a_missing_folder_says_so(engine, alice, tmp_path):
     assert "there is no such folder" in str(done.exception)
 
 
+@pytest.mark.parametrize("command", ["pull", "push"])
+def test_an_address_in_place_of_the_folder_is_refused(
+    engine, alice, command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    alice.blocks.set("persona", "Be short.")
+    before = sorted(tmp_path.rglob("*"))
+    done = run(engine, command, "postgresql://ann:secret@127.0.0.1/x")
+    assert str(done.exception).startswith("postgresql://127.0.0.1/x: is an address. Name a folder")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize(("text", "says"), [("[blocks.x\n", "blocks.toml:1"), ("", "is empty")])
 def test_push_stores_nothing_if_one_file_is_broken(engine, alice, tmp_path, text, says):
     alice.blocks.set("persona", "Be short.")

@@ -42,6 +42,7 @@ from tomldiary.runtime.views import counted
 from tomldiary.storage.local.publish import staged_path
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.storage.shared.database import without_secrets
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -59,7 +60,21 @@ _FORGOTTEN = (
 )
 _SAVE_AGE = 2.0  # seconds; longer than the engine waits for a save to be complete
 
-_Folder = Annotated[Path, Argument(help="A local folder.")]
+
+def _folder(text: str) -> Path:
+    """Return the path of a local folder.
+
+    Raises:
+        InvalidValue: It is an address, whose password a folder of this name would show.
+    """
+    if "://" in text:
+        raise InvalidValue(
+            "is an address. Name a folder, and the address with --path", where=without_secrets(text)
+        )
+    return Path(text)
+
+
+_Folder = Annotated[str, Argument(metavar="DIR", help="A local folder.")]
 
 
 def add(
@@ -284,12 +299,13 @@ def _database(path: str) -> tuple[Diary, SharedBackend]:
     return diary, backend
 
 
-def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
+def pull(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Write all documents of a database to a folder for editing.
 
     Files of removed documents are deleted. A folder with edits that were not pushed is refused.
     """
-    writable(str(folder))
+    folder = _folder(directory)
+    writable(directory)
     diary, backend = _database(path)
     if folder.is_file():
         raise InvalidValue(
@@ -320,11 +336,12 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     print_text(f"wrote {counted(len(names), 'document')} to {one_line(folder)}")
 
 
-def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
+def push(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Store the documents that were edited since `pull`.
 
     Concurrent writes are kept. All files are checked before the first one is stored.
     """
+    folder = _folder(directory)
     diary, backend = _database(path)
     if not folder.is_dir():
         raise InvalidValue("there is no such folder; run pull first", where=str(folder))
