@@ -35,7 +35,11 @@ _ESCAPED = re.compile("\1(.)", re.DOTALL)
 _SCHEME = re.compile(r"[\s'\"]*[a-zA-Z][\w+.-]*(?::/{0,2}|//)(?=.*[@?])|.*?://", re.DOTALL)
 _UNKNOWN_OPTION = re.compile(r"(?:query parameter: |keyword argument )[\"'](\w+)[\"']")
 _INVALID_OPTION = re.compile(r'invalid "?(\w+)"? value: ')
-_TLS = re.compile(r"certificate|private key|ssl|tls|X509", re.IGNORECASE)
+# A lost connection is none of them, such as "SSL SYSCALL error: EOF detected".
+_TLS = re.compile(
+    r"certificate|private key|X509|support SSL|(?:SSL error|\[SSL)(?!: unexpected.eof)",
+    re.IGNORECASE,
+)
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
 RESERVED = ".reserved"
