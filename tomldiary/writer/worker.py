@@ -347,10 +347,10 @@ class Workers:
             self._end(job, jobs, error=error)
 
     def _give_up(self, job: Job, failure: BaseException) -> None:
-        """Fail a turn that could not be parked, or retry it later if the storage failed; it stays in the journal."""
+        """Fail a turn that could not be parked, or retry it later if the storage did not accept it; it stays queued."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return
-        if isinstance(failure, BackendError | LockTimeout):
+        if isinstance(failure, BackendError | LockTimeout | RevisionConflict):
             cause = cause_name(failure)
             pause = self._options.retry.longest_pause
             _report(f"{_STUCK}: {cause}; retrying in {pause:.1f} s")

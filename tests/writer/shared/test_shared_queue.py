@@ -812,3 +812,25 @@ def test_a_turn_is_not_given_up_if_the_queue_changes_while_a_forget_is_checked(o
         gate.set()
         assert receipt.wait(LONG) is not None
         assert not conflicts
+
+
+def test_a_turn_is_parked_later_if_others_keep_changing_its_user(opened, monkeypatch):
+    backend, conflicts = opened(), [RevisionConflict.of("alice")]
+    change = backend.change_hidden
+
+    def overtaken(user, kind, *args, **kwargs):
+        if kind == DEAD_LETTERS and conflicts:
+            raise conflicts.pop()
+        change(user, kind, *args, **kwargs)
+
+    def refuse(message, deps):
+        raise ValueError("this extractor is broken")
+
+    monkeypatch.setattr(backend, "change_hidden", overtaken)
+    diary, retry = Diary(backend, agent=refuse), RetryPolicy(longest_pause=0.01)
+    with MemoryWriter(diary, retry=retry) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        with pytest.raises(ExtractionError, match="broken"):
+            receipt.wait(LONG)
+    assert not conflicts
+    assert (backend.holders(QUEUE), backend.holders(DEAD_LETTERS)) == ([], ["alice"])
