@@ -531,6 +531,21 @@ def test_the_damaged_state_of_a_user_is_one_problem_with_its_remedy(name):
     assert problem.remedy == "Restore it from a backup."
 
 
+@pytest.mark.parametrize("part", ["head", "texts", "versions"])
+def test_a_user_of_whom_redis_removed_a_key_is_one_problem(part):
+    engine = engines.space("redis")
+    with Diary(engine.url, agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", "tea")
+        prefix = engine.url.partition("prefix=")[2]
+        with pytest.importorskip("redis").Redis.from_url(engine.server) as client:
+            assert client.delete(f"{prefix}:{{alice}}:{part}") == 1
+        for read in (diary.user("alice").preferences, lambda: diary.user("alice").recall("tea")):
+            with pytest.raises(BackendError, match=r"the user 'alice' is damaged\. Restore it"):
+                read()
+        [problem] = [each for each in check(diary) if each.level != "note"]
+    assert problem.message.endswith("the stored state of the user 'alice' is damaged.")
+
+
 @pytest.mark.parametrize(
     ("name", "read"),
     [

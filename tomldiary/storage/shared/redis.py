@@ -60,7 +60,8 @@ _HEAD = """
 local user = KEYS[1]
 local record = redis.call('ZREVRANGE', user .. 'history', 0, 0)
 local head = redis.call('HMGET', user .. 'head', 'revision', 'erasures')
-return {head[1] or '0', head[2] or '0', redis.call('HGETALL', user .. 'versions'), record[1] or false}
+local texts = redis.call('HLEN', user .. 'texts')
+return {head[1] or '0', head[2] or '0', texts, redis.call('HGETALL', user .. 'versions'), record[1] or false}
 """
 # KEYS: the beginning of the user's keys, and that of all keys.
 # ARGV: revision, growth, erasures, dropped, the numbers of texts, removed names and records, the user, then these items.
@@ -242,10 +243,16 @@ class RedisDatabase:
         user: str,
         known: Head | None = None,  # noqa: ARG002 - one request reads all
     ) -> Head:
-        """Return the state of a user in one request."""
-        revision, epoch, versions, record = self._evaluated(_HEAD, [self._key(user)])
+        """Return the state of a user in one request.
+
+        Raises:
+            BackendError: The state is damaged: for example, a server with full memory has removed one of its keys.
+        """
+        revision, epoch, texts, versions, record = self._evaluated(_HEAD, [self._key(user)])
         with parsing(self, user):
             found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
+            if len(found) != texts or max(found.values(), default=0) > int(revision):
+                raise ValueError("a key of the user is missing")
             return Head(int(revision), int(epoch), found, record)
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
