@@ -491,7 +491,7 @@ WRONG = {
     "preferences.loose: expected a category, found number; it is left out",
     "preferences.likes.pref001.text: expected text, found number",
     "preferences.likes.pref001.contexts: expected a list of text, found text",
-    "preferences.likes.pref001._count: expected a whole number, found text",
+    "preferences.likes.pref001._count: expected a whole number of at least 0, found text",
     "preferences.likes.pref001._created: expected a time, found text",
     "preferences.likes.pref003: expected an entry, found text; it is left out",
     "preferences.goals.pref001.contexts.0: expected text, found number",
@@ -555,7 +555,7 @@ def test_invalid_sessions_are_named_in_toml_words(root):
         ),
     )
     assert {found.message for found in wrong(root)} == {
-        "conversations.s2._turns: expected a whole number, found text",
+        "conversations.s2._turns: expected a whole number of at least 0, found text",
         "conversations.s2.summary: expected text, found a list",
     }
 

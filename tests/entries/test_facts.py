@@ -1123,6 +1123,20 @@ def test_a_fact_added_by_hand_is_a_fact(alice, file):
     assert alice.problems() == []
 
 
+def test_a_misspelled_type_by_hand_is_reported(diary, alice, file):
+    alice.commit(Diet(role="user", food="vegan"))
+    with file.open("a") as handle:
+        handle.write('\n[facts.diett.dog]\nrole = "dog"\nfood = "meat"\n')
+        handle.write('\n[facts.pet.dog]\nname = "Rex"\n')  # another program may have registered it
+    age(file)
+    message = "facts.diett: no such type is registered, but 'diet' is, so no query finds it"
+    assert [str(each).startswith(message) for each in alice.problems()] == [True]
+    assert [found.message for found in check(diary) if found.level == "warning"] == [message]
+    bob = diary.user("bob")
+    bob.import_(alice.export())
+    assert len(bob.problems()) == 1
+
+
 @pytest.mark.parametrize(
     ("start", "named"),
     [("", "it is missing, and"), ("_valid_from = 2023-01-05\n", "it differs from")],

@@ -693,6 +693,24 @@ class WeighedTable(BaseModel):
     likes: dict[str, Weighed] = {}
 
 
+def test_a_negative_count_by_hand_counts_as_missing_and_is_named(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.add_turn("I love tea.", "Noted.", "s")
+    for name, field in (("preferences", "_count"), ("conversations", "_turns")):
+        file = tmp_path / f"alice/{name}.toml"
+        file.write_text(file.read_text().replace(f"{field} = 1", f"{field} = -5"))
+        age(file)
+    named = "expected a whole number of at least 0, found number"
+    assert sorted(str(each).partition(". ")[0] for each in alice.problems()) == [
+        f"conversations.s._turns: {named}",
+        f"preferences.likes.pref001._count: {named}",
+    ]
+    assert (alice.preferences("likes")["pref001"].count, alice.conversations()["s"].turns) == (1, 0)
+    alice.add_turn("I love tea.", "Noted.", "s")
+    assert (alice.preferences("likes")["pref001"].count, alice.conversations()["s"].turns) == (2, 1)
+    assert alice.problems() == []
+
+
 def test_an_invalid_entry_is_ignored_alone_and_named(tmp_path):
     (tmp_path / "alice").mkdir()
     file = tmp_path / "alice/preferences.toml"
@@ -710,7 +728,7 @@ def test_an_invalid_entry_is_ignored_alone_and_named(tmp_path):
     }
     stray, many, heavy = map(str, alice.problems())
     assert stray.startswith("preferences.likes.loose: expected an entry, found text")
-    assert many.startswith("preferences.likes.b._count: expected a whole number, found text")
+    assert many.startswith("preferences.likes.b._count: expected a whole number")
     assert heavy.startswith("preferences.likes.c.weight: Input should be a valid integer")
     with pytest.raises(InvalidValue, match="expected a table"):
         alice.upsert_preference("likes", "x", id="loose")

@@ -11,6 +11,7 @@ from tomldiary.compaction.draft import (
     CompactionStats,
     operation_path,
 )
+from tomldiary.entries.fields import count_of
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
@@ -191,5 +192,4 @@ def _note_run(tx: Transaction, due: Sequence[str], now: datetime) -> None:
 
 
 def _meta_number(table: Any, key: str) -> int:
-    value = table.get(key, 0) if table is not None else 0
-    return value if isinstance(value, int) else 0
+    return count_of(table.get(key) if table is not None else None, 0)

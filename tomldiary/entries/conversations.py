@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import (
     check_length,
+    count_of,
     last_used,
     tables_at,
     text_list,
@@ -116,16 +117,14 @@ class Conversations:
         self.count_in_session(session_id, now=now)
         progress = dict(self._edit.table(_PROGRESS) or {})
         for counter in ("turns_since_compaction", "total_turns"):
-            value = progress.get(counter, 0)
-            progress[counter] = (value if isinstance(value, int) else 0) + 1
+            progress[counter] = count_of(progress.get(counter), 0) + 1
         self._edit.put(_PROGRESS, progress)
 
     def count_in_session(self, session_id: str, *, now: str) -> None:
         """Increment the turns of a session alone, for a draft."""
         self.ensure(session_id, now=now)
         entry = dict(self._edit.table((_ROOT, session_id)) or {})
-        turns = entry.get("_turns", 0)
-        entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
+        entry["_turns"] = count_of(entry.get("_turns"), 0) + 1
         entry["_updated"] = updated_at(entry, now)
         self._edit.put((_ROOT, session_id), entry)
 
@@ -196,11 +195,10 @@ def checked_summary(
 
 def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
     """Return a session as a typed item, with defaults for missing and malformed fields."""
-    turns = entry.get("_turns", 0)
     known: dict[str, Any] = {
         "_created": str(entry.get("_created", "")),
         "_updated": last_used(entry),
-        "_turns": turns if isinstance(turns, int) and not isinstance(turns, bool) else 0,
+        "_turns": count_of(entry.get("_turns"), 0),
         "summary": str(entry.get("summary", "")),
         "keywords": text_list(entry.get("keywords")),
     }

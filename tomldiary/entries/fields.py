@@ -237,6 +237,11 @@ def toml_word(value: Any) -> str:
     return "a date or time" if isinstance(value, date | time) else type(value).__name__
 
 
+def count_of(value: object, default: int) -> int:
+    """Return a stored count, or a default for a value that is no whole number of at least 0."""
+    return value if type(value) is int and value >= 0 else default
+
+
 def wrong_fields(
     where: str,
     entry: Mapping[str, Any],
@@ -249,7 +254,7 @@ def wrong_fields(
     wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
         (texts, "text", lambda value: isinstance(value, str)),
         (lists, "a list of text", lambda value: isinstance(value, list)),
-        (numbers, "a whole number", lambda value: type(value) is int),
+        (numbers, "a whole number of at least 0", lambda value: count_of(value, -1) >= 0),
         (flags, "true or false", lambda value: isinstance(value, bool)),
         (_MANAGED_TIMES, "a time", lambda value: value == "" or moment(value) is not None),
     ]

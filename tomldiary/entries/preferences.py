@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tomldiary.entries.fields import (
     check_key,
     check_length,
+    count_of,
     entry_text,
     number_of,
     replaced,
@@ -411,9 +412,8 @@ def by_category(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entry_count(entry: Mapping[str, Any]) -> int:
-    """Return the count of an entry; 1 if it is missing or not a number."""
-    count = entry.get("_count", 1)
-    return count if isinstance(count, int) and not isinstance(count, bool) else 1
+    """Return the count of an entry; 1 if it is missing or malformed."""
+    return count_of(entry.get("_count"), 1)
 
 
 def entry_to_item(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.fields import entry_data, shares_turn
+from tomldiary.entries.fields import count_of, entry_data, shares_turn
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
@@ -222,14 +222,13 @@ class HistoryQueries:
             raise UnknownEntry(
                 key, f"It is not in the kept history either{since}. The history shows all keys."
             )
-        count = entry.get("_count", entry.get("_turns", 1))
         return Origin(
             key=named,
             text=kind.text(entry),
             session=str(entry.get("_created_by", "")) or kind.session(path[-1]),
             turn=str(entry.get("_source", "")),
             is_verified=entry.get("_verified", True) is not False,
-            confirmations=count if isinstance(count, int) else 1,
+            confirmations=count_of(entry.get("_count", entry.get("_turns")), 1),
             origin="hand" if self._is_edited(names, place, entry) else _origin_of(entry, changes),
             changes=changes,
         )

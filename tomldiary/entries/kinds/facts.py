@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,15 @@ from tomldiary.entries.fields import (
 )
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tomldiary.toml.document import Document, Path
+
+_MISSPELLED = 0.75
+"""The least similarity of a registered type, by `difflib`, for which another one counts as misspelled."""
 
 
 class FactKind(EntryKind):
@@ -93,6 +98,16 @@ class FactKind(EntryKind):
         found = [name for name, entry in self.entries(document, rules) if holds(name, entry)]
         return dict(Counter(name.partition("/")[0] for name in found))
 
+    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
+        yield from super().problems(document, rules)
+        # Programs that share a memory may register other types, so only a misspelled type is named.
+        for name, _ in tables_at(document, self.name):
+            if name in rules.fact_schemas:
+                continue
+            for similar in get_close_matches(name, rules.fact_schemas, n=1, cutoff=_MISSPELLED):
+                message = f"no such type is registered, but {similar!r} is, so no query finds it"
+                yield Problem(render_path((self.name, name)), message)
+
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
     ) -> Iterator[Problem]:
@@ -119,8 +134,8 @@ class FactKind(EntryKind):
             yield Problem(f"{where}._valid_to", message)
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
-        known = {problem.where for problem in self.problems(before, rules)}
-        for problem in without_managed(self.problems(after, rules)):
+        known = {problem.where for problem in super().problems(before, rules)}
+        for problem in without_managed(super().problems(after, rules)):
             if problem.where not in known:
                 raise problem
 
