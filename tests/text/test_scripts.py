@@ -30,6 +30,8 @@ FOUND = {
     "Arabic with a conjunction": ("الشاي والقهوة", "قهوة"),
     "Arabic with marks": ("قَهْوَة", "القهوة"),
     "Persian joiner": ("او می‌خواهد برود", "میخواهد"),
+    "Arabic digits": ("يسكن في الشقة ١٢", "12"),
+    "question with Bengali digits": ("Room 42 of the hotel", "৪২"),
     "Hindi word": ("उसे हिन्दी पसंद है", "हिन्दी"),
     "Cyrillic": ("она живёт в Осло", "Осло"),
     "accents": ("un café crème", "cafe"),
@@ -65,6 +67,17 @@ def test_recall_finds_every_script_before_other_texts(text, query):
     hits = alice.recall(query)
     assert hits[0].text == text
     assert len(hits) <= 3
+
+
+@pytest.mark.parametrize("number", ["12", "١٢", "１２", "१२", "৪২"])
+def test_digits_of_other_scripts_are_the_same_number(number):
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("likes", f"Room {number} of the hotel")
+    same, other = ("42", "12") if number == "৪২" else ("12", "42")
+    [match] = alice.similar("likes", f"Room {same} of the hotel")
+    assert (match.score, match.conflict) == (100, "")
+    [match] = alice.similar("likes", f"Room {other} of the hotel")
+    assert match.conflict == "different number"
 
 
 @pytest.mark.parametrize("query", ["大阪", "เชียงใหม่", "القلم", "मराठी", "부산"])

@@ -32,14 +32,13 @@ from tomldiary.text.languages import (
     UNITS,
 )
 from tomldiary.text.replaced_value import have_own_words, replaced_value
-from tomldiary.text.words import is_english
+from tomldiary.text.words import ascii_digits, is_english
 
 _CLOSE = 3
 """The maximum distance in words between a comparison and its number: "more than about 3"."""
 _SHORT = 2
 """The maximum number of letters of words that are units only after a number."""
 _SUPERSCRIPT = re.compile("[²³¹⁰-⁹₀-₉]+")
-_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
 _ONE_SPELLING = str.maketrans(
     {
         **dict.fromkeys("‐‑‒–—―−﹣－", "-"),
@@ -107,9 +106,7 @@ _SUBJECTS = frozenset("i he she we they it ich er wir je il elle yo eu".split())
 def plain_signs(text: str) -> str:
     """Return text with one spelling of each sign; 10² becomes 10^2."""
     text = _SUPERSCRIPT.sub(lambda found: f"^{found.group()}", text)
-    folded = unicodedata.normalize("NFKC", text)
-    folded = _OTHER_DIGIT.sub(lambda found: str(unicodedata.digit(found.group())), folded)
-    return folded.translate(_ONE_SPELLING)
+    return ascii_digits(unicodedata.normalize("NFKC", text)).translate(_ONE_SPELLING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
 from tomldiary.text.languages import NEGATIONS
 from tomldiary.text.visible import visible
+from tomldiary.text.words import ascii_digits
 
 _logger = get_logger(__name__)
 DEFAULT_THRESHOLD = 70.0
@@ -53,11 +54,12 @@ _UNIT = re.compile(r"(?<=\d)\s*[^\W\d_]{1,3}\b(?:/[^\W\d_]{1,3}\b)?")
 @cleared_on_forget
 @lru_cache(maxsize=65536)
 def normalise(text: str) -> str:
-    """Return text in normal form, without case, width, punctuation and hidden characters.
+    """Return text in normal form, without case, width, punctuation and hidden characters; digits are ASCII.
 
     Words, numbers, symbols and emoji are kept.
     """
     folded = unicodedata.normalize("NFKC", visible(text)).casefold().replace("’", "'")
+    folded = ascii_digits(folded)
     if "'" in folded:
         folded = _APOSTROPHE.sub("", folded)
     folded = _DROPPED.sub(" ", folded)

@@ -61,6 +61,7 @@ _PARTICLE = re.compile(
 """Characters of Chinese function words; pairs with one of them have little meaning."""
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
+_OTHER_DIGIT = re.compile(r"[^\D0-9]")
 _ACCENT = re.compile("[\u0300-\u036f]")
 _UMLAUT = re.compile("(?<=[aou])(?<![aeiouq][aou])e")  # "Muenchen" is "München"
 CUT = 5
@@ -101,11 +102,17 @@ class Asked(NamedTuple):
     """Whether it is a function word of the question's language."""
 
 
+def ascii_digits(text: str) -> str:
+    """Return text with the digits 0 to 9 in place of those of other scripts, such as Arabic or Bengali."""
+    return _OTHER_DIGIT.sub(lambda found: str(unicodedata.digit(found.group())), text)
+
+
 def folded(text: str) -> str:
-    """Return text in lower case without accents and hidden characters, each letter in one form."""
+    """Return text in lower case without accents and hidden characters, each letter and digit in one form."""
     if text.isascii():
         return text.lower()
     text = unicodedata.normalize("NFKC", visible(text)).casefold().translate(_FOLDED)
+    text = ascii_digits(text)
     return unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFD", text)))
 
 
