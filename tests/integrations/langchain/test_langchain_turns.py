@@ -1602,6 +1602,27 @@ def test_a_result_that_is_returned_directly_is_the_answer(writer):
 
 
 @either
+def test_the_last_of_several_direct_results_is_the_answer(writer, mode):
+    is_second_done = threading.Event()
+
+    @tool(return_direct=True)
+    def first() -> str:
+        """Show the first one."""
+        assert is_second_done.wait(20)
+        return "a picture"
+
+    @tool(return_direct=True)
+    def second() -> str:
+        """Show the second one."""
+        is_second_done.set()
+        return "a map"
+
+    agent = agent_of(writer, calling(("first", {}), ("second", {})), tools=[first, second])
+    talk(agent, "Show me.", mode=mode)
+    assert writer.said == [("Show me.", "a map")]
+
+
+@either
 @pytest.mark.parametrize(
     ("call", "answer"),
     [(("Booking", {"city": "Oslo"}), '{"city":"Oslo"}'), (("show", {}), "a map")],
