@@ -580,6 +580,22 @@ def test_a_forbidden_hand_edit_can_be_rolled_back(tmp_path):
     assert alice.blocks.get("x").text == "first"
 
 
+def test_an_import_does_not_complete_a_forbidden_hand_edit(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice, bob = diary.user("alice"), diary.user("bob")
+    diary.constrain("blocks/x", Constraint(immutable=True))
+    alice.blocks.set("x", "first")
+    bob.blocks.set("y", "second")
+    saved(tmp_path, "blocks", lambda text: text.partition("[blocks.x]")[0])
+    with pytest.raises(ImmutableEntry):
+        alice.import_(bob.export(), replace=True)
+    alice.import_(bob.export())
+    assert {name: each.text for name, each in alice.blocks.all().items()} == {
+        "x": "first",
+        "y": "second",
+    }
+
+
 def test_a_table_that_is_no_entry_can_be_rolled_back(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")

@@ -169,6 +169,8 @@ class UserExport(UserPart):
 
         def change(tx: Transaction) -> list[str]:
             names = {*documents, *tx.engine.kinds(self._context.user_id)}
+            for kind in filter(tx.engine.is_guarded, names):
+                tx.edit(kind)  # undoes forbidden hand edits, which the import must not complete
             before = {kind: tx.document(kind) for kind in names}
             with tx.nested(source):
                 _put(tx, before, documents, replace=replace)
