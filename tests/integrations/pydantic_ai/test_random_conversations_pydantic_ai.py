@@ -256,6 +256,8 @@ class World:
         shown = {*WORD.findall(f"{deps.script.shown}")} - {*WORD.findall(f"{history}")}
         assert all(word.startswith(user) for word in shown), f"{user} was shown {shown}"
         self.keep(choose, chat, words, deps, history, result, messages)
+        if not is_alone:
+            chat.lost = None  # a run that ended after it may have been answered
 
     def repeated(
         self, choose: random.Random, chat: Chat, user: str, history: Sequence[ModelMessage]
