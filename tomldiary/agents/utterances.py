@@ -9,6 +9,7 @@ the utterances since the last answer. The words of a message history may repeat 
 | the prompt after a failed run at the same place | that of the failed run | it is a retry |
 | in a message of a known run | that of the run | the framework marks its messages |
 | with the time and the place of submitted words | the submitted one | the host kept its messages |
+| with the id, from an interface, and the place of submitted words | the submitted one | it asks for another answer |
 | as in the last turn, at its place or after it failed | that of the last turn | the host sent its history again |
 | as in a failed turn at the place, without the name of a session | that of the failed turn | histories of texts have no ids |
 | as in an open run of the session, at the same place | that of the open run | agents share the history |
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
-from tomldiary.agents.turn_messages import OTHERS_TURN
+from tomldiary.agents.turn_messages import OTHERS_TURN, digest
 from tomldiary.errors import IdentifierError
 from tomldiary.runtime.lru import Recent
 
@@ -261,7 +262,8 @@ class Utterances:
         if words.run.run is not None:
             keys.append((turn.memory, *words.run))
         # A message that the host made has no run, but stays at its place in the conversation.
-        keys += [(*turn.spot, words.mark), (turn.memory, turn.ids.conversation, words.mark)]
+        for place in (turn.spot, (turn.memory, turn.ids.conversation)):
+            keys += _keys(place, words.mark, words.id, words.text)
         return next(filter(None, map(self._known.get, keys)), None)
 
     def opened(self, turn: UserTurn) -> None:
@@ -327,14 +329,15 @@ class Utterances:
             self._there.keep((turn.memory, user, turn.place), last)
             self._known.keep((turn.memory, *turn.ids), _Known(user, said))
             for mark, text, one in words:
-                # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.
+                # Elsewhere in the conversation, equal words with this time or id tell the user, but may be said again.
                 elsewhere = (turn.memory, turn.ids.conversation)
                 for place in ((turn.memory,), turn.spot, elsewhere):
-                    key = (*place, mark)
-                    # What a run of another user noted about its words stays.
-                    if one.user == user or self._known.get(key) is None:
-                        is_again = one.is_submitted and place is not elsewhere
-                        self._known.keep(key, _Known(one.user, (text,) if is_again else ()))
+                    is_again = one.is_submitted and place is not elsewhere
+                    known = _Known(one.user, (text,) if is_again else ())
+                    for key in _keys(place, mark, one.id, text):
+                        # What a run of another user noted about its words stays.
+                        if one.user == user or self._known.get(key) is None:
+                            self._known.keep(key, known)
 
 
 def _left_of(
@@ -355,6 +358,13 @@ def _left_of(
     since = answered[other.answered :] if is_same else ()
     left = [*other.utterances]
     return left if since and all(_take(left, text) for text in since) else []
+
+
+def _keys(
+    place: tuple[str | None, ...], mark: str, id_: str, text: str
+) -> list[tuple[str | None, ...]]:
+    """Return what words at a place are known by: their mark, and the id that a user interface gave to their message."""
+    return [(*place, each) for each in (mark, id_ and digest(id_, text)) if each]
 
 
 def _take(known: list[Utterance], text: str, id_: str = "") -> Utterance | None:

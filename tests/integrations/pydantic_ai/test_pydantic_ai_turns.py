@@ -1241,6 +1241,27 @@ def test_a_retry_with_another_id_of_the_interface_repeats_no_words(tmp_path: Pat
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_an_older_message_that_an_interface_sends_again_is_known(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, writer=setting.writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+
+    def ask(user: str, *history: ModelMessage) -> None:
+        asyncio.run(
+            agent.run(message_history=history, deps=Deps(user), conversation_id="their chat")
+        )
+
+    first, answered = sent_by_interface(SAID, "1"), ModelResponse([TextPart("Good choice.")])
+    ask("alice", *first)
+    ask("alice", *first, answered, *sent_by_interface("And cake.", "2"))
+    ask(user, *sent_by_interface(SAID, "1"))  # for another answer
+    ask(user, *sent_by_interface(SAID, "3"))  # said again
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("alice", SAID), ("alice", "And cake."), (user, ""), (user, SAID)]
+    setting.writer.close_sync()
+
+
 def test_words_that_a_run_could_not_submit_are_left_to_another(tmp_path: Path):
     setting = Setting(tmp_path)
     history = user_says(SAID)
