@@ -6,28 +6,36 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai import Agent, UsageLimits
-from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai import Agent, CancellationToken, UsageLimits
+from pydantic_ai.exceptions import ModelHTTPError, RunCancelled, UsageLimitExceeded
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    PartStartEvent,
+    TextPart,
+    ToolCallPart,
+)
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-WAYS = ("run", "sync", "stream", "left stream", "iter", "left iter", "failed", "limited", "broken",
-        "cancelled", "cancelled in a tool")  # fmt: skip
+WAYS = ("run", "sync", "stream", "left stream", "events", "left events", "iter", "left iter", "failed",
+        "limited", "broken", "cancelled", "cancelled in a tool", "stopped", "stopped in a tool")  # fmt: skip
 """The ways to run an agent. In the last ones, and those that are left, it gives no result."""
 _LAST_STEPS = {
     "failed": "fail",
     "cancelled": "hang",
     "cancelled in a tool": "wait",
+    "stopped": "hang",
+    "stopped in a tool": "wait",
     "broken": "fail_in_tool",
 }
 
 
 class Script:
-    """A model that does one step after the other: it fails, hangs, answers, or calls the tool with the step's name.
+    """A model that does one step after the other: it fails, hangs, answers, or calls the tools that the step names.
 
     Args:
         numbers: Numbers for the words of its answers.
@@ -56,10 +64,18 @@ class Script:
             await self.hang()
         if step == "say_no":
             return ModelResponse([TextPart("No.")])
+        if step == "order_no":
+            return ModelResponse([ToolCallPart("order", {"what": "No."})])
         self.given.append(f"yes{next(self.numbers)}")
-        arguments = {"query": "like"} if step == "recall" else {}
-        calls = [] if step == "answer" else [ToolCallPart(step, arguments)]
-        return ModelResponse([TextPart(f"{self.given[-1]} it is."), *calls])
+        text = f"{self.given[-1]} it is."
+        if step == "order":
+            return ModelResponse([ToolCallPart("order", {"what": text})])
+        calls = [
+            ToolCallPart(tool, {"query": "like"} if tool == "recall" else {})
+            for tool in step.split("+")
+            if tool != "answer"
+        ]
+        return ModelResponse([TextPart(text), *calls])
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         for number, part in enumerate((await self._respond(messages, info)).parts):
@@ -86,28 +102,27 @@ class Script:
         options["model"] = FallbackModel(failing, self.model) if falls_back else self.model
         if way == "limited":
             options["usage_limits"] = UsageLimits(request_limit=1)
-        ends = ModelHTTPError, UsageLimitExceeded, LookupError, asyncio.CancelledError
+        token = options["cancellation_token"] = CancellationToken()
+        ends = (
+            ModelHTTPError,
+            UsageLimitExceeded,
+            LookupError,
+            asyncio.CancelledError,
+            RunCancelled,
+        )
         with suppress(*ends, *((ExceptionGroup,) if falls_back else ())):
             if way == "sync":
                 return await asyncio.to_thread(_in_own_loop, agent, prompt, options)
-            if "stream" in way:
-                async with agent.run_stream(prompt, **options) as streamed:
-                    async for _ in streamed.stream_text(delta=True, debounce_by=None):
-                        if way == "left stream":
-                            return None
-                return streamed
-            if "iter" in way:
-                async with agent.iter(prompt, **options) as steps:
-                    async for node in steps:
-                        if way == "left iter" and Agent.is_call_tools_node(node):
-                            return None
-                return steps.result
+            if any(kind in way for kind in ("stream", "events", "iter")):
+                return await _read(agent, prompt, way, options)
             task = asyncio.create_task(agent.run(prompt, **options))
             hangs = asyncio.create_task(self.hangs.wait())
             await asyncio.wait([task, hangs], return_when="FIRST_COMPLETED")
             hangs.cancel()
             if "cancelled" in way:
                 task.cancel()
+            if "stopped" in way:
+                token.cancel()
             return await task
         return None
 
@@ -121,3 +136,24 @@ def _in_own_loop(agent: Agent[Any, Any], prompt: Any, options: dict[str, Any]) -
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+async def _read(agent: Agent[Any, Any], prompt: Any, way: str, options: dict[str, Any]) -> Any:
+    """Return the result of a run that is read step by step, or None if the reader leaves it."""
+    if "stream" in way:
+        async with agent.run_stream(prompt, **options) as streamed:
+            async for _ in streamed.stream_response(debounce_by=None):
+                if way == "left stream":
+                    return None
+        return streamed
+    if "events" in way:
+        async with agent.run_stream_events(prompt, **options) as events:
+            async for event in events:
+                if way == "left events" and isinstance(event, PartStartEvent):
+                    return None
+        return events.result
+    async with agent.iter(prompt, **options) as steps:
+        async for node in steps:
+            if way == "left iter" and Agent.is_call_tools_node(node):
+                return None
+    return steps.result
