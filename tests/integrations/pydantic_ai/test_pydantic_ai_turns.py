@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import inspect
+import json
 import multiprocessing
 import threading
 import time
@@ -1259,6 +1260,35 @@ def test_an_older_message_that_an_interface_sends_again_is_known(tmp_path: Path,
     ask(user, *sent_by_interface(SAID, "3"))  # said again
     said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
     assert said == [("alice", SAID), ("alice", "And cake."), (user, ""), (user, SAID)]
+    setting.writer.close_sync()
+
+
+def test_a_vercel_client_that_asks_for_another_answer_repeats_no_words(tmp_path: Path):
+    vercel = pytest.importorskip("pydantic_ai.ui.vercel_ai").VercelAIAdapter
+    if "manage_message_history" not in inspect.signature(vercel).parameters:
+        pytest.skip("this release does not keep the client's ids of messages")
+    setting = Setting(tmp_path)
+
+    async def send(*sent: tuple[str, str, str], trigger: str) -> None:
+        messages = [
+            {"id": id_, "role": role, "parts": [{"type": "text", "text": text}]}
+            for id_, role, text in sent
+        ]
+        request = {"id": "chat", "messages": messages, "trigger": trigger}
+        adapter = vercel(setting.agent, vercel.build_run_input(json.dumps(request).encode()))
+        async for _ in adapter.run_stream():
+            pass
+
+    first = ("1", "user", SAID)
+    later = (first, ("2", "assistant", "Good choice."), ("3", "user", "And cake."))
+    for sent, trigger in (
+        ([first], "submit-message"),
+        (later, "submit-message"),
+        (later, "regenerate-message"),
+        ([first], "regenerate-message"),
+    ):
+        asyncio.run(send(*sent, trigger=trigger))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "And cake.", "", ""]
     setting.writer.close_sync()
 
 
