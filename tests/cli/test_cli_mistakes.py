@@ -60,6 +60,17 @@ def test_a_message_names_the_part_of_a_database_and_no_password(path, named):
 
 
 @pytest.mark.parametrize(
+    "words", [["export", "--user", "alice", "--output"], ["schema", "preferences"]]
+)
+def test_an_address_in_place_of_a_file_is_shown_without_its_password(memories, words):
+    place = [] if words[0] == "schema" else ["--path", str(memories)]
+    done = call(*words, "postgresql://ann:hunter2@h/db", *place)
+    assert done.returncode == 2
+    assert "h/db: " in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "meant"),
     [(["shwo"], "show"), (["writer", "lst"], "list"), (["get"], "show"), (["delete"], "forget")],
 )

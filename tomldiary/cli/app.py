@@ -165,7 +165,9 @@ def run() -> None:
     except DiaryError as error:
         _fail(" ".join([str(error), *getattr(error, "__notes__", ())]))
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        from tomldiary.storage.shared.database import without_secrets  # noqa: PLC0415 - slow to import and rarely needed
+
+        place = f"{without_secrets(str(error.filename))}: " if error.filename else ""
         remedy = ". Check the permissions" if isinstance(error, PermissionError) else ""
         _fail(f"{place}{error.strerror or error}{remedy}")
 

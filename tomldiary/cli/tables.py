@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.storage.shared.database import without_secrets
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,7 +30,9 @@ def load_table(place: str) -> type[BaseModel]:
     """
     file, _, name = place.rpartition(":")
     if not file or not name.isidentifier():
-        raise InvalidValue("expected FILE.py:Class, such as prefs.py:MyTable", where=place)
+        raise InvalidValue(
+            "expected FILE.py:Class, such as prefs.py:MyTable", where=without_secrets(place)
+        )
     path = Path(file)
     if not path.is_file():
         raise InvalidValue("there is no such file; check the path", where=file)

@@ -22,7 +22,14 @@ from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.runtime.sources import HOOKS, QUEUE
 from tomldiary.storage.protocol import Commit
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Head, Step, outcome
+from tomldiary.storage.shared.database import (
+    RESERVED,
+    DatabaseLost,
+    Head,
+    Step,
+    outcome,
+    unreachable,
+)
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary_pydantic_ai.memory_document import AgentMemory
@@ -208,6 +215,19 @@ def test_a_step_is_refused_if_a_program_without_revisions_wrote_meanwhile():
     step = Step({"blocks": "x = 1\n"})
     before = Head(3, versions={"blocks": 8})
     assert outcome(Overwritten(), 1.0, "alice", before, step, DatabaseLost("broken")) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "checked"),
+    [
+        ("SSL error: certificate verify failed", "certificates"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "certificates"),
+        ("SSL SYSCALL error: EOF detected", "server runs"),
+        ("SSL error: unexpected eof while reading", "server runs"),
+    ],
+)
+def test_the_remedy_of_a_lost_connection_names_no_certificate(reason, checked):
+    assert checked in str(unreachable("postgresql://h/x", DatabaseLost(reason)))
 
 
 def test_a_lost_answer_is_told_from_the_step_of_another_process(opened):
