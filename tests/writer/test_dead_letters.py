@@ -120,7 +120,7 @@ def test_an_error_with_a_lone_surrogate_is_stored(tmp_path, letters):
     with MemoryWriter(Diary(tmp_path, agent=fail_oddly)) as writer:
         park(writer, Turn("alice", "s", "tea", "ok"))
     [letter] = letters.list()
-    assert "no such file: \\udcff\0" in letter.error
+    assert "no such file: \\udcff\\x00" in letter.error
 
 
 class Home(BaseModel):
