@@ -100,9 +100,27 @@ def test_a_second_import_changes_nothing(alice, file, source):
 
 @pytest.mark.parametrize("source", FILES)
 def test_the_keys_of_a_report_name_entries(alice, file, source):
-    done = carry_over(alice, source, file(source))
+    place = file(source)
+    done, again = carry_over(alice, source, place), carry_over(alice, source, place)
+    assert sorted(again.present) == sorted(done.added)
     for key in done.added:
         assert alice.history(key, limit=1)[0].reason == f"import from {source}"
+
+
+def test_a_repeated_fact_of_one_file_is_present_under_its_stored_key(alice, tmp_path):
+    facts = [{"type": "note", "payload": {"text": "tea"}, "session_id": s} for s in ("s1", "s2")]
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    done = carry_over(alice, "memstate", str(tmp_path / "facts.json"))
+    (fact,) = alice.facts.query("note")
+    assert (done.added, done.present) == ([f"facts/{fact.id}"], [f"facts/{fact.id}"])
+
+
+def test_equal_turns_of_one_time_are_found_one_by_one(alice, tmp_path):
+    turn = {"input": "Thanks", "output": "", "occurred_at": "2026-01-02T10:00:00+05:00"}
+    (tmp_path / "file").write_text(json.dumps({"episodes": [turn, turn]}))
+    done, again = (carry_over(alice, "loomflow", str(tmp_path / "file")) for _ in range(2))
+    assert (again.added, again.present) == ([], done.added)
+    assert [f"episodes/{each.id}" for each in alice.episodes.list()] == done.added
 
 
 def texts(alice):
@@ -132,6 +150,13 @@ def test_memories_of_mem0_keep_text_time_and_category(alice, file):
         assert (item.text, item.created[:19]) == (each["memory"], each["created_at"][:19])
     assert stored[f"imported-{mine[-1]['id']}"].contexts in ([], ["health"])
     assert {tuple(item.contexts) for item in stored.values()} == {(), ("health",)}
+
+
+def test_a_category_that_is_no_text_is_listed_as_left_out(alice, tmp_path):
+    memory = {"id": "m1", "memory": "Plays chess", "metadata": {"category": ["likes", "work"]}}
+    (tmp_path / "mem0.json").write_text(json.dumps([memory]))
+    done = carry_over(alice, "mem0", str(tmp_path / "mem0.json"))
+    assert (done.added, done.left_out) == (["biography/imported-m1"], ["field of metadata: 1"])
 
 
 def test_memories_of_other_users_are_left_out(alice, file):

@@ -194,9 +194,11 @@ def _add_missing(
             (result.present if is_same else result.kept).append(key)
     result.found = dict(Counter(type(each).__name__.lower() for each in records))
     others = [(at, each) for at, each in enumerate(missing) if not isinstance(each, Item)]
+    keys: dict[str, str] = {}  # of the added entries, by their preliminary keys
     for done, (at, record) in enumerate(others, 1):
+        planned = result.added[at]
         try:
-            result.added[at] = memory.add(record)
+            result.added[at] = keys[planned] = memory.add(record)
         except DiaryError as error:
             error.add_note(f"The record begins with {str(record)[:_EXCERPT]}")
             raise
@@ -204,6 +206,8 @@ def _add_missing(
             report(done, len(missing))
     items = [each for each in missing if isinstance(each, Item)]
     memory.add_items(items)
+    for found in (result.present, result.kept):
+        found[:] = [keys.get(key, key) for key in found]
     if report is not None and items:
         report(len(missing), len(missing))
 
@@ -241,9 +245,10 @@ class _Memory:
             for each, item in zip(asked, stored, strict=True)
             if item is not None
         }
-        self._episodes = Counter(
-            (each.session_id, each.input, each.output) for each in alice.episodes.list()
-        )
+        self._episodes: dict[tuple[str, str, str], list[str]] = {}
+        for each in alice.episodes.list():
+            said = (each.session_id, each.input, each.output)
+            self._episodes.setdefault(said, []).append(each.id)
 
     def _owner(self, *_: object) -> str:
         return self._alice.user_id
@@ -306,11 +311,11 @@ class _Memory:
         if isinstance(record, Fact):
             return self._fact(record)
         if isinstance(record, Episode):
-            same = (record.session, record.input, record.output)
-            is_there = self._episodes[same] > 0
-            self._episodes[same] -= is_there
+            said = (record.session, record.input, record.output)
+            if ids := self._episodes.get(said):
+                return f"episodes/{ids.pop(0)}", True
             moment = record.when.isoformat() if record.when is not None else record.session
-            return f"episodes/{moment}", True if is_there else None
+            return f"episodes/{moment}", None
         return self._item(record)
 
     def _note(self, note: Note) -> tuple[str, bool | None]:

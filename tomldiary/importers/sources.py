@@ -206,10 +206,11 @@ def _mem0(found: Found) -> None:
             found.users.add(owner)
         else:
             metadata = as_object(memory.get("metadata"))
-            found.leave_out("field of metadata", len(metadata.keys() - {"category"}))
+            category = as_text(metadata.get("category"))
+            found.leave_out("field of metadata", len(metadata) - bool(category))
             filled = {key for key, value in memory.items() if value}
             found.leave_out("other field", len(filled - _MEM0))
-            named = map(as_text, (metadata.get("category"), *as_list(memory.get("categories"))))
+            named = (category, *map(as_text, as_list(memory.get("categories"))))
             labels = tuple(dict.fromkeys(each for each in named if each))
             created, id_ = json_time(memory.get("created_at")), as_text(memory.get("id"))
             found.records.append(Note(id_, text, next(iter(labels), ""), labels, created))
