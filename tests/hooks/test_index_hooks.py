@@ -27,7 +27,7 @@ def embed(texts):
 def opened(request, tmp_path):
     pytest.importorskip({"chroma": "chromadb", "qdrant": "qdrant_client"}[request.param])
     make = {"chroma": ChromaHook, "qdrant": QdrantHook}[request.param]
-    return lambda **options: make(str(tmp_path / "index"), embed=embed, **options)
+    return lambda **options: make(str(tmp_path / "index"), **{"embed": embed, **options})
 
 
 def test_an_index_follows_and_finds_what_the_memory_holds(tmp_path, opened):
@@ -54,6 +54,28 @@ def test_an_index_follows_and_finds_what_the_memory_holds(tmp_path, opened):
         assert diary.hooks.search("index", "coffee", user_id="alice") == []
         assert diary.hooks.flush()
         assert index.users() == {"bob"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda _: None,
+        lambda texts: [*embed(texts), *embed(texts)],
+        lambda texts: [],
+        lambda texts: [[float("inf")] * 64 for _ in texts],
+        lambda texts: [[float("nan")] * 64 for _ in texts],
+        lambda texts: texts,
+    ],
+    ids=["nothing", "too many", "too few", "infinite", "no numbers", "texts"],
+)
+def test_wrong_vectors_are_refused_and_not_stored(tmp_path, opened, wrong):
+    index = opened(embed=wrong)
+    with Diary(tmp_path / "memories", agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", "dark roast coffee")
+        diary.hooks.add(index, name="index")
+        with pytest.raises(InvalidValue, match="embed: expected 1 vectors of finite numbers"):
+            diary.hooks.reconcile("index")
+        assert index.users() == set()
 
 
 def test_a_missing_library_names_the_extra(monkeypatch, tmp_path):

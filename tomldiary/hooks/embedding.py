@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import wrong_type, wrong_value
+from tomldiary.errors import InvalidValue, wrong_type, wrong_value
 from tomldiary.runtime.callables import is_async
 
 if TYPE_CHECKING:
@@ -80,7 +81,22 @@ class EmbeddingHook:
         }  # fmt: skip
 
     def vectors_of(self, texts: list[str]) -> list[list[float]] | None:
-        """Return the vectors of texts, or None if the database computes them."""
+        """Return the vectors of texts, or None if the database computes them.
+
+        Raises:
+            InvalidValue: `embed` returned something other than a vector of finite numbers for each text.
+        """
         if self._embed is None:
             return None
-        return [[float(number) for number in vector] for vector in self._embed(texts)]
+        found = self._embed(texts)
+        try:
+            vectors = [[float(number) for number in vector] for vector in found]
+        except (TypeError, ValueError):
+            vectors = []
+        is_finite = all(isfinite(number) for vector in vectors for number in vector)
+        if len(vectors) != len(texts) or not is_finite:
+            raise InvalidValue(
+                f"expected {len(texts)} vectors of finite numbers. Check the embedder.",
+                where="embed",
+            )
+        return vectors
