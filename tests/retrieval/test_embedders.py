@@ -136,6 +136,23 @@ def test_without_its_embedder_a_search_goes_on_by_words_with_one_warning(
     assert "words" in record.message
 
 
+@pytest.mark.parametrize(
+    ("later", "reason"),
+    [
+        (lambda _: [[1.0]], "expected 4 vectors of 2 numbers, found an array of (1, 1)"),
+        (lambda texts: [f"vector of {text}" for text in texts], "expected vectors of numbers"),
+    ],
+    ids=["other dimensions", "echoed texts"],
+)
+def test_wrong_vectors_are_named_in_the_warning_without_texts(later, reason, caplog):
+    alice = remembered(lambda texts: [[1.0, 2.0]] if len(texts) == 1 else later(texts))
+    with caplog.at_level(logging.WARNING):
+        assert [hit.text for hit in alice.recall("dog")] == [TEXTS[0]]
+    (record,) = [each for each in caplog.records if "embedder" in each.message]
+    assert reason in record.message
+    assert not any(text in record.message for text in TEXTS)
+
+
 def test_an_embedder_that_fails_is_shown_once_without_logging(monkeypatch, capsys):
     monkeypatch.setattr(logging.getLogger("tomldiary"), "propagate", False)  # pytest's handlers
     alice = Diary("memory:", agent="rules", embedder=Broken()).user("alice")

@@ -108,7 +108,8 @@ class DiaryEmbedder:
         except Exception as error:  # noqa: BLE001 - search must work without the embedder
             if not self._has_warned:
                 self._has_warned = True
-                said = str(error) if isinstance(error, MissingExtra) else type(error).__name__
+                is_ours = isinstance(error, MissingExtra | InvalidValue)  # quotes no stored text
+                said = str(error) if is_ours else type(error).__name__
                 tell(_logger, f"the embedder failed ({said}); searches use only words")
             return None
 

@@ -222,9 +222,9 @@ class VectorIndex:
         try:
             with np.errstate(over="ignore"):
                 made = np.asarray(vectors, dtype="float32")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):  # its text may quote what the embedder returned
             raise InvalidValue(
-                f"expected vectors of numbers ({error}). Check the embedder.", where="index"
+                "expected vectors of numbers of one length. Check the embedder.", where="index"
             ) from None
         if made.shape != (len(texts), self.embedding.dims):
             raise InvalidValue(
