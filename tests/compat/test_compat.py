@@ -158,11 +158,14 @@ def test_the_first_write_needs_no_other_document_to_be_readable(tmp_path):
     assert [change.seq for change in guest.history("tastes/pref004")] == [2]
 
 
-def test_ids_and_plain_folder_names_of_0_9_stay_in_use(tmp_path):
-    guest = guest_of(tmp_path, "tomldiary-0.9", name="Zoë Müller")
-    assert guest.diary.users() == ["Zoë Müller"]
+@pytest.mark.parametrize("name", ["Zoë Müller", "~zoe"])
+def test_ids_and_plain_folder_names_of_0_9_stay_in_use(tmp_path, name):
+    guest = guest_of(tmp_path, "tomldiary-0.9", name=name)
+    assert guest.diary.users() == [name]
     assert guest.upsert_preference("tastes", "rye bread")[0] == "pref004"
-    assert "rye bread" in (tmp_path / "Zoë Müller" / "preferences.toml").read_text("utf-8")
+    assert "rye bread" in (tmp_path / name / "preferences.toml").read_text("utf-8")
+    guest.forget(everything=True)
+    assert not (tmp_path / name).exists()
 
 
 # Older layouts

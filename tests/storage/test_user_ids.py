@@ -143,8 +143,9 @@ def test_a_read_of_an_unknown_user_creates_no_file(tmp_path):
 def test_a_folder_of_a_long_id_that_is_not_named_inside_is_no_users(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     diary.user("alice").upsert_preference("likes", "tea")
-    (tmp_path / "~abc").mkdir()
-    (tmp_path / "~abc/preferences.toml").touch()
+    unnamed = tmp_path / f"~{'a' * 64}"
+    unnamed.mkdir()
+    (unnamed / "preferences.toml").touch()
     assert diary.users() == ["alice"]
 
 

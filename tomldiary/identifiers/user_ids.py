@@ -20,6 +20,7 @@ _UNSAFE = re.compile(rb"[^a-z0-9\-_.@+=,]")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)|lost\+found$")
 """Names of devices in Windows, and the folder of file system checks."""
 _CANONICAL = re.compile(r"(?:[a-z0-9\-_.@+=,]|%[0-9a-f]{2})+")
+_HASHED = re.compile(r"~[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -59,11 +60,16 @@ def encode_folder(user_id: str) -> str:
 
 def decode_folder(name: str) -> str | None:
     """Return the user id of a folder name; None for a hash, whose folder has a file with the id."""
-    if name.startswith("~"):
+    if is_hashed(name):
         return None
     if not is_canonical(name):
         return name  # a folder of TOMLDiary 0.9, named by the plain id
     return unquote_to_bytes(name).decode("utf-8", "surrogatepass")
+
+
+def is_hashed(name: str) -> bool:
+    """Return whether a folder name is the hash of a long id."""
+    return _HASHED.fullmatch(name) is not None
 
 
 def is_canonical(name: str) -> bool:

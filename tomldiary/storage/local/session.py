@@ -18,7 +18,13 @@ from zlib import crc32
 
 from tomldiary.errors import BackendError, DiaryError, InvalidValue, LockTimeout
 from tomldiary.history.record import parse_record
-from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
+from tomldiary.identifiers.user_ids import (
+    MAX_FOLDER,
+    decode_folder,
+    encode_folder,
+    is_canonical,
+    is_hashed,
+)
 from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import file_error, file_on_the_way
@@ -141,7 +147,7 @@ class OpenedUsers:
 
     def _is_plain_folder(self, user: str) -> bool:
         """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
-        if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
+        if len(user) > MAX_FOLDER or is_canonical(user) or is_hashed(user) or user[0] == ".":
             return False
         if user in _NO_USERS:
             return False
