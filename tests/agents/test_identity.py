@@ -107,7 +107,17 @@ def test_an_error_about_another_user_quotes_no_name():
     assert str(error.value).startswith("user_id in the settings ")
 
 
-@pytest.mark.parametrize("user", [{}, {"identity": None}, {"identity": 7}, {"identity": " "}])
+@pytest.mark.parametrize(
+    "user",
+    [
+        {},
+        {"identity": None},
+        {"identity": 7},
+        {"identity": " "},
+        {"identity": "", "is_authenticated": True},
+        SimpleNamespace(identity="", is_authenticated=True),
+    ],
+)
 def test_a_signed_in_user_without_an_identity_is_an_error(user):
     with pytest.raises(IdentifierError, match="langgraph_auth_user"):
         user_of(None, settings={"langgraph_auth_user": user, "user_id": "bob"}, hint="")
@@ -137,6 +147,11 @@ def test_the_user_of_a_request_is_used_outside_of_runs(monkeypatch):
 def test_an_empty_name_from_a_server_is_absent():
     anonymous = {"user_id": "", "langgraph_auth_user": None, "langgraph_auth_user_id": ""}
     assert user_of(None, settings=anonymous, metadata={"user_id": "ann"}, hint="") == "ann"
+    unauthenticated = SimpleNamespace(identity="", is_authenticated=False)
+    assert (
+        user_of(None, settings={"langgraph_auth_user": unauthenticated, "user_id": "ann"}, hint="")
+        == "ann"
+    )
     anonymous = {"user_id": "", "langgraph_auth_user": SimpleNamespace(identity="")}
     with pytest.raises(IdentifierError, match=r"^the user is not known\. Say who\.$"):
         user_of(None, settings=anonymous, metadata={"user_id": ""}, hint="Say who.")

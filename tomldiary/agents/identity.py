@@ -282,9 +282,10 @@ def _step_of(checkpoint: str) -> int:
 
 
 def _identity(place: str, user: Any) -> tuple[str, Any]:
-    """Return a description and the identity of a server's user; "" for an anonymous user, but never None."""
+    """Return a description and the identity of a server's user; "" if the server does not authenticate, but never None."""
     identity = field_of(user, "identity")
-    if identity is None:
+    # Without authentication, `is_authenticated` is false. With it, an empty identity must not let a client name a user.
+    if identity is None or (identity == "" and field_of(user, "is_authenticated")):
         raise IdentifierError(
             f"{place} has no identity. Return one from the server's authentication."
         )
