@@ -147,7 +147,7 @@ class OpenedUsers:
 
     def _is_plain_folder(self, user: str) -> bool:
         """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
-        if len(user) > MAX_FOLDER or is_canonical(user) or is_hashed(user) or user[0] == ".":
+        if len(user) > MAX_FOLDER or is_canonical(user) or is_hashed(user) or user.startswith("."):
             return False
         if user in _NO_USERS:
             return False
