@@ -23,7 +23,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, tell_within
-from tomldiary.agents.identity import checked_id, saves_checkpoints
+from tomldiary.agents.identity import checked_id, kept_thread, saves_checkpoints
 from tomldiary.agents.options import check_writer, checked_episodes, checked_text, one_of
 from tomldiary.agents.shown_memory import ShownMemory
 from tomldiary.agents.submission import (
@@ -260,8 +260,14 @@ class _Runs(RunTree, BaseCallbackHandler):
         return this
 
     def asked_by(self, config: RunnableConfig) -> dict[str, str]:
-        """Return what the states of a node's graph and of the graphs around it note of unanswered messages."""
-        around = [run.begun_in for run in self.runs_from(self.run_of(config)) if run.begun_in]
+        """Return what the states of a node's graph, and of the graphs of its thread around it, note of messages."""
+        thread = str(config.get("configurable", {}).get("thread_id", ""))
+        around = [
+            run.begun_in
+            for run in self.runs_from(self.run_of(config))
+            # The graph of another thread may have the messages for another user.
+            if run.begun_in and "" != kept_thread(run.begun_in.get("configurable")) == thread
+        ]
         return {
             id_: owner
             for each in [*reversed(around), config]

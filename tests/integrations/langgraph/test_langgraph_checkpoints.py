@@ -428,6 +428,25 @@ def test_a_run_that_another_user_resumes_records_nothing(place, within, mode, tm
     assert noted.turns == [("ann", "I am Ann.", "Noted.")]
 
 
+@pytest.mark.parametrize("saver", [None, InMemorySaver()])
+def test_a_graph_of_another_thread_may_have_messages_for_another_user(saver):
+    noted = Noted()
+    diary = Diary("memory:", agent=noted)
+    answer = ("answer", lambda _: {"messages": [("ai", "Noted.")]})
+    inner = StateGraph(MessagesState).add_sequence([answer, ("extract", extract_node(diary))])
+    inside = inner.add_edge(START, "answer").compile()
+
+    def delegate(state):
+        inside.invoke(state, {"configurable": {"user_id": "bob", "thread_id": "his"}})
+
+    nodes = [("recall", recall_node(diary)), ("delegate", delegate)]
+    outer = StateGraph(Dictionary).add_sequence(nodes)
+    outer.add_edge(START, "recall")
+    config = {"configurable": {"user_id": "ann", "thread_id": "hers"}}
+    outer.compile(checkpointer=saver).invoke(ANN, config)
+    assert noted.turns == [("bob", "I am Ann.", "Noted.")]
+
+
 def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(tmp_path):
     noted = Noted()
     for user, given in (("bob", BOB), ("ann", ANN)):
