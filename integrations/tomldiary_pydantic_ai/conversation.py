@@ -150,7 +150,7 @@ def words_in(messages: Iterable[ModelMessage]) -> list[Heard]:
             text,
             ids_of(message),
             mark_of(part, text),
-            _id_in_interface(message, part),
+            *_in_interface(message, part),
             is_joined=len(message.parts) > 1,
             part=part,
         )
@@ -160,14 +160,17 @@ def words_in(messages: Iterable[ModelMessage]) -> list[Heard]:
     ]
 
 
-def _id_in_interface(message: ModelMessage, part: ModelRequestPart) -> str:
-    """Return the id that a user interface gave to the message of a text; "" if there is none.
+def _in_interface(message: ModelMessage, part: ModelRequestPart) -> tuple[str, str]:
+    """Return the id that a user interface gave to the message of a text, and where the text is; "" if there is none.
 
     An adapter joins messages in a row into one, which has the id of the last one.
     """
-    noted = field_of(field_of(message, "metadata"), _OF_ADAPTERS)
-    is_last = part is prompts_in(message)[-1]
-    return str(field_of(noted, "ui_message_id") or "") if is_last else ""
+    id_ = field_of(field_of(field_of(message, "metadata"), _OF_ADAPTERS), "ui_message_id")
+    if not id_:
+        return "", ""
+    prompts = prompts_in(message)
+    behind = next(n for n, each in enumerate(reversed(prompts)) if each is part)
+    return "" if behind else str(id_), f"{id_} {behind}"
 
 
 def unanswered(messages: Sequence[ModelMessage]) -> list[Heard]:

@@ -62,7 +62,9 @@ class Heard(NamedTuple):
     mark: str
     """A digest of the text and its time; "" if it has no time."""
     id: str = ""
-    """The id that a user interface gave to the message; "" is none."""
+    """The id that a user interface gave to the message; "" is none, or lost because its adapter joined messages."""
+    shown_at: str = ""
+    """The id of the interface's message that has the text now, and the place in it; "" is none."""
     is_joined: bool = False
     """Whether messages of several runs may have been joined to this one."""
     part: object = None
@@ -77,7 +79,9 @@ class Utterance:
     """ "" for text of the history that no user said; `forms` has it."""
     user: str
     id: str = ""
-    """The id that a user interface gave to its message; "" is none."""
+    """See `Heard`."""
+    shown_at: str = ""
+    """See `Heard`."""
     is_submitted: bool = False
     is_before: bool = False
     """Whether it was in the message history of a run."""
@@ -194,7 +198,9 @@ class Utterances:
         is_repeated = True  # until words are not those of the last turn
         for words, sender in zip(before, senders, strict=True):
             is_known = words.text in sender.said
-            one = Utterance(words.text, sender.user, words.id, is_known, is_before=True)
+            one = Utterance(
+                words.text, sender.user, words.id, words.shown_at, is_known, is_before=True
+            )
             if sender.utterance is not None:  # later runs know it in the forms of this one as well
                 one.forms = sender.utterance.forms
             is_own = sender.user == turn.owner.user
@@ -263,7 +269,7 @@ class Utterances:
             keys.append((turn.memory, *words.run))
         # A message that the host made has no run, but stays at its place in the conversation.
         for place in (turn.spot, (turn.memory, turn.ids.conversation)):
-            keys += _keys(place, words.mark, words.id, words.text)
+            keys += _keys(place, words.mark, words.shown_at, words.text)
         return next(filter(None, map(self._known.get, keys)), None)
 
     def opened(self, turn: UserTurn) -> None:
@@ -334,7 +340,7 @@ class Utterances:
                 for place in ((turn.memory,), turn.spot, elsewhere):
                     is_again = one.is_submitted and place is not elsewhere
                     known = _Known(one.user, (text,) if is_again else ())
-                    for key in _keys(place, mark, one.id, text):
+                    for key in _keys(place, mark, one.shown_at, text):
                         # What a run of another user noted about its words stays.
                         if one.user == user or self._known.get(key) is None:
                             self._known.keep(key, known)
@@ -361,10 +367,10 @@ def _left_of(
 
 
 def _keys(
-    place: tuple[str | None, ...], mark: str, id_: str, text: str
+    place: tuple[str | None, ...], mark: str, shown_at: str, text: str
 ) -> list[tuple[str | None, ...]]:
-    """Return what words at a place are known by: their mark, and the id that a user interface gave to their message."""
-    return [(*place, each) for each in (mark, id_ and digest(id_, text)) if each]
+    """Return what words at a place are known by: their mark, and where a user interface has them."""
+    return [(*place, each) for each in (mark, shown_at and digest(shown_at, text)) if each]
 
 
 def _take(known: list[Utterance], text: str, id_: str = "") -> Utterance | None:

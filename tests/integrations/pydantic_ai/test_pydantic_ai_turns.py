@@ -1202,10 +1202,11 @@ def test_runs_at_once_submit_the_words_of_their_history_once(tmp_path: Path):
     setting.writer.close_sync()
 
 
-def sent_by_interface(text: str, id_: str) -> list[ModelMessage]:
-    """Return a message as a UI adapter gives it to the run."""
+def sent_by_interface(text: str, id_: str, *before: str) -> list[ModelMessage]:
+    """Return a message as a UI adapter gives it to the run, which joins it to the messages before it."""
     marks = {"__pydantic_ai__": {"ui_message_id": id_}}
-    return [ModelRequest(parts=[UserPromptPart(text)], metadata=marks)]
+    parts = [UserPromptPart(each) for each in (*before, text)]
+    return [ModelRequest(parts=parts, metadata=marks)]
 
 
 def test_equal_words_of_users_in_chats_with_one_id_are_submitted(tmp_path: Path):
@@ -1260,6 +1261,35 @@ def test_an_older_message_that_an_interface_sends_again_is_known(tmp_path: Path,
     ask(user, *sent_by_interface(SAID, "3"))  # said again
     said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
     assert said == [("alice", SAID), ("alice", "And cake."), (user, ""), (user, SAID)]
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_joined_messages_that_an_interface_sends_again_are_known(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, writer=setting.writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+
+    def ask(user: str, *history: ModelMessage) -> None:
+        asyncio.run(
+            agent.run(message_history=history, deps=Deps(user), conversation_id="their chat")
+        )
+
+    first, answered = sent_by_interface("Cake.", "2", SAID), ModelResponse([TextPart("Fine.")])
+    ask("alice", *first)
+    ask("alice", *first, answered, *sent_by_interface("Thanks.", "3"))
+    ask(user, *sent_by_interface("Cake.", "2", SAID))  # for another answer
+    ask(user, *sent_by_interface("Bread.", "2", SAID))  # one message is edited
+    ask(user, *first, answered, *sent_by_interface("Really?", "4"))
+    ask(user, *sent_by_interface("Cake.", "5", SAID))  # said again
+    assert [(turn.user_id, turn.user_msg) for turn in setting.writer.turns] == [
+        ("alice", f"{SAID}\n\nCake."),
+        ("alice", "Thanks."),
+        (user, ""),
+        (user, "Bread."),
+        (user, "Really?"),
+        (user, f"{SAID}\n\nCake."),
+    ]
     setting.writer.close_sync()
 
 
