@@ -9,7 +9,7 @@ the utterances since the last answer. The words of a message history may repeat 
 | the prompt after a failed run at the same place | that of the failed run | it is a retry |
 | in a message of a known run | that of the run | the framework marks its messages |
 | with the time and the place of submitted words | the submitted one | the host kept its messages |
-| with the id, from an interface, and the place of submitted words | the submitted one | it asks for another answer |
+| with the id, of an interface in the same conversation, and the place of submitted words | the submitted one | it asks for another answer |
 | as in the last turn, at its place or after it failed | that of the last turn | the host sent its history again |
 | as in a failed turn at the place, without the name of a session | that of the failed turn | histories of texts have no ids |
 | as in an open run of the session, at the same place | that of the open run | agents share the history |
@@ -269,7 +269,7 @@ class Utterances:
             keys.append((turn.memory, *words.run))
         # A message that the host made has no run, but stays at its place in the conversation.
         for place in (turn.spot, (turn.memory, turn.ids.conversation)):
-            keys += _keys(place, words.mark, words.shown_at, words.text)
+            keys += _keys(turn, place, words.mark, words.shown_at, words.text)
         return next(filter(None, map(self._known.get, keys)), None)
 
     def opened(self, turn: UserTurn) -> None:
@@ -340,7 +340,7 @@ class Utterances:
                 for place in ((turn.memory,), turn.spot, elsewhere):
                     is_again = one.is_submitted and place is not elsewhere
                     known = _Known(one.user, (text,) if is_again else ())
-                    for key in _keys(place, mark, one.shown_at, text):
+                    for key in _keys(turn, place, mark, one.shown_at, text):
                         # What a run of another user noted about its words stays.
                         if one.user == user or self._known.get(key) is None:
                             self._known.keep(key, known)
@@ -367,10 +367,14 @@ def _left_of(
 
 
 def _keys(
-    place: tuple[str | None, ...], mark: str, shown_at: str, text: str
+    turn: UserTurn, place: tuple[str | None, ...], mark: str, shown_at: str, text: str
 ) -> list[tuple[str | None, ...]]:
-    """Return what words at a place are known by: their mark, and where a user interface has them."""
-    return [(*place, each) for each in (mark, shown_at and digest(shown_at, text)) if each]
+    """Return what words at a place are known by: their mark, and where a user interface has them.
+
+    Interfaces may give equal ids to messages of two conversations in one session.
+    """
+    shown = shown_at and digest(turn.ids.conversation or "", shown_at, text)
+    return [(*place, each) for each in (mark, shown) if each]
 
 
 def _take(known: list[Utterance], text: str, id_: str = "") -> Utterance | None:

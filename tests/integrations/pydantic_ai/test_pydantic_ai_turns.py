@@ -1293,6 +1293,18 @@ def test_joined_messages_that_an_interface_sends_again_are_known(tmp_path: Path,
     setting.writer.close_sync()
 
 
+def test_interfaces_may_use_an_id_again_in_another_chat_of_a_session(tmp_path: Path):
+    setting = Setting(tmp_path)
+    answered = ModelResponse([TextPart("Good choice.")])
+    for chat in ("monday", "tuesday"):
+        first = sent_by_interface(SAID, "1")
+        for history in (first, [*first, answered, *sent_by_interface(f"On {chat}.", "2")]):
+            asyncio.run(setting.agent.run(message_history=history, conversation_id=chat))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "On monday.", SAID, "On tuesday."]
+    setting.writer.close_sync()
+
+
 def test_a_vercel_client_that_asks_for_another_answer_repeats_no_words(tmp_path: Path):
     vercel = pytest.importorskip("pydantic_ai.ui.vercel_ai").VercelAIAdapter
     if "manage_message_history" not in inspect.signature(vercel).parameters:
