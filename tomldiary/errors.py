@@ -43,6 +43,7 @@ from __future__ import annotations
 import copyreg
 import re
 from typing import Any
+from unicodedata import category
 
 __all__ = [
     "BackendError",
@@ -82,15 +83,26 @@ __all__ = [
 ]
 
 
+_OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""The categories of characters that a terminal obeys or hides: names from callers and models may contain them."""
+_NEEDED = "\n\t\u200c\u200d"
+"""Line breaks and tabs, and the joiners of emoji and of Persian and Indic words."""
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(char)[1:-1] if category(char) in _OBEYED and char not in _NEEDED else char
+        for char in text
+    )
+
+
 class DiaryError(Exception):
     """Base of all errors of this library."""
 
     def __str__(self) -> str:
-        # names from callers and models may contain characters that a terminal obeys
-        return "".join(
-            char if char.isprintable() or char in "\n\t" else repr(char)[1:-1]
-            for char in super().__str__()
-        )
+        return _escaped(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the message and the fields instead of the constructor's arguments."""
@@ -163,7 +175,7 @@ class UnknownEntry(DiaryError, KeyError):
 
     def __str__(self) -> str:
         key = self.where if self.where and self.where.isprintable() else repr(self.where)
-        return f"{_shortened(key)} does not exist. {self.hint}".rstrip()
+        return _escaped(f"{_shortened(key)} does not exist. {self.hint}".rstrip())
 
 
 class LimitReached(DiaryError):

@@ -57,6 +57,31 @@ def test_a_key_with_control_characters_is_escaped_in_the_message():
     assert refused.value.where == "likes/\x1b[31m\u202e"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "10\u00a0€",
+        "メモ\u3000帳",
+        "👨\u200d👩\u200d👧",
+        "می\u200cخواهد",
+        "\ue000",
+        "\U000323b0",
+        "a\n\tb",
+    ],
+)
+def test_visible_characters_are_unchanged_in_messages(name):
+    assert str(errors.InvalidValue("no such file", where=name)) == f"{name}: no such file"
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[31m", "\r", "\x9b", "\u202e", "\u2028", "\udcff", "\U000e0041"]
+)
+def test_characters_that_a_terminal_obeys_or_hides_are_escaped_in_messages(name):
+    escaped = repr(name)[1:-1]
+    assert str(errors.InvalidValue("no such file", where=name)) == f"{escaped}: no such file"
+    assert str(errors.UnknownEntry("a", f"Write items/{name}.")).endswith(f"Write items/{escaped}.")
+
+
 def test_control_characters_of_field_names_and_keys_are_escaped_in_messages():
     class Guest(BaseModel):
         name: str
