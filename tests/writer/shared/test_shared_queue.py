@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import engines
 from counted_requests import Counting
 from living import objects_of
 from tomldiary import Diary, MemoryWriter, Turn
@@ -368,6 +369,22 @@ def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(open
     requests.clear()
     queue.claim_users()
     assert requests == ["holders", "head"]
+
+
+@engines.needs("redis")
+@pytest.mark.parametrize("part", ["head", "texts", "versions"])
+def test_a_user_of_whom_redis_removed_a_key_delays_no_other_user(part):
+    engine = engines.space("redis")
+    users, prefix = ["alice", "bob", "carol"], engine.url.partition("prefix=")[2]
+    left = queue_of(engine.backend(), [])
+    for user in users:
+        left.store(user, two_jobs(user))
+    left.close()
+    with pytest.importorskip("redis").Redis.from_url(engine.server) as client:
+        assert client.delete(f"{prefix}:{{bob}}:{part}") == 1
+    delivered = []
+    queue_of(engine.backend(), delivered).claim_users()
+    assert {job.turn.user_id for job in delivered} == {"alice", "carol"}
 
 
 @pytest.mark.parametrize("size", [1, 8192])

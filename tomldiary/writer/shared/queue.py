@@ -188,8 +188,15 @@ class SharedQueue(StoringQueue):
         with self._state:
             mine = [*self._remote]
         for user in {*self.claims.without_owner(waiting), *waiting.intersection(mine)}:
-            turns, may_claim = self.claims.read(user)
-            claim = self.claims.store(user) if may_claim else None
+            try:
+                turns, may_claim = self.claims.read(user)
+                claim = self.claims.store(user) if may_claim else None
+            except BackendError as error:
+                if lost_database(error) is not None:
+                    raise
+                # Only the state of this user is damaged, so the other users are served.
+                _logger.warning("%s: the turns of a user cannot be read (%s)", self.root, error)
+                continue
             if claim is not None and claim.numbers():
                 with self._state:
                     self._take(user, claim)
