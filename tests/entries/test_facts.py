@@ -1137,6 +1137,13 @@ def test_a_misspelled_type_by_hand_is_reported(diary, alice, file):
     assert len(bob.problems()) == 1
 
 
+def test_a_similar_type_of_another_program_is_no_problem(diary, alice):
+    other = Diary(diary.engine.backend, agent="rules")
+    other.register_schema("diets", Diet)
+    other.user("alice").facts.commit("diets", {"role": "user", "food": "vegan"})
+    assert alice.problems() == []
+
+
 @pytest.mark.parametrize(
     ("start", "named"),
     [("", "it is missing, and"), ("_valid_from = 2023-01-05\n", "it differs from")],

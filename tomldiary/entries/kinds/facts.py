@@ -100,9 +100,11 @@ class FactKind(EntryKind):
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
         yield from super().problems(document, rules)
-        # Programs that share a memory may register other types, so only a misspelled type is named.
+        # Programs that share a memory may register other types, so only a misspelled type is named that no program
+        # stored.
         for name, _ in tables_at(document, self.name):
-            if name in rules.fact_schemas:
+            facts = tables_at(document, self.name, name)
+            if name in rules.fact_schemas or any("_created" in fact for _, fact in facts):
                 continue
             for similar in get_close_matches(name, rules.fact_schemas, n=1, cutoff=_MISSPELLED):
                 message = f"no such type is registered, but {similar!r} is, so no query finds it"
