@@ -168,10 +168,10 @@ class UserExport(UserPart):
         found = Differences()
 
         def change(tx: Transaction) -> list[str]:
-            names = {*documents, *tx.engine.kinds(self._context.user_id)}
-            for kind in filter(tx.engine.is_guarded, names):
+            stored = tx.engine.kinds(self._context.user_id)
+            for kind in filter(tx.engine.is_guarded, stored):
                 tx.edit(kind)  # undoes forbidden hand edits, which the import must not complete
-            before = {kind: tx.document(kind) for kind in names}
+            before = {kind: tx.document(kind) for kind in {*documents, *stored}}
             with tx.nested(source):
                 _put(tx, before, documents, replace=replace)
                 check_rules(tx, before, self._diary)
