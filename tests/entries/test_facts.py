@@ -1141,6 +1141,8 @@ def test_a_similar_type_of_another_program_is_no_problem(diary, alice):
     other = Diary(diary.engine.backend, agent="rules")
     other.register_schema("diets", Diet)
     other.user("alice").facts.commit("diets", {"role": "user", "food": "vegan"})
+    other.user("alice").draft("s").facts.commit("diets", {"role": "dog", "food": "meat"})
+    assert len(alice.promote_session("s")) == 1
     assert alice.problems() == []
 
 

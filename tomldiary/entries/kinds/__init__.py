@@ -81,6 +81,7 @@ def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem
                 message = f"expected an id of 1 to {kind.longest_key} characters"
                 yield Problem(render_path(path), message, "Rename the table, or remove it.")
     yield from kind.problems(document, rules)
+    yield from kind.misnamed(document, rules)
 
 
 def problems_of(documents: Mapping[str, Document], rules: Rules) -> Iterator[tuple[str, Problem]]:

@@ -98,8 +98,7 @@ class FactKind(EntryKind):
         found = [name for name, entry in self.entries(document, rules) if holds(name, entry)]
         return dict(Counter(name.partition("/")[0] for name in found))
 
-    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        yield from super().problems(document, rules)
+    def misnamed(self, document: Document, rules: Rules) -> Iterator[Problem]:
         # Programs that share a memory may register other types, so only a misspelled type is named that no program
         # stored.
         for name, _ in tables_at(document, self.name):
@@ -136,8 +135,8 @@ class FactKind(EntryKind):
             yield Problem(f"{where}._valid_to", message)
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
-        known = {problem.where for problem in super().problems(before, rules)}
-        for problem in without_managed(super().problems(after, rules)):
+        known = {problem.where for problem in self.problems(before, rules)}
+        for problem in without_managed(self.problems(after, rules)):
             if problem.where not in known:
                 raise problem
 
