@@ -63,7 +63,7 @@ from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
 models.ALLOW_MODEL_REQUESTS = False
 
@@ -1243,9 +1243,8 @@ def test_a_retry_with_another_id_of_the_interface_repeats_no_words(tmp_path: Pat
     setting.writer.close_sync()
 
 
-@pytest.mark.parametrize("user", ["alice", "bob"])
-def test_an_older_message_that_an_interface_sends_again_is_known(tmp_path: Path, user: str):
-    setting = Setting(tmp_path)
+def chat_of_two(setting: Setting) -> Callable[..., None]:
+    """Return a function that runs an agent for a user of one conversation, with a history."""
     memory = DiaryCapability(setting.diary, writer=setting.writer)
     agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
 
@@ -1254,6 +1253,13 @@ def test_an_older_message_that_an_interface_sends_again_is_known(tmp_path: Path,
             agent.run(message_history=history, deps=Deps(user), conversation_id="their chat")
         )
 
+    return ask
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_an_older_message_that_an_interface_sends_again_is_known(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+    ask = chat_of_two(setting)
     first, answered = sent_by_interface(SAID, "1"), ModelResponse([TextPart("Good choice.")])
     ask("alice", *first)
     ask("alice", *first, answered, *sent_by_interface("And cake.", "2"))
@@ -1267,14 +1273,7 @@ def test_an_older_message_that_an_interface_sends_again_is_known(tmp_path: Path,
 @pytest.mark.parametrize("user", ["alice", "bob"])
 def test_joined_messages_that_an_interface_sends_again_are_known(tmp_path: Path, user: str):
     setting = Setting(tmp_path)
-    memory = DiaryCapability(setting.diary, writer=setting.writer)
-    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
-
-    def ask(user: str, *history: ModelMessage) -> None:
-        asyncio.run(
-            agent.run(message_history=history, deps=Deps(user), conversation_id="their chat")
-        )
-
+    ask = chat_of_two(setting)
     first, answered = sent_by_interface("Cake.", "2", SAID), ModelResponse([TextPart("Fine.")])
     ask("alice", *first)
     ask("alice", *first, answered, *sent_by_interface("Thanks.", "3"))
