@@ -700,7 +700,7 @@ def test_a_negative_count_by_hand_counts_as_missing_and_is_named(tmp_path):
         file = tmp_path / f"alice/{name}.toml"
         file.write_text(file.read_text().replace(f"{field} = 1", f"{field} = -5"))
         age(file)
-    named = "expected a whole number of at least 0, found number"
+    named = "expected a whole number of at least 0, found -5"
     assert sorted(str(each).partition(". ")[0] for each in alice.problems()) == [
         f"conversations.s._turns: {named}",
         f"preferences.likes.pref001._count: {named}",

@@ -237,6 +237,9 @@ def toml_word(value: Any) -> str:
     return "a date or time" if isinstance(value, date | time) else type(value).__name__
 
 
+_COUNT = "a whole number of at least 0"
+
+
 def count_of(value: object, default: int) -> int:
     """Return a stored count, or a default for a value that is no whole number of at least 0."""
     return value if type(value) is int and value >= 0 else default
@@ -254,7 +257,7 @@ def wrong_fields(
     wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
         (texts, "text", lambda value: isinstance(value, str)),
         (lists, "a list of text", lambda value: isinstance(value, list)),
-        (numbers, "a whole number of at least 0", lambda value: count_of(value, -1) >= 0),
+        (numbers, _COUNT, lambda value: count_of(value, -1) >= 0),
         (flags, "true or false", lambda value: isinstance(value, bool)),
         (_MANAGED_TIMES, "a time", lambda value: value == "" or moment(value) is not None),
     ]
@@ -273,7 +276,9 @@ def wrong_fields(
             if not isinstance(item, str)
         ]
     for place, word, value in found:
-        yield Problem(place, f"expected {word}, found {toml_word(value)}")
+        is_negative = word is _COUNT and type(value) is int
+        shown = str(value) if is_negative else toml_word(value)
+        yield Problem(place, f"expected {word}, found {shown}")
 
 
 def check_length(
