@@ -73,7 +73,7 @@ def test_wrong_vectors_are_refused_and_not_stored(tmp_path, opened, wrong):
     with Diary(tmp_path / "memories", agent="rules") as diary:
         diary.user("alice").upsert_preference("likes", "dark roast coffee")
         diary.hooks.add(index, name="index")
-        with pytest.raises(InvalidValue, match="embed: expected 1 vectors of finite numbers"):
+        with pytest.raises(InvalidValue, match="embed: expected 1 vector of finite numbers"):
             diary.hooks.reconcile("index")
         assert index.users() == set()
 

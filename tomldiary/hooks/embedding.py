@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, wrong_type, wrong_value
 from tomldiary.runtime.callables import is_async
+from tomldiary.runtime.views import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +97,7 @@ class EmbeddingHook:
         is_finite = all(isfinite(number) for vector in vectors for number in vector)
         if len(vectors) != len(texts) or not is_finite:
             raise InvalidValue(
-                f"expected {len(texts)} vectors of finite numbers. Check the embedder.",
+                f"expected {counted(len(texts), 'vector')} of finite numbers. Check the embedder.",
                 where="embed",
             )
         return vectors
