@@ -12,7 +12,7 @@ from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.exceptions import UsageLimitExceeded
 
 from tomldiary.entries.schema import categories_doc
-from tomldiary.errors import DiaryError
+from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt, prompt_text
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
@@ -118,11 +118,13 @@ def extractor_agent(
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
-        InvalidValue: `model` is no model, or `prompt_template` is no prompt.
+        InvalidValue: `model` is no model, or `model_name` is given too, or `prompt_template` is no prompt.
     """
     if model_name is not None:
+        if model is not None:
+            raise InvalidValue("give model or model_name, not both", where="model_name")
         warnings.warn("model_name is now called model", DeprecationWarning, stacklevel=2)
-        model = model_name if model is None else model
+        model = model_name
     given: Any = model
     if isinstance(given, AbstractAgent):
         return equipped(cast("AbstractAgent[Any, Any]", given), pref_table_cls, prompt_template)
@@ -172,16 +174,18 @@ async def _check_draft(ctx: RunContext[MemoryDeps], answer: str) -> str:
 def build_extractor(
     pref_table_cls: type[BaseModel],
     model_name: Model | str | None = None,
-    prompt_template_path: str | Path | None = None,
+    prompt_template_path: object = None,
 ) -> Agent[MemoryDeps, str]:
-    """Return `extractor_agent` for a prompt in a file; the older spelling.
+    """Return `extractor_agent` for a prompt; the older spelling. A text is the path of a file.
 
     Raises:
         OSError: The prompt's file cannot be read.
         SchemaError, InvalidValue: As `extractor_agent`.
     """
-    path = None if prompt_template_path is None else Path(prompt_template_path)
-    return extractor_agent(pref_table_cls, model_name, path)
+    prompt = prompt_template_path
+    return extractor_agent(
+        pref_table_cls, model_name, Path(prompt) if isinstance(prompt, str) else prompt
+    )
 
 
 def agent_tools(

@@ -17,7 +17,6 @@ from tomldiary.runtime.callables import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pydantic import BaseModel
 
@@ -194,7 +193,7 @@ def _origins(agent: object) -> set[str]:
 def extractor_agent(
     pref_table_cls: type[BaseModel],
     model: Any = None,
-    prompt_template: str | Path | None = None,
+    prompt_template: object = None,
     fallback_retries: int = 3,
     fallback_on: Any = None,
     *,
@@ -213,7 +212,7 @@ def extractor_agent(
 def build_extractor(
     pref_table_cls: type[BaseModel],
     model_name: str | None = None,
-    prompt_template_path: str | Path | None = None,
+    prompt_template_path: object = None,
 ) -> Any:
     """Return a pydantic-ai extraction agent; the older spelling of `extractor_agent`.
 
@@ -223,7 +222,7 @@ def build_extractor(
     return load_factory("build_extractor")(pref_table_cls, model_name, prompt_template_path)
 
 
-def compactor_agent(model_name: Any = None, prompt_template: str | Path | None = None) -> Any:
+def compactor_agent(model_name: Any = None, prompt_template: object = None) -> Any:
     """Return a pydantic-ai agent that compacts a diary; see `tomldiary_pydantic_ai`.
 
     Raises:

@@ -375,6 +375,8 @@ def test_the_older_argument_works_and_is_deprecated():
     with pytest.warns(DeprecationWarning, match="model_name"):
         agent = extractor_agent(Table, model_name="test")
     assert "test" in repr(agent.model)
+    with pytest.raises(InvalidValue, match="not both"):
+        extractor_agent(Table, "test", model_name="test")
 
 
 def test_a_prompt_is_a_text_a_file_or_an_object_with_one(tmp_path: Path):
@@ -389,9 +391,10 @@ def test_a_prompt_is_a_text_a_file_or_an_object_with_one(tmp_path: Path):
         script = Script()
         asyncio.run(extractor_agent(Table, script.model, template).run("go", deps=deps))
         assert script.instructions.startswith("Mine: What is known.")
-    script = Script()
-    asyncio.run(build_extractor(Table, script.model, str(path)).run("go", deps=deps))
-    assert script.instructions.startswith("Mine: What is known.")
+    for template in (path, str(path), Loaded()):
+        script = Script()
+        asyncio.run(build_extractor(Table, script.model, template).run("go", deps=deps))
+        assert script.instructions.startswith("Mine: What is known.")
     with pytest.raises(FileNotFoundError):
         extractor_agent(Table, script.model, "prompts/misspelt.txt")
 
