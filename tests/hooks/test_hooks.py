@@ -647,6 +647,17 @@ def test_wrong_arguments_and_backends_are_refused_with_a_remedy(diary, index):
         diary.hooks.search("plain", "coffee", user_id="alice")
 
 
+def test_a_hook_gets_the_last_of_several_changes_of_an_entry(diary):
+    alice = diary.user("alice")
+    for text in ("one", "two"):
+        alice.blocks.set("persona", text)
+    got = []
+    diary.hooks.add(got.extend, name="log")
+    assert diary.hooks.flush()
+    assert [(change.seq, change.text) for change in got] == [(2, "two")]
+    assert [change.text for change in diary.changes(follow=False)] == ["one", "two"]
+
+
 def test_a_function_gets_each_change_once_and_a_repair_once(diary):
     found = []
     diary.hooks.add(found.extend, name="plain")

@@ -90,7 +90,10 @@ class ChangeHook(Protocol):
     """The interface of every hook."""
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Apply changes of one user, in order; called again with the same changes after an error."""
+        """Apply changes of one user, in order; called again with the same changes after an error.
+
+        Of several changes of one entry since the last call, only the last one is passed.
+        """
         ...
 
 
