@@ -184,6 +184,22 @@ def test_equal_texts_of_a_redacted_episode_are_stored_once(tmp_path):
     assert alice.preferences("likes")["pref001"].contexts == ["[redacted: email]"]
 
 
+@pytest.mark.parametrize("session", ["s1", "s2"])
+def test_an_episode_changes_no_summary(tmp_path, session):
+    def extract(message, *, deps):
+        deps.upsert("likes", None, deps.user_msg, ())
+        deps.summarise(f"About {deps.user_msg}.", [deps.user_msg])
+
+    alice = Diary(tmp_path, agent=extract).user("alice")
+    alice.add_turn("tea", "Noted.", session_id="s1")
+    alice.episodes.add("jazz", "Noted.", session_id=session, now=START)
+    done = alice.consolidate()
+    assert (done.applied, done.skipped) == (1, [])
+    assert {name: each.summary for name, each in alice.conversations().items()} == {
+        "s1": "About tea."
+    }
+
+
 def test_two_calls_at_once_store_nothing_twice(alice, cities):
     async def both():
         cities.pause = lambda _: asyncio.sleep(0.01)

@@ -29,6 +29,7 @@ from tomldiary.errors import (
     HookError,
     MissingExtra,
 )
+from tomldiary.extraction.operations import SetSummary
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
@@ -190,11 +191,13 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     deps.begin_turn()
     message = await in_thread(diary.turns.message, deps)
     try:
-        return await diary.turns.run_extractor(message, deps, diary.extraction_timeout)
+        found = await diary.turns.run_extractor(message, deps, diary.extraction_timeout)
     except (ExtractionError, MissingExtra):
         raise
     except DiaryError as error:  # of the extractor; it must not stop the other episodes
         raise ExtractionError(f"the episode could not be read ({type(error).__name__}).") from error
+    # The session may have a summary of later turns, or no conversation at all.
+    return [each for each in found if not isinstance(each, SetSummary)]
 
 
 def _is_done(diary: Diary, user_id: str, each: _Pending) -> bool:
