@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from pathlib import Path
@@ -69,6 +70,31 @@ def test_a_memory_may_be_in_a_folder_of_a_memory(tmp_path):
     inner = Diary(tmp_path / "team", agent="rules")
     inner.user("history").upsert_preference("likes", "tea")
     assert Diary(tmp_path / "team", agent="rules").users() == ["history"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda user: user.upsert_preference("likes", "tea"),
+        lambda user: user.add_turn("I love tea.", "ok", "s1"),
+        lambda user: user.forget(everything=True),
+        lambda user: user.forget(matching="jazz"),
+        lambda user: asyncio.run(user.diary.backend.delete_user(user.user_id)),
+    ],
+    ids=["write", "turn", "forget", "matching", "delete"],
+)
+def test_a_memory_is_no_user_of_the_folder_above(tmp_path, call):
+    memory = Diary(tmp_path / "m", agent="rules")
+    memory.user("alice").upsert_preference("likes", "jazz")
+    before = {path: path.read_bytes() for path in (tmp_path / "m").rglob("*.toml")}
+    above = Diary(tmp_path, agent="rules")
+    assert above.users() == []
+    assert above.user("m").export()["documents"] == {}
+    with pytest.raises(InvalidValue, match="memory with users of its own") as refused:
+        call(above.user("m"))
+    assert f"Diary({str(tmp_path / 'm')!r})" in str(refused.value)
+    assert {path: path.read_bytes() for path in (tmp_path / "m").rglob("*.toml")} == before
+    assert Diary(tmp_path / "m", agent="rules").users() == ["alice"]
 
 
 def test_documents_of_one_folder_are_listed_alone(tmp_path):

@@ -15,6 +15,7 @@ from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Collection
     from pathlib import Path
 
     from tomldiary.storage.files import FileSystem
@@ -64,6 +65,11 @@ def listing_of(files: FileSystem, folder: Path, below: str) -> Listing:
     return Listing([name for name in names if KIND.fullmatch(name)], folders)
 
 
+def has_users_only(names: Collection[str]) -> bool:
+    """Return whether a folder with these names, one of which is `SYSTEM`, is a memory instead of the folder of a user."""
+    return HISTORY not in names and not any(name.endswith(SUFFIX) for name in names)
+
+
 def strays_in(files: FileSystem, folder: Path) -> list[str]:
     """Return the TOML files whose names no document and no segment can have, such as copies that a person made.
 
@@ -95,6 +101,10 @@ def _names_in(files: FileSystem, folder: Path, below: str = "") -> tuple[list[st
             continue
         except OSError as error:
             raise file_error(place, "cannot be listed", error) from error
+        if not prefix:
+            names = {entry.name for entry in entries}
+            if SYSTEM in names and has_users_only(names):
+                return [], [""]
         for entry in entries:
             if entry.name.startswith("."):
                 continue

@@ -30,7 +30,15 @@ from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import file_error, file_on_the_way
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
-from tomldiary.storage.local.layout import HISTORY, JOB_PREFIX, SEGMENT, SYSTEM, name_owner, user_of
+from tomldiary.storage.local.layout import (
+    HISTORY,
+    JOB_PREFIX,
+    SEGMENT,
+    SYSTEM,
+    has_users_only,
+    name_owner,
+    user_of,
+)
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.publish import STAGED, staged_files
 from tomldiary.storage.local.recovery import Recovery, drop_superseded
@@ -252,6 +260,11 @@ class OpenedUsers:
         self._listings.pop(user, None)
         try:
             names = self.files.listdir(folder)
+            if SYSTEM in names and has_users_only(names):
+                raise InvalidValue(
+                    f"this folder is a memory with users of its own. Open it: Diary({str(folder)!r}).",
+                    where=str(folder),
+                )
             # Such a name was left by a process that was killed while it held the lock.
             if not names or not _is_clean(names) or user not in self._recovered:
                 self._repair(user, folder, names)
