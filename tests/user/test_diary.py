@@ -52,6 +52,12 @@ def test_everything_the_ancestor_exports_is_there():
         _ = tomldiary.nothing_of_the_kind
 
 
+@pytest.mark.parametrize("name", ["build_deps", "ensure_session"])
+def test_a_class_that_overrides_what_no_turn_calls_is_refused(name):
+    with pytest.raises(TypeError, match=f"Own overrides {name}, but no turn calls it"):
+        type("Own", (Diary,), {name: lambda diary: None})
+
+
 @pytest.mark.parametrize(
     ("module", "names"),
     [

@@ -33,6 +33,20 @@ class AncestorCoroutines:
     max_conversations: int
     turns: Turns
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class with its own version of a coroutine that 0.9 called in each turn, as no turn calls it here.
+
+        Raises:
+            TypeError: The class overrides `build_deps` or `ensure_session`.
+        """
+        super().__init_subclass__(**options)
+        for name in ("build_deps", "ensure_session"):
+            if getattr(cls, name) is not getattr(AncestorCoroutines, name):
+                raise TypeError(
+                    f"{cls.__name__} overrides {name}, but no turn calls it, so its effect would be missing."
+                    " Override update_memory."
+                )
+
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:
         """Return the preferences document as TOML text; "" if there is none."""
         user_id = checked_user(user_id)
