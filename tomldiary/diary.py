@@ -89,6 +89,9 @@ _FOR_PROGRAMS = {
 }
 """Parts that other packages use, which completion omits."""
 
+_FIXED = {"allowed", "backend", "max_prefs_per_category", "pref_table_cls", "schema_name"}
+"""Attributes that other parts copied when the diary was created, so that a new value would have no effect."""
+
 
 class Users(ListView[str]):
     """The ids of users, sorted."""
@@ -231,6 +234,13 @@ class Diary(Viewed, AncestorCoroutines):
         return sorted({*object.__dir__(self)} - _FOR_PROGRAMS)
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in _FIXED and name in vars(self):
+                raise AttributeError(
+                    f"{name} is set when a diary is created. Create another Diary."
+                )
+            super().__setattr__(name, value)
 
         def __getattr__(self, name: str) -> NoReturn:
             is_of_user = not name.startswith("_") and hasattr(UserDiary, name)

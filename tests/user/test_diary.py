@@ -52,6 +52,15 @@ def test_everything_the_ancestor_exports_is_there():
         _ = tomldiary.nothing_of_the_kind
 
 
+@pytest.mark.parametrize("name", ["backend", "max_prefs_per_category", "pref_table_cls", "allowed"])
+def test_an_attribute_that_would_have_no_effect_cannot_be_set(tmp_path, name):
+    diary = Diary(tmp_path, Table, agent="rules")
+    before = getattr(diary, name)
+    with pytest.raises(AttributeError, match=f"{name} is set when a diary is created"):
+        setattr(diary, name, None)
+    assert getattr(diary, name) is before
+
+
 @pytest.mark.parametrize("name", ["build_deps", "ensure_session"])
 def test_a_class_that_overrides_what_no_turn_calls_is_refused(name):
     with pytest.raises(TypeError, match=f"Own overrides {name}, but no turn calls it"):
