@@ -74,8 +74,6 @@ def test_every_command_has_help_and_is_on_the_page(words):
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_prints_json(words):
-    if words == ("export",):
-        return  # always JSON
     assert "--json" in {name for each in COMMANDS[words].params for name in each.opts}
 
 
@@ -100,8 +98,7 @@ JSON = {
 
 @pytest.mark.parametrize("command", JSON)
 def test_json_has_the_documented_keys(memories, command):
-    more = [] if command == "export" else ["--json"]
-    done = call(*JSON[command], "--path", memories, *more, check=0)
+    done = call(*JSON[command], "--path", memories, "--json", check=0)
     found = json.loads(done.stdout)
     assert set(found[0] if isinstance(found, list) else found) == documented(command)
     done.stdout.encode("ascii")
@@ -408,6 +405,15 @@ def letters(place):
     return json.loads(call("writer", "list", "--json", "--path", place, check=0).stdout)
 
 
+def test_an_export_to_a_file_prints_json_with_the_documented_keys(memories, tmp_path):
+    file = tmp_path / "alice.json"
+    done = call("export", "--output", file, "--path", memories, "--json", check=0)
+    told = json.loads(done.stdout)
+    assert set(told) == documented("export --output")
+    assert told["file"] == str(file)
+    assert told["documents"] == list(json.loads(file.read_text())["documents"])
+
+
 def test_an_export_to_a_dash_is_printed(memories):
     told = call("export", "--output", "-", "--path", memories, check=0).stdout
     assert json.loads(told)["user"] == "alice"
@@ -706,6 +712,7 @@ def completed(line, **environment):
         ("tomldiary why --user alice blocks/", "blocks/persona"),
         ("tomldiary show alice --category aller", "allergies"),
         ("tomldiary edit bl", "blocks"),
+        ("tomldiary forget --key likes/lo", "likes/long"),
     ],
 )
 def test_the_shell_completes_users_categories_and_keys(memories, line, offered):

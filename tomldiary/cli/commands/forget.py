@@ -13,7 +13,15 @@ from tomldiary.cli.memory import (
     open_memory,
     users_with_turns,
 )
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, RequiredUser, Yes
+from tomldiary.cli.options import (
+    DEFAULT_PATH,
+    AsJson,
+    DryRun,
+    MemoryPath,
+    RequiredUser,
+    Yes,
+    complete_key,
+)
 from tomldiary.cli.output import print_json, print_not_done, print_text
 from tomldiary.cli.places import shown
 from tomldiary.errors import InvalidValue
@@ -39,7 +47,12 @@ def forget(
         str | None, Option(metavar="SESSION#TURN", help="Entries extracted from this turn.")
     ] = None,
     key: Annotated[
-        str | None, Option(metavar="KEY", help="One entry with all its versions.")
+        str | None,
+        Option(
+            metavar="KEY",
+            help="One entry with all its versions.",
+            autocompletion=complete_key,
+        ),
     ] = None,
     matching: Annotated[
         str | None, Option(metavar="TEXT", help="Content that mentions this text.")

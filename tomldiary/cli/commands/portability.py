@@ -113,9 +113,7 @@ def export_memory(
         Path | None,
         Option(help="A new file, mode 0600; by default the export is printed."),
     ] = None,
-    as_json: Annotated[  # noqa: ARG001 - an export is always JSON
-        bool, Option("--json", help="Print JSON; an export is always JSON.", hidden=True)
-    ] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Print everything about a user as JSON, or write it to a file."""
     exported = known_user(path, user).export()
@@ -126,7 +124,11 @@ def export_memory(
         write_new(output, f"{json.dumps(exported, indent=2)}\n")
     except FileExistsError:
         raise InvalidValue("the file exists; name a new one", where=str(output)) from None
-    print_text(f"wrote {counted(len(exported['documents']), 'document')} to {one_line(output)}")
+    documents = list(exported["documents"])
+    if as_json:
+        print_json({"file": str(output), "documents": documents})
+    else:
+        print_text(f"wrote {counted(len(documents), 'document')} to {one_line(output)}")
 
 
 def import_memory(
