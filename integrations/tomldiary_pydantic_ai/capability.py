@@ -226,7 +226,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         first, *others = capabilities
         if any(other != first for other in others):
             raise InvalidValue(
-                "two different diaries have the same id. Give each its own.", where="id"
+                f"two memories of the agent have the id {first.id!r}. Give each its own.",
+                where="id",
             )
         return first
 

@@ -357,6 +357,14 @@ def test_later_operations_on_a_forbidden_entry_do_not_reach_another_one(diary, a
     assert [each.text for each in alice.preferences("likes").values()] == ["coffee"]
 
 
+@pytest.mark.parametrize("text", ["", " ", "\u200b"])
+def test_a_text_without_visible_characters_is_no_required_value(diary, alice, text):
+    diary.constrain("blocks/persona", Constraint(required="text"))
+    with pytest.raises(InvalidValue, match="it is required"):
+        alice.blocks.set("persona", text)
+    assert alice.blocks.all() == {}
+
+
 def test_a_turn_in_a_block_that_meets_a_constraint_at_its_end_is_kept(diary, alice):
     diary.constrain("blocks/persona", Constraint(required="text"))
     with alice.transaction():

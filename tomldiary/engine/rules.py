@@ -30,7 +30,7 @@ from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.logging import get_logger, tell
-from tomldiary.text.visible import one_line
+from tomldiary.text.visible import one_line, visible
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text, decode_nulls, moment, render_path
 
@@ -311,7 +311,7 @@ class EntryRules:
                 )
         for name in rule.required_fields if new is not None else ():
             value: Any = inner_value(decode_nulls(new or {}), name)
-            if value in (None, [], {}) or (isinstance(value, str) and not value.strip()):
+            if value in (None, [], {}) or (isinstance(value, str) and not visible(value).strip()):
                 return InvalidValue(
                     "expected a value, found nothing; it is required.", where=f"{key}.{name}"
                 )

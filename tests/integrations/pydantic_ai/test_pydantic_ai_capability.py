@@ -295,6 +295,12 @@ def test_two_memories_in_one_agent_are_kept_apart():
     assert guidance.count("of the same name and user") == 2
 
 
+def test_two_users_of_one_diary_need_two_ids():
+    diary = diary_with("tea")
+    with pytest.raises(InvalidValue, match="two memories of the agent have the id 'diary'"):
+        Talk(DiaryCapability(diary, "alice"), DiaryCapability(diary, "team")).say("hello")
+
+
 def test_what_a_renamed_tool_looks_up_is_in_no_episode():
     with MemoryWriter(diary_with("deploys on Fridays")) as writer:
         team = DiaryCapability(writer.diary, "alice", id="team", writer=writer, episodes=True)
