@@ -288,6 +288,15 @@ def test_any_object_with_update_memory_is_a_diary():
     assert diary.applied == [("alice", "s", "hello", "hi", None)]
 
 
+def test_an_update_memory_that_cannot_take_a_turn_is_refused(tmp_path):
+    class Untimed(Diary):
+        async def update_memory(self, user_id, session_id, user_msg, assistant_msg):  # pyright: ignore[reportIncompatibleMethodOverride]
+            raise AssertionError
+
+    with pytest.raises(InvalidValue, match=r"update_memory: a call with .* 'context_now'"):
+        MemoryWriter(Untimed(tmp_path))
+
+
 def test_an_overridden_update_memory_is_honoured(tmp_path):
     class Louder(Diary):
         async def update_memory(self, user_id, session_id, user_msg, assistant_msg, **more):
