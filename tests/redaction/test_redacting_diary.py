@@ -298,7 +298,7 @@ def test_a_function_that_returns_no_text_stores_nothing(tmp_path, answer):
     assert diary.users() == []
 
 
-def test_an_unknown_kind_or_an_async_function_is_refused_at_once():
+def test_an_unknown_kind_or_an_unfit_function_is_refused_at_once():
     with pytest.raises(InvalidValue, match="expected some of key"):
         Diary("memory:", redact=["name"])
     with pytest.raises(InvalidValue, match="expected True, kinds or a function"):
@@ -309,6 +309,10 @@ def test_an_unknown_kind_or_an_async_function_is_refused_at_once():
 
     with pytest.raises(InvalidValue, match="redact: an async function cannot be used"):
         Diary("memory:", redact=ask)
+    with pytest.raises(InvalidValue, match="redact: an async function cannot be used"):
+        Redactor(["email"], also=ask)
+    with pytest.raises(InvalidValue, match=r"redact: a call with \(text\) fails, missing"):
+        Diary("memory:", redact=lambda text, kind: text + kind)
 
 
 def test_what_waits_for_a_review_is_redacted(tmp_path):

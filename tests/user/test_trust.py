@@ -595,6 +595,8 @@ def test_a_quarantine_may_be_a_function_and_is_never_one_text(tmp_path):
         Diary(tmp_path, agent="rules", quarantine="web")
     with pytest.raises(InvalidValue, match="quarantine: an async function cannot be used"):
         Diary(tmp_path, agent="rules", quarantine=waits)
+    with pytest.raises(InvalidValue, match=r"quarantine: a call with \(actor\) fails"):
+        Diary(tmp_path, agent="rules", quarantine=lambda: True)
 
 
 def test_the_time_to_live_of_an_item_begins_with_the_decision(diary, alice):

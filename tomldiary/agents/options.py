@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
-from tomldiary.runtime.callables import misfit, refuse_async
+from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
 from tomldiary.toml.values import check_instance
 from tomldiary.toml.values import checked_count as checked_count
@@ -99,11 +99,8 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
             f"expected a function of a text, found {given!r}.", where="token_counter"
         )
     refuse_async(given, "token_counter")
-    reason = "" if given is None else misfit(given, "")
-    if reason:
-        raise InvalidValue(
-            f"a call with (text) fails, {reason}. Give it this parameter.", where="token_counter"
-        )
+    if given is not None:
+        refuse_misfit(given, "text", "token_counter", "")
     return given
 
 

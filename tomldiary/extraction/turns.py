@@ -43,7 +43,7 @@ from tomldiary.runtime.async_bridge import (
     is_private_loop,
     is_stopped,
 )
-from tomldiary.runtime.callables import refuse_async
+from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import checked_names, in_utc, timestamp
 from tomldiary.user.pending.held import QUARANTINE, hold
@@ -410,6 +410,7 @@ def untrusted(quarantine: Collection[str] | Callable[[str], bool]) -> Callable[[
         raise InvalidValue(f"expected a set of actors, found {quarantine!r}.", where="quarantine")
     refuse_async(quarantine, "quarantine")
     if callable(quarantine):
+        refuse_misfit(quarantine, "actor", "quarantine", "")
         return quarantine
     names = frozenset(checked_names(quarantine, "quarantine"))
     return lambda origin: not names.isdisjoint((origin, origin.partition(":")[0]))

@@ -22,7 +22,7 @@ from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
-from tomldiary.runtime.callables import is_async, misfit
+from tomldiary.runtime.callables import is_async, refuse_misfit
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import (
@@ -302,11 +302,7 @@ class Hooks:
             hook = CallableHook(hook)
         if is_async(given):
             raise InvalidValue(f"{NOT_AWAITED}.", where="hook")
-        reason = misfit(given, ())
-        if reason:
-            raise InvalidValue(
-                f"a call with (changes) fails, {reason}. Give it this parameter.", where="hook"
-            )
+        refuse_misfit(given, "changes", "hook", ())
         delivery = Delivery(self._engine, name, hook)
         worker = _Worker(delivery, poll=poll, longest_pause=longest_pause)
         self._workers[name] = worker

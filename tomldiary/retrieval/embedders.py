@@ -17,7 +17,7 @@ from tomldiary.errors import Forgotten, InvalidValue, MissingExtra, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
-from tomldiary.runtime.callables import misfit
+from tomldiary.runtime.callables import refuse_misfit
 from tomldiary.runtime.installation import optional
 from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import LocalFolder
@@ -154,11 +154,7 @@ def check_takes_texts(function: Callable[..., Any], where: str) -> None:
     Raises:
         InvalidValue: It has other parameters.
     """
-    reason = misfit(function, [""])
-    if reason:
-        raise InvalidValue(
-            f"a call with (texts) fails, {reason}. Give it this parameter.", where=where
-        )
+    refuse_misfit(function, "texts", where, [""])
 
 
 def name_of(embedder: Any) -> str:

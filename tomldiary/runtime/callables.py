@@ -25,6 +25,28 @@ def misfit(function: Callable[..., Any], *arguments: object, **named: object) ->
     return ""
 
 
+def refuse_misfit(
+    function: Callable[..., Any], parameters: str, where: str, *arguments: object, **named: object
+) -> None:
+    """Refuse a function that cannot be called with some arguments.
+
+    Args:
+        function: The function of a host.
+        parameters: The parameters as the message writes them, such as "namespace, key".
+        where: The option that the message names.
+        *arguments: The positional arguments of a call.
+        **named: Its keyword arguments.
+
+    Raises:
+        InvalidValue: The call would fail.
+    """
+    reason = misfit(function, *arguments, **named)
+    if reason:
+        raise InvalidValue(
+            f"a call with ({parameters}) fails, {reason}. Give it these parameters.", where=where
+        )
+
+
 def is_async(function: object) -> bool:
     """Return whether a call returns a coroutine; `function` may be an object with an async `__call__`."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
-from tomldiary.runtime.callables import misfit, refuse_async
+from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.store.item import checked_key, checked_minutes
 from tomldiary.toml.values import checked_count, checked_limit, checked_text, storable_copy
 
@@ -209,12 +209,8 @@ class Owners:
                 where="user_label",
             )
         refuse_async(user_label, "user_label")
-        reason = misfit(user_label, (), "") if callable(user_label) else ""
-        if reason:
-            raise InvalidValue(
-                f"a call with (namespace, key) fails, {reason}. Give it these parameters.",
-                where="user_label",
-            )
+        if callable(user_label):
+            refuse_misfit(user_label, "namespace, key", "user_label", (), "")
         self._label = user_label
 
     def owner(self, namespace: Namespace, key: str, signed_in: str | None = None) -> str:

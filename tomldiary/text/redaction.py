@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
-from tomldiary.runtime.callables import refuse_async
+from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.runtime.fork_safety import fork_safe
 
 Redact = Callable[[str], str]
@@ -109,7 +109,7 @@ class Redactor:
         also: A function that is applied after the detectors; a text that it changes is counted as "other".
 
     Raises:
-        InvalidValue: A kind does not exist.
+        InvalidValue: A kind does not exist, or `also` is async or has other parameters.
     """
 
     def __init__(self, kinds: Iterable[str] | None = None, also: Redact | None = None) -> None:
@@ -119,6 +119,9 @@ class Redactor:
             raise InvalidValue(
                 f"expected some of {', '.join(KINDS)}, found {', '.join(unknown)}.", where="redact"
             )
+        if also is not None:
+            refuse_async(also, "redact")
+            refuse_misfit(also, "text", "redact", "")
         self.kinds = wanted
         self._also = also
         self._detectors = [each for each in _DETECTORS if each[0] in wanted]
@@ -202,7 +205,6 @@ def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -
         return redact
     if isinstance(redact, str):
         return Redactor([redact])
-    refuse_async(redact, "redact")
     if callable(redact):
         return Redactor((), redact)
     if not isinstance(redact, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped

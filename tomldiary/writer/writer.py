@@ -24,7 +24,7 @@ from tomldiary.extraction.extractor import setup_problem
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import running_loop
-from tomldiary.runtime.callables import misfit
+from tomldiary.runtime.callables import refuse_misfit
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
@@ -115,13 +115,8 @@ class MemoryWriter(Viewed):
         check_instance(diary, "diary")
         if not callable(getattr(diary, "update_memory", None)):
             raise wrong_type(diary, "a Diary", "diary", "Give Diary(folder).")
-        reason = misfit(diary.update_memory, "", "", "", "", context_now=None)
-        if reason:
-            raise InvalidValue(
-                "a call with (user_id, session_id, user_msg, assistant_msg, context_now=…) fails,"
-                f" {reason}. Give it these parameters.",
-                where="update_memory",
-            )
+        named = "user_id, session_id, user_msg, assistant_msg, context_now=…"
+        refuse_misfit(diary.update_memory, named, "update_memory", "", "", "", "", context_now=None)
         self.diary = diary
         # Any object with `update_memory` can be a diary, but only a `Diary` has an engine with a backend.
         own = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
