@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tomldiary.errors import DocumentError
     from tomldiary.history.record import Source
     from tomldiary.past.as_of import PastDocuments
-    from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document, Path
 
 S = TypeVar("S")
@@ -158,14 +157,6 @@ class UserContext:
     def epoch(self) -> int:
         """The number of erasures of this user; 0 for a point of history."""
         return 0 if self.past is not None else self.diary.engine.backend.epoch(self.user_id)
-
-    @property
-    def prepare_vectors(self) -> Callable[..., QueryVector | None] | None:
-        """The function that embeds a query and the entries; None without an embedder or in the past."""
-        embedder = self.diary.embedder
-        if embedder is None or self.past is not None:
-            return None
-        return functools.partial(embedder.prepared, self.user_id)
 
     @property
     def lists_documents(self) -> bool:

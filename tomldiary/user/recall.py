@@ -211,8 +211,9 @@ class UserRecall:
         start, end = _bounds(time_range)
         with context.reading():
             index, current = self._current(searched)
-            prepare = context.prepare_vectors
-            vector = prepare(current, query) if prepare is not None else None
+            # An entry of the past is not embedded again.
+            embedder = rules.embedder if context.past is None else None
+            vector = embedder and embedder.prepared(context.user_id, current, query)
             asked, found = index.search(current, query, vector) or ([], iter(()))
             holding = {
                 each: each.kind.within(each.namespace, context.until).current(
