@@ -187,17 +187,9 @@ class VectorIndex:
 
     def missing_below(self, collections: Iterable[Collection[Any]]) -> list[str]:
         """Return the texts of stored entries that have no vector yet, each once."""
-        with self._guard:
-            self._load()
-            return list(
-                dict.fromkeys(
-                    text
-                    for collection in collections
-                    for entry in self._followed(collection).waiting
-                    for text in self.embedding.texts_of(entry)
-                    if self._name(text) not in self._known
-                )
-            )
+        # Iterated over in `missing`, which has the lock.
+        waiting = (entry for each in collections for entry in self._followed(each).waiting)
+        return self.missing(text for entry in waiting for text in self.embedding.texts_of(entry))
 
     def add(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
         """Store the vectors of some texts.
