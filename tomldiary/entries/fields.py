@@ -297,6 +297,16 @@ def check_key(key: str, what: str, where: str) -> None:
         raise InvalidValue(f"{what} has 1 to {MAX_KEY} characters.", where=where)
 
 
+def check_unmanaged(names: Iterable[str], place: str = "") -> None:
+    """Raise InvalidValue for the first name of a managed field; the error begins with `place` and the name."""
+    for name in names:
+        if name.startswith("_"):
+            raise InvalidValue(
+                "fields that begin with an underscore belong to the diary. Leave it out.",
+                where=f"{place}{name}",
+            )
+
+
 def without_managed(problems: Iterable[Problem]) -> Iterator[InvalidValue]:
     """Yield problems as errors, without those of managed fields, because a person may have changed these."""
     for problem in problems:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.fields import check_length, toml_word, wrong_fields
+from tomldiary.entries.fields import check_length, check_unmanaged, toml_word, wrong_fields
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.values import storable_copy
@@ -35,12 +35,7 @@ def checked_value(collection: Collected, key: str, value: Any) -> dict[str, Any]
     if not isinstance(value, Mapping):
         raise InvalidValue(f"expected a table, found {toml_word(value)}.", where=where)
     copied = storable_copy(value, where)
-    for name in copied:
-        if name.startswith("_"):
-            raise InvalidValue(
-                "fields that begin with an underscore belong to the diary. Leave it out.",
-                where=f"{where}.{name}",
-            )
+    check_unmanaged(copied, f"{where}.")
     kind = KINDS[collection[0]]
     labels = [kind.labels] if kind.labels else []
     copied.update({name: [] for name in labels if name not in copied})

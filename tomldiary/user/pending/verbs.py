@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.fields import check_unmanaged
 from tomldiary.entries.kinds import PREFERENCES, entry_key, entry_kind, find_entry
 from tomldiary.entries.kinds.pending import (
     AppliedChanges,
@@ -153,12 +154,7 @@ class UserReview(_Waiting, Accessor):
                 or names none.
         """
         checked_text(id, "id", _HINT)
-        managed = [name for name in checked_table(fields, "fields") if name.startswith("_")]
-        if managed:
-            raise InvalidValue(
-                "fields that begin with an underscore belong to the diary. Leave it out.",
-                where=managed[0],
-            )
+        check_unmanaged(checked_table(fields, "fields"))
 
         def change(tx: Transaction) -> PendingChange:
             edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
