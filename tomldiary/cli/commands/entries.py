@@ -280,18 +280,11 @@ def review(
     if as_json:
         print_json(found)
         return
-    print_rows(
-        _CHANGE_COLUMNS,
-        [
-            (
-                each.id,
-                one_line(each.origin),
-                one_line(each.key),
-                one_line("(removed)" if each.after is None else each.text),
-            )
-            for each in found
-        ],
-    )
+    rows = [
+        (each.id, each.origin, each.key, one_line("(removed)" if each.after is None else each.text))
+        for each in found
+    ]
+    print_rows(_CHANGE_COLUMNS, rows)
     if action == "list":
         print_text(counted(len(found), "pending change"))
     else:
