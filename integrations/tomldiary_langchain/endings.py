@@ -7,11 +7,13 @@ handler for the process, registered with the first middleware, watches the runs 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import convert_to_messages
 from langchain_core.runnables import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
@@ -23,6 +25,7 @@ from tomldiary.agents.identity import field_of
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
 Failed = Callable[[Any, BaseException], None]
@@ -82,6 +85,17 @@ class Endings(RunTree, BaseCallbackHandler):
         """Return the ids of the messages in the input of a running graph."""
         run = self.running.get(graph)
         return {str(field_of(each, "id")) for each in (() if run is None else run.messages)}
+
+    def is_input(self, config: RunnableConfig, message: BaseMessage) -> bool:
+        """Return whether a message is in the input of the outermost graph around the calling code.
+
+        A message of the input without an id is compared by its text.
+        """
+        graphs = [run for run in self.runs_from(self.run_of(config)) if run.is_graph]
+        given = [one for run in graphs[-1:] for each in run.messages for one in _converted(each)]
+        return any(
+            one.id == message.id or (not one.id and one.text == message.text) for one in given
+        )
 
     def graph_of(self, config: RunnableConfig) -> UUID | None:
         """Return the graph of the node that has this config."""
@@ -158,3 +172,10 @@ def endings() -> Endings:
     register_configure_hook(ContextVar("tomldiary_endings", default=handler), inheritable=True)
     tell_within(LANGCHAIN, lambda: handler.is_of_agent(ensure_config()))
     return handler
+
+
+def _converted(given: Any) -> list[BaseMessage]:
+    """Return a value of an input as a message; nothing if it is none, because a graph may have a format of its own."""
+    with suppress(TypeError, ValueError, LookupError, NotImplementedError):
+        return convert_to_messages([given])
+    return []

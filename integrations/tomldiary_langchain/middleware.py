@@ -237,7 +237,14 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _of_earlier_runs(self, state: AgentState[Any]) -> frozenset[str]:
         """Return ids of unanswered messages without notes if an earlier run may have been given some of them."""
         ids = unanswered_in(state["messages"]).difference(notes_in(state, self.name)["unanswered"])
-        is_only_new = len(ids) == 1 and not self._endings.is_continued(agent_config())
+        config = agent_config()
+        found = [one for one in state["messages"] if one.id in ids]
+        is_only_new = (
+            len(found) == 1
+            and not self._endings.is_continued(config)
+            # Else a graph gives its agents single messages of the thread, as `Send` does.
+            and self._endings.is_input(config, found[0])
+        )
         return frozenset() if is_only_new else frozenset(ids)
 
     def _begun(self, state: AgentState[Any], run: Run) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 from langsmith import traceable
 from pydantic import BaseModel
 from test_langchain_middleware import (
@@ -2216,6 +2216,39 @@ def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
         ]  # fmt: skip
     else:
         assert found == [("bob", "I am Bob.", "ok"), ("ann", "I am Ann again.\n\nHello.", "ok")]
+
+
+@either
+@pytest.mark.parametrize("user", ["ann", "bob"])
+@pytest.mark.parametrize(
+    "form", [HumanMessage, lambda text: {"role": "user", "content": text}], ids=["object", "dict"]
+)
+def test_a_message_sent_alone_to_an_agent_is_known_in_another_process(tmp_path, form, user, mode):
+    (tmp_path / "diary").mkdir()
+    saver = InMemorySaver()
+
+    def unanswered(state):
+        return [Send("agent", {"messages": [one]}) for one in state["messages"]]
+
+    def run(number, user, text, answer):
+        (tmp_path / str(number)).symlink_to("diary")  # each run is in a process of its own
+        with Recording(Diary(tmp_path / str(number), agent="rules")) as own:
+            memory = DiaryMiddleware(own.diary, writer=own)
+            agent = create_agent(Scripted(answers=[answer]), middleware=[memory])
+            builder = StateGraph(MessagesState).add_node("before", lambda state: {})
+            builder.add_node("agent", agent).add_edge(START, "before")
+            builder.add_conditional_edges("before", unanswered, ["agent"])
+            error = Down if answer is not OK else IdentifierError if user == "bob" else None
+            with pytest.raises(error) if error else nullcontext():
+                given = {"messages": [form(text)]}
+                talk(builder.compile(checkpointer=saver), given, in_room(user), mode)
+            return sorted(said_by(own))
+
+    assert run(1, "ann", "I like tea.", Down()) == [("ann", "I like tea.", "")]
+    said = run(2, user, "I like rice.", OK)
+    assert (user, "I like tea.") not in [one[:2] for one in said]
+    if user == "ann":
+        assert said == [("ann", "", "ok"), ("ann", "I like rice.", "ok")]
 
 
 @either
