@@ -167,10 +167,10 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def _package_names(tree: ast.Module) -> tuple[set[str], int]:
+def _package_names(nodes: list[ast.AST]) -> tuple[set[str], int]:
     """The names that a test binds to parts of the packages, and how many of them are private."""
     bound, private = set[str](), 0
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(CORE):
             bound |= {each.asname or each.name for each in node.names}
             private += sum(_is_private(each.name) for each in node.names)
@@ -205,11 +205,11 @@ def private_uses() -> Counter[str]:
     """How often the tests use private names of the packages and patch their modules."""
     found = Counter[str]()
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
-        bound, private = _package_names(tree)
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        bound, private = _package_names(nodes)
         found["imports of private names"] += private
         found["patched attributes of modules and classes"] += sum(
-            _is_patch(node, bound) for node in ast.walk(tree)
+            _is_patch(node, bound) for node in nodes
         )
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "SLF001"]
     done = subprocess.run(  # noqa: S603 - our own arguments
@@ -231,22 +231,19 @@ def main() -> None:
     """Print the counts, and fail if tests use too many private names."""
     for group in ((CORE,), ADAPTERS):
         known = modules(*group)
+        counted = [each for each in known.values() if each.is_counted]
         areas = Counter[str]()
         for module in known.values():
             areas[".".join(module.package.split(".")[: 2 if group == (CORE,) else 1])] += (
                 module.code_lines
             )
         for area, lines in sorted(areas.items()):
-            counted = [
-                each
-                for each in known.values()
-                if each.is_counted and f"{each.package}.".startswith(f"{area}.")
-            ]
-            flat = [each for each in counted if each.package == area]
-            files = f"{len(flat if area == CORE else counted)} modules"
+            inside = [each for each in counted if f"{each.package}.".startswith(f"{area}.")]
+            flat = [each for each in inside if each.package == area]
+            files = f"{len(flat if area == CORE else inside)} modules"
             print(f"{area:28} {lines:6} lines  {files}")
         print(f"{'in all':28} {areas.total():6} lines  {len(known)} files")
-        per_package = Counter(each.package for each in known.values() if each.is_counted)
+        per_package = Counter(each.package for each in counted)
         for package, number in sorted(per_package.items()):
             most = MOST_FLAT if package == CORE else MOST_MODULES
             if number > most:
