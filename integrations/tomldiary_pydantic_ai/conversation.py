@@ -150,7 +150,7 @@ def words_in(messages: Iterable[ModelMessage]) -> list[Heard]:
             text,
             ids_of(message),
             mark_of(part, text),
-            *_in_interface(message, part),
+            _id_in_interface(message, part),
             is_joined=len(message.parts) > 1,
             part=part,
         )
@@ -160,17 +160,15 @@ def words_in(messages: Iterable[ModelMessage]) -> list[Heard]:
     ]
 
 
-def _in_interface(message: ModelMessage, part: ModelRequestPart) -> tuple[str, str]:
-    """Return the id that a user interface gave to the message of a text, and where the text is; "" if there is none.
+def _id_in_interface(message: ModelMessage, part: ModelRequestPart) -> str | None:
+    """Return the id that a user interface gave to the message of a text; "" if it is lost, None if there is none.
 
     An adapter joins messages in a row into one, which has the id of the last one.
     """
     id_ = field_of(field_of(field_of(message, "metadata"), _OF_ADAPTERS), "ui_message_id")
     if not id_:
-        return "", ""
-    prompts = prompts_in(message)
-    behind = next(n for n, each in enumerate(reversed(prompts)) if each is part)
-    return "" if behind else str(id_), f"{id_} {behind}"
+        return None
+    return str(id_) if part is message.parts[-1] else ""
 
 
 def unanswered(messages: Sequence[ModelMessage]) -> list[Heard]:

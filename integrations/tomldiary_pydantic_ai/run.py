@@ -129,7 +129,7 @@ class RunState:
         if self.around:  # another agent wrote its prompt
             return
         self.history = tuple(ctx.messages)
-        answered = [each.text for each in words[: len(words) - len(before)]]
+        answered = words[: len(words) - len(before)]
         since = known.begin(self.turn, answered, before, prompt)
         of_part = {id(words.part): one for words, one in zip(before, since, strict=False)}
         self._parts = [

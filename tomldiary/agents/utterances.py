@@ -9,7 +9,8 @@ the utterances since the last answer. The words of a message history may repeat 
 | the prompt after a failed run at the same place | that of the failed run | it is a retry |
 | in a message of a known run | that of the run | the framework marks its messages |
 | with the time and the place of submitted words | the submitted one | the host kept its messages |
-| with the id, of an interface in the same conversation, and the place of submitted words | the submitted one | it asks for another answer |
+| with the id that an interface gave to words of the conversation | that of these words | interfaces send their messages again |
+| without such an id, as words that the history does not have elsewhere | that of these words | adapters join messages, and lose ids |
 | as in the last turn, at its place or after it failed | that of the last turn | the host sent its history again |
 | as in a failed turn at the place, without the name of a session | that of the failed turn | histories of texts have no ids |
 | as in an open run of the session, at the same place | that of the open run | agents share the history |
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
-from tomldiary.agents.turn_messages import OTHERS_TURN, digest
+from tomldiary.agents.turn_messages import OTHERS_TURN
 from tomldiary.errors import IdentifierError
 from tomldiary.runtime.lru import Recent
 
@@ -61,10 +62,8 @@ class Heard(NamedTuple):
     """Of the message."""
     mark: str
     """A digest of the text and its time; "" if it has no time."""
-    id: str = ""
-    """The id that a user interface gave to the message; "" is none, or lost because its adapter joined messages."""
-    shown_at: str = ""
-    """The id of the interface's message that has the text now, and the place in it; "" is none."""
+    id: str | None = None
+    """The id that a user interface gave to the message; "" is lost, because its adapter joined messages; None is none."""
     is_joined: bool = False
     """Whether messages of several runs may have been joined to this one."""
     part: object = None
@@ -78,9 +77,7 @@ class Utterance:
     text: str
     """ "" for text of the history that no user said; `forms` has it."""
     user: str
-    id: str = ""
-    """See `Heard`."""
-    shown_at: str = ""
+    id: str | None = None
     """See `Heard`."""
     is_submitted: bool = False
     is_before: bool = False
@@ -149,6 +146,8 @@ class Utterances:
         """The last submitted turn of each memory, user and place."""
         self._known: Recent[tuple[str | None, ...], _Known] = Recent(_KEPT)
         """By the ids of a run, or by a mark and where it may be found again."""
+        self._shown: Recent[tuple[str | None, ...], list[Utterance]] = Recent(_KEPT)
+        """What a user interface sent, by the memory, the conversation and the text."""
         self._submitted: Recent[str, tuple[str, ...]] = Recent(_KEPT)
         """The texts of a submit by its id."""
         self._open: WeakSet[UserTurn] = WeakSet()
@@ -173,21 +172,23 @@ class Utterances:
             self._known.keep((memory, *ids), _Known(user))
 
     def begin(
-        self, turn: UserTurn, answered: Sequence[str], before: Sequence[Heard], prompt: str
+        self, turn: UserTurn, answered: Sequence[Heard], before: Sequence[Heard], prompt: str
     ) -> list[Utterance]:
         """Set the utterances of a turn when its run begins, and return those since the last answer, of any user.
 
         Args:
             turn: The turn.
-            answered: The texts of users in the history that were answered.
+            answered: The words of users in the history that were answered.
             before: The words that were not.
             prompt: The prompt, or "".
         """
         turn.answered = len(answered)
-        senders = self._senders(turn, answered, before)
-        left, is_retry = self._left(turn, answered)
-        for words, sender in zip(before, senders, strict=True):
-            if sender.user == turn.owner.user and words.text in sender.said:
+        sent = self._sent(turn, answered, before)
+        texts = [words.text for words in answered]
+        senders = self._senders(turn, texts, before)
+        left, is_retry = self._left(turn, texts)
+        for words, sender, one in zip(before, senders, sent, strict=True):
+            if one or (sender.user == turn.owner.user and words.text in sender.said):
                 _take(left, words.text)
         with self._lock:
             at_once = [
@@ -196,15 +197,16 @@ class Utterances:
         open_ = list(dict.fromkeys(one for each in at_once for one in each.utterances))
         since: list[Utterance] = []
         is_repeated = True  # until words are not those of the last turn
-        for words, sender in zip(before, senders, strict=True):
-            is_known = words.text in sender.said
-            one = Utterance(
-                words.text, sender.user, words.id, words.shown_at, is_known, is_before=True
-            )
-            if sender.utterance is not None:  # later runs know it in the forms of this one as well
-                one.forms = sender.utterance.forms
-            is_own = sender.user == turn.owner.user
-            if is_own and not one.is_submitted:
+        for words, sender, known in zip(before, senders, sent, strict=True):
+            one = known or Utterance(words.text, sender.user, words.id, is_before=True)
+            if known is None:
+                one.is_submitted = words.text in sender.said
+                if (
+                    sender.utterance is not None
+                ):  # later runs know it in the forms of this one as well
+                    one.forms = sender.utterance.forms
+            is_own = one.user == turn.owner.user
+            if is_own and known is None and not one.is_submitted:
                 id_ = "" if is_retry else words.id
                 one.is_submitted = is_repeated = (
                     is_repeated and _take(left, words.text, id_) is not None
@@ -213,6 +215,7 @@ class Utterances:
             since.append(one)
             if is_own:
                 turn.utterances.append(one)
+        self._keep_sent(turn, before, since)
         if prompt:
             is_repeated = is_repeated and is_retry and _take(left, prompt) is not None
             heard = [one for one in open_ if one.is_before and not one.is_submitted]
@@ -220,6 +223,34 @@ class Utterances:
             since.append(one or Utterance(prompt, turn.owner.user, is_submitted=is_repeated))
             turn.utterances.append(since[-1])
         return since
+
+    def _sent(
+        self, turn: UserTurn, answered: Sequence[Heard], before: Sequence[Heard]
+    ) -> list[Utterance | None]:
+        """Return what an interface has sent earlier in the conversation, for each of the unanswered words."""
+        left = {each.text: [*self._shown.get(_shown_key(turn, each), ())] for each in before}
+        # A message of a run is in the history that the server keeps. The interface may send it again.
+        sent = [words for words in answered if words.run.run is None]
+        begin = len(sent)
+        sent += before
+        found: dict[int, Utterance | None] = {}
+        # Words whose id is lost may be any that the others are not.
+        for number, words in sorted(enumerate(sent), key=lambda each: not each[1].id):
+            if words.id is not None:
+                found[number] = _take(left.get(words.text, []), words.text, words.id)
+        return [found.get(number) for number in range(begin, len(sent))]
+
+    def _keep_sent(
+        self, turn: UserTurn, before: Sequence[Heard], since: Sequence[Utterance]
+    ) -> None:
+        """Record the unanswered words that an interface has sent, and the ids that were not known yet."""
+        with self._lock:
+            for words, one in zip(before, since, strict=True):
+                if words.id is not None:
+                    one.id = one.id or words.id
+                    key = _shown_key(turn, words)
+                    known = self._shown.get(key, [])
+                    self._shown.keep(key, known if one in known else [*known, one])
 
     def _left(self, turn: UserTurn, answered: Sequence[str]) -> tuple[list[Utterance], bool]:
         """Return the utterances of the last turn that a new one may repeat, and whether the last one failed."""
@@ -268,8 +299,9 @@ class Utterances:
         if words.run.run is not None:
             keys.append((turn.memory, *words.run))
         # A message that the host made has no run, but stays at its place in the conversation.
-        for place in (turn.spot, (turn.memory, turn.ids.conversation)):
-            keys += _keys(turn, place, words.mark, words.shown_at, words.text)
+        if words.mark:
+            places = (turn.spot, (turn.memory, turn.ids.conversation))
+            keys += [(*place, words.mark) for place in places]
         return next(filter(None, map(self._known.get, keys)), None)
 
     def opened(self, turn: UserTurn) -> None:
@@ -335,15 +367,15 @@ class Utterances:
             self._there.keep((turn.memory, user, turn.place), last)
             self._known.keep((turn.memory, *turn.ids), _Known(user, said))
             for mark, text, one in words:
-                # Elsewhere in the conversation, equal words with this time or id tell the user, but may be said again.
+                # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.
                 elsewhere = (turn.memory, turn.ids.conversation)
                 for place in ((turn.memory,), turn.spot, elsewhere):
                     is_again = one.is_submitted and place is not elsewhere
                     known = _Known(one.user, (text,) if is_again else ())
-                    for key in _keys(turn, place, mark, one.shown_at, text):
-                        # What a run of another user noted about its words stays.
-                        if one.user == user or self._known.get(key) is None:
-                            self._known.keep(key, known)
+                    key = (*place, mark)
+                    # What a run of another user noted about its words stays.
+                    if one.user == user or self._known.get(key) is None:
+                        self._known.keep(key, known)
 
 
 def _left_of(
@@ -366,21 +398,15 @@ def _left_of(
     return left if since and all(_take(left, text) for text in since) else []
 
 
-def _keys(
-    turn: UserTurn, place: tuple[str | None, ...], mark: str, shown_at: str, text: str
-) -> list[tuple[str | None, ...]]:
-    """Return what words at a place are known by: their mark, and where a user interface has them.
-
-    Interfaces may give equal ids to messages of two conversations in one session.
-    """
-    shown = shown_at and digest(turn.ids.conversation or "", shown_at, text)
-    return [(*place, each) for each in (mark, shown) if each]
+def _shown_key(turn: UserTurn, words: Heard) -> tuple[str | None, ...]:
+    """Return where words of an interface are kept. It may give equal ids to messages of two conversations in a session."""
+    return (turn.memory, turn.ids.conversation, words.text)
 
 
-def _take(known: list[Utterance], text: str, id_: str = "") -> Utterance | None:
+def _take(known: list[Utterance], text: str, id_: str | None = None) -> Utterance | None:
     """Remove and return the first utterance with a text, unless both have ids that differ; None if there is none."""
     for one in known:
-        if text in one.texts and (not id_ or one.id in {"", id_}):
+        if text in one.texts and (not id_ or not one.id or one.id == id_):
             known.remove(one)
             return one
     return None

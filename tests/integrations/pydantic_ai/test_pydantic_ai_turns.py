@@ -1280,14 +1280,19 @@ def test_joined_messages_that_an_interface_sends_again_are_known(tmp_path: Path,
     ask(user, *sent_by_interface("Cake.", "2", SAID))  # for another answer
     ask(user, *sent_by_interface("Bread.", "2", SAID))  # one message is edited
     ask(user, *first, answered, *sent_by_interface("Really?", "4"))
-    ask(user, *sent_by_interface("Cake.", "5", SAID))  # said again
+    ask(user, *sent_by_interface("Cake.", "5", SAID))  # the last one is said again
+    ask(user, *sent_by_interface(SAID, "1"))  # the others are deleted
+    again = [*sent_by_interface(SAID, "1"), answered, *sent_by_interface("Tea.", "6", SAID)]
+    ask(user, *again)  # the history has its words elsewhere
     assert [(turn.user_id, turn.user_msg) for turn in setting.writer.turns] == [
         ("alice", f"{SAID}\n\nCake."),
         ("alice", "Thanks."),
         (user, ""),
         (user, "Bread."),
         (user, "Really?"),
-        (user, f"{SAID}\n\nCake."),
+        (user, "Cake."),
+        (user, ""),
+        (user, f"{SAID}\n\nTea."),
     ]
     setting.writer.close_sync()
 
