@@ -261,12 +261,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         """Return the capability for one run, whose user and session are resolved now; this reads no memory.
 
         Raises:
-            IdentifierError: See `RunToolset.entered`.
+            IdentifierError: See `RunToolset.found_owner` and `RunToolset.enter`.
         """
         if type(ctx) is not RunContext:
             # An engine rebuilt it, without messages, for one durable operation, whose arguments name the user.
             return self
-        owner = self._toolset.entered(ctx)
+        owner = self._toolset.found_owner(ctx)
         diary, scope = self._toolset.diary, digest(self.id or "", owner.user)[:16]
         records, around = self.record and not is_within(LANGCHAIN), runs_around(diary, owner.user)
         ids = RunIds(ctx.conversation_id or ctx.run_id, ctx.run_id)
@@ -274,6 +274,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run = copy.copy(self)
         run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
         run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
+        try:  # now, because also words of a refused run are those of its user
+            self._toolset.enter(ctx, owner)
+        except IdentifierError:
+            self._toolset.turns.end(turn)
+            raise
         return run
 
     async def wrap_run(

@@ -174,21 +174,25 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         return run if ctx.run_id in (None, run.run_id) else None
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
-        """Resolve the owner of the run before its model is called, as `entered` does; this reads no memory."""
-        return OwnedToolset(self, self, self.entered(ctx), ctx.run_id)
-
-    def entered(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the user and session of a run that begins now, and record it.
+        """Resolve the owner of the run before its model is called, and record it; this reads no memory.
 
         Raises:
-            IdentifierError: The run names no user, a name is invalid, or another user began the turn.
+            IdentifierError: See `found_owner` and `enter`.
         """
         owner = self.found_owner(ctx)
+        self.enter(ctx, owner)
+        return OwnedToolset(self, self, owner, ctx.run_id)
+
+    def enter(self, ctx: RunContext[AgentDepsT], owner: RunOwner) -> None:
+        """Record the owner of a run that begins now.
+
+        Raises:
+            IdentifierError: Another user began the turn.
+        """
         response = resumed(ctx.messages, ctx.prompt)
         began = None if response is None else ids_of(response)
         ids = RunIds(ctx.conversation_id, ctx.run_id)
         self.turns.enter(self.id or "", owner.user, ids, began)
-        return owner
 
 
 @dataclass

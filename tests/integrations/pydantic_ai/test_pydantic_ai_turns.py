@@ -1297,6 +1297,34 @@ def test_joined_messages_that_an_interface_sends_again_are_known(tmp_path: Path,
     setting.writer.close_sync()
 
 
+def test_words_of_a_refused_run_are_not_given_to_the_next_user(tmp_path: Path):
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, writer=setting.writer)
+    output: Any = [str, DeferredToolRequests]
+    pays = FunctionModel(call_once("pay"))
+    agent = Agent(pays, deps_type=Deps, output_type=output, capabilities=[memory])
+
+    @agent.tool_plain(requires_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    def ask(user: str, *history: ModelMessage, **options: Any) -> Any:
+        options |= {"deps": Deps(user), "conversation_id": "their chat"}
+        return asyncio.run(agent.run(message_history=history, **options))
+
+    paused = ask("alice", *sent_by_interface(SAID, "1"))
+    before = paused.all_messages()
+    with pytest.raises(IdentifierError):
+        ask("bob", *before, *sent_by_interface("I like milk.", "2"))
+    (call,) = paused.output.approvals
+    approved = DeferredToolResults(approvals={call.tool_call_id: True})
+    asked = sent_by_interface("Go on.", "3", "I like milk.")
+    ask("alice", *before, *asked, deferred_tool_results=approved)
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("alice", SAID), ("alice", "Go on.")]
+    setting.writer.close_sync()
+
+
 def test_interfaces_may_use_an_id_again_in_another_chat_of_a_session(tmp_path: Path):
     setting = Setting(tmp_path)
     answered = ModelResponse([TextPart("Good choice.")])
