@@ -843,6 +843,19 @@ def test_a_dry_run_counts_the_history_of_deleted_documents(tmp_path):
     assert (planned.entries, planned.records) == (1, 1)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_everything_counts_the_history_of_a_broken_document(tmp_path, dry_run):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.add_turn("I love tea.", "ok", "s1")
+    alice.upsert_preference("likes", 'a header in a text:\n[preferences.likes.none]\ntext = "x"')
+    alice.remove_preference("likes", "pref001")
+    (tmp_path / "alice/preferences.toml").write_text("[preferences.likes.pref003\n")
+    receipt = alice.forget(everything=True, dry_run=dry_run)
+    assert (receipt.entries, receipt.conversations, receipt.records) == (2, 1, 3)
+    keys = ("conversations/s1", "likes/pref001", "likes/pref002")
+    assert receipt.keys == (keys if dry_run else ())
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_forgetting_inside_a_transaction_is_refused(diary, dry_run):
     alice = diary.user("alice")

@@ -23,7 +23,7 @@ from tomldiary.errors import (
     InvalidTOML,
     InvalidValue,
 )
-from tomldiary.forgetting.redact_tables import Replay, Tables, joined
+from tomldiary.forgetting.redact_tables import Replay, Tables, Versions, joined
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.hand_edits.detect import Known, is_being_saved, look, wait_for_save
 from tomldiary.history.record import (
@@ -68,7 +68,7 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         else:
             # Count only once, because with a long history another process could write during each count.
             if not counted:
-                counted.append(_counts(engine, user, selection))
+                counted.append(_count_all(engine, user))
             receipt = counted[0]
             rewrite = Rewrite(selection.to_table(), engine.backend.epoch(user) + 1)
         files = engine.backend.rewrite(user, rewrite)
@@ -77,14 +77,38 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     return engine.rewrite(user, run)
 
 
-def _counts(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
-    """Return the counts of an erasure."""
-    try:
-        return plan(engine, user, selection)[1]
-    except DiaryError:
-        if selection.everything:  # an unreadable file can still be removed
-            return ForgetReceipt()
-        raise
+def _count_all(engine: Engine, user: str) -> ForgetReceipt:
+    """Return the counts of an erasure of everything, from the headers of tables in history and documents."""
+    versions: dict[str, Versions] = {}
+    found: set[tuple[str, Path]] = set()
+    records = 0
+
+    def add(kind: str, text: str) -> None:
+        known = versions.setdefault(kind, Versions(kind))
+        with suppress(DocumentError):  # unreadable text can still be erased
+            found.update((home_of(kind), path) for path in known.paths(text))
+
+    with suppress(DiaryError):  # an unreadable file can still be removed
+        for text in engine.backend.records(user):
+            with suppress(InvalidTOML):
+                for change in parse_record(text).changes:
+                    add(change.doc, change.old)
+                    add(change.doc, change.new)
+                records += 1
+        for kind in engine.backend.kinds(user):
+            with suppress(DiaryError):
+                stored = engine.backend.read(user, kind)
+                add(kind, stored.text if stored is not None else "")
+    return _receipt(found, records)
+
+
+def _receipt(erased: set[tuple[str, Path]], records: int) -> ForgetReceipt:
+    conversations = sum(entry_kind(home) is CONVERSATIONS for home, _ in erased)
+    return ForgetReceipt(len(erased) - conversations, conversations, records, keys=_keys(erased))
+
+
+def _keys(entries: set[tuple[str, Path]]) -> tuple[str, ...]:
+    return tuple(sorted({entry_key(path, home) for home, path in entries}))
 
 
 def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
@@ -99,7 +123,10 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     engine.refuse_open(user)
     if engine.kinds(user) or engine.backend.last_record(user):  # documents may be deleted by hand
         with engine.backend.lock(user, engine.lock_timeout):
-            receipt = _counts(engine, user, selection)
+            if selection.everything:
+                receipt = _count_all(engine, user)
+            else:
+                receipt = plan(engine, user, selection)[1]
     return replace(receipt, epoch=engine.backend.epoch(user), is_done=False)
 
 
@@ -278,7 +305,7 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
             records.append(parse_record(text))
             history.append(text)
     stored, known = _documents(engine, user, history)
-    for kind, found in known.items() if not selection.everything else ():
+    for kind, found in known.items():
         _check_is_read(engine.backend.place(user, kind), kind, found.document)
     number = next_sequence(engine.backend.last_record(user))
     saved = Record(number, "hand", [], {}, {}, actor="hand")
@@ -290,12 +317,9 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     removed = erased.removed & known.keys()
     if texts == erased.texts and all_records == erased.records and not removed:
         return Rewrite(selection.to_table(), epoch), ForgetReceipt()
-    entries = {(home_of(name), path) for name, path in erased.gone}
-    gone = len(entries)
-    conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in entries)
+    gone = {(home_of(name), path) for name, path in erased.gone}
     changed = {(home_of(name), path) for name, paths in erased.changed.items() for path in paths}
-    keys = tuple(sorted({entry_key(path, home) for home, path in entries | changed}))
-    receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied, keys=keys)
+    receipt = replace(_receipt(gone, erased.emptied), keys=_keys(gone | changed))
     forget = Record(
         number + len(all_records) - len(records), "forget", [], {}, {},
         reason=f"entries: {receipt.entries}, conversations: {receipt.conversations},"

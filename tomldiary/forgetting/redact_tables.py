@@ -171,6 +171,18 @@ class Versions:
             version.states[path] = self._state(path, group)
         return version
 
+    def paths(self, text: str) -> set[Path]:
+        """Return the paths of the entries in a text of whole blocks; their values are not parsed.
+
+        Raises:
+            InvalidTOML: A table above the entries cannot be read.
+        """
+        found: set[Path] = set()
+        for block in split_blocks(text):
+            path = self.path(block)
+            found |= {path} if path is not None else self.inline(block).keys()
+        return found
+
     def path(self, block: Block) -> Path | None:
         """Return the path of the entry that a block belongs to, or None."""
         return entry_path(self.kind, block.path)

@@ -44,7 +44,7 @@ class ForgetReceipt(Viewed):
     conversations: int = 0
     """Conversations that were erased completely."""
     records: int = 0
-    """Transactions in history that lost their session, actor, reason and operation id."""
+    """Transactions in history that lost their session, actor, reason and operation id; all with `everything`."""
     files: dict[str, str] = field(default_factory=dict[str, str])
     """SHA-256 in hex of each of the user's files afterwards, by its name in the user's folder."""
     epoch: int = 0
@@ -136,8 +136,6 @@ class Selection:
             values: The fields of the entry.
             when: The time at which this state was first stored, for entries without a time.
         """
-        if self.everything:
-            return True
         if self.session_id:
             named = {entry_kind(kind).session(path[-1]), author(values), *said_by(values)}
             return self.session_id in named
