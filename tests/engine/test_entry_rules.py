@@ -577,6 +577,42 @@ def test_a_hand_edit_that_breaks_a_rule_is_undone_and_recorded(tmp_path, place, 
     assert "hand" in [change.actor for change in alice.history()]
 
 
+def test_neither_reads_nor_exports_have_a_forbidden_hand_edit(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    for place in ("preferences", "blocks", "conversations", "episodes", "items"):
+        diary.constrain(place, Constraint(immutable=True))
+    alice, bob = diary.user("alice"), diary.user("bob")
+    alice.upsert_preference("likes", "first", id="x")
+    alice.blocks.set("x", "first")
+    alice.blocks.set("removed", "first")
+    alice.episodes.add("first", "", session_id="s1")
+    ItemStore(diary).run([Put(("alice", "diary", "conversations"), "s2", {"summary": "first"})])
+    put(diary, "x", {"text": "first"})
+    profile, entries = alice.profile(), alice.export(entries=True)["entries"]
+    for file in (tmp_path / "alice").rglob("*.toml"):
+        if file.parent.name != "history":
+            shown = file.read_text().partition("[blocks.removed]")[0]
+            file.write_text(shown.replace("first", "other"))
+            age(file)
+    shown = [
+        alice.blocks(),
+        alice.episodes.list(),
+        alice.why("likes/x"),
+        ItemStore(diary).run([Get(WORK, "x"), Search(WORK)]),
+        asyncio.run(diary.preferences("alice")),
+        asyncio.run(diary.last_conversations("alice")),
+        alice.draft("s1").blocks(),
+        alice.export(),
+    ]
+    assert all("first" in repr(each) and "other" not in repr(each) for each in shown)
+    assert alice.profile() == profile
+    assert alice.export(entries=True)["entries"] == entries
+    bob.import_(alice.export())
+    assert bob.export(entries=True)["entries"] == entries
+    alice.import_(alice.export())  # no conflict with what it undoes
+    assert alice.export(entries=True)["entries"] == entries
+
+
 def test_a_forbidden_hand_edit_can_be_rolled_back(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")

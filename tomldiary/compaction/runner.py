@@ -87,7 +87,7 @@ class CompactionRunner:
         conversations = self._diary.engine.document(user_id, "conversations")
         turns = _meta_number(conversations.table(("_meta", "compaction")), "total_turns")
         for kind in _KINDS:
-            document = self._diary.engine.entries(user_id, kind)
+            document = self._diary.engine.readable(user_id, kind)
             progress = document.table(("_meta", "compaction")) or {}
             entries = [entry for _, entry in KINDS[kind].entries(document, self._diary)]
             stats = CompactionStats.of(entries, KINDS[kind].texts[0])

@@ -52,7 +52,7 @@ class AncestorCoroutines:
         user_id = checked_user(user_id)
 
         def read() -> str:
-            stored = self.engine.entries(user_id, "preferences")
+            stored = self.engine.readable(user_id, "preferences")
             document = self.engine.kept("preferences", stored)
             if not skip_metadata:
                 return document.text
@@ -75,7 +75,7 @@ class AncestorCoroutines:
         user_id, limit = checked_user(user_id), checked_limit(limit)
 
         def read() -> dict[str, Any]:
-            stored = self.engine.document(user_id, "conversations")
+            stored = self.engine.readable(user_id, "conversations")
             document = self.engine.kept("conversations", stored)
             entries = [(key, copied(dict(each))) for key, each in Conversations(document).entries()]
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)

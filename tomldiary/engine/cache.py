@@ -123,7 +123,7 @@ class DocumentCache:
         """
         with self.reading():
             parts: dict[str, Any] = {
-                part: ValueEdit(self.kept(part, self.document(user, part)))
+                part: ValueEdit(self.kept(part, self.readable_part(user, part)))
                 for part in self.parts(user, kind)
             }
         return JoinedEdit(KINDS[kind], parts, parts.__getitem__, None)
@@ -138,14 +138,18 @@ class DocumentCache:
         Raises:
             DocumentError: As `document`.
         """
-        if not self.is_guarded(kind):
-            return self.entries(user, kind)
         with self.reading():
-            parts = [self._readable_part(user, part) for part in self.parts(user, kind)]
+            parts = [self.readable_part(user, part) for part in self.parts(user, kind)]
         return self.join(user, kind, parts)
 
-    def _readable_part(self, user: str, part: str) -> Document:
-        document, known = self.document(user, part), self.load(user, part)
+    def readable_part(self, user: str, part: str) -> Document:
+        """Return one document without the hand edits that its rules forbid.
+
+        Raises:
+            DocumentError: As `document`.
+        """
+        document = self.document(user, part)
+        known = self.load(user, part) if self.is_guarded(part) else None
         if known is None or not known.is_edited:
             return document
         edit = Edit(document)

@@ -148,7 +148,9 @@ def _pending(
     rows = [
         (happened(entry), key, entry, document)
         for document in episode_kinds(listed)
-        for key, entry in episode_entries(engine.kept(document, engine.document(user_id, document)))
+        for key, entry in episode_entries(
+            engine.kept(document, engine.readable_part(user_id, document))
+        )
     ]
     for at, key, entry, document in sorted(rows, key=lambda row: row[:2]):
         episode = to_episode(key, entry)

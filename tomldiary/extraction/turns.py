@@ -202,7 +202,7 @@ class Turns:
         rules = diary.preference_rules
         deps = MemoryDeps(
             engine.draft(user_id, "preferences"),
-            ValueEdit(engine.kept("conversations", engine.document(user_id, "conversations"))),
+            ValueEdit(engine.kept("conversations", engine.readable(user_id, "conversations"))),
             rules.categories, diary.schema_name, session_id, rules.limit, context_now,
             similarity=diary.similarity,
         )  # fmt: skip

@@ -391,7 +391,7 @@ class Delivery:
         keys = {key for key, _, _ in hits}
         now = entries_now(engine, user, newest(engine, user), keys)
         at = engine.now()
-        is_valid = FACTS.current(engine.entries(user, FACTS.name), rules, at)
+        is_valid = FACTS.current(engine.readable(user, FACTS.name), rules, at)
         until = engine.deadlines(user).until_moment
 
         def holds(change: Change) -> bool:

@@ -123,7 +123,8 @@ def entries_now(
     for name in engine.kinds(user):
         kind = entry_kind(name)
         if not kind.is_private:
-            for path, entry in kind.tables(engine.kept(name, engine.document(user, name))).items():
+            document = engine.kept(name, engine.readable_part(user, name))
+            for path, entry in kind.tables(document).items():
                 home = kind.home(name)
                 if keys is None or entry_key(path, home) in keys:
                     change = _change(user, end.epoch, record, home, path, None, _own(entry))

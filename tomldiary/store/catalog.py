@@ -218,7 +218,10 @@ class Catalog:
         if part is not None and part.document is known.document:
             part.token = lasting_token(known)
             return part
-        made = self._parts[kind] = Part(kind, known, known.document, part)
+        document = known.document
+        if known.is_edited:
+            document = self._engine.readable_part(self.user, kind)
+        made = self._parts[kind] = Part(kind, known, document, part)
         return made
 
     def _add(self, base: str, kind: str, namespace: Namespace) -> None:

@@ -91,7 +91,7 @@ class UserContext:
 
     def queries(self) -> HistoryQueries:
         """Return the queries of the history."""
-        return HistoryQueries(self.diary, self.history, self.entries, self.kinds)
+        return HistoryQueries(self.diary, self.history, self.read, self.kinds)
 
     def document(self, kind: str) -> Document:
         """Return a document, inside a transaction including its changes."""
@@ -136,6 +136,12 @@ class UserContext:
                 f" pref_table_cls={other}."
             )
             tell(_logger, one_line(told))  # a name may contain characters that a terminal obeys
+
+    def part(self, name: str) -> Document:
+        """Return one document without the hand edits that its rules forbid."""
+        if self.past is not None:
+            return self.past.document(name)
+        return self.diary.engine.readable_part(self.user_id, name)
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a context in which this thread reads one state of the user, with as few requests as possible."""
@@ -313,7 +319,7 @@ class DraftContext(UserContext):
         changes = {
             place: self._lasting(*place, held_entry(entry)) for place, (_, entry) in drafts.items()
         }
-        return Overlay(super().document, super().kinds(), changes)
+        return Overlay(super().part, super().kinds(), changes)
 
     def _lasting(
         self, document: str, path: Path, entry: Mapping[str, Any] | None
@@ -329,6 +335,10 @@ class DraftContext(UserContext):
     def document(self, kind: str) -> Document:
         """Return a document with the drafts in it."""
         return self.overlay().document(kind)
+
+    def part(self, name: str) -> Document:
+        """Return a document with the drafts in it."""
+        return self.document(name)
 
     def entries(self, kind: str) -> Document:
         """Return all entries of a kind with the drafts among them."""

@@ -193,7 +193,7 @@ class UserEpisodes(Accessor):
     adelete = async_twin(delete)
 
     def _kept(self, name: str) -> Document:
-        return self._context.kept(name, self._context.document(name))
+        return self._context.kept(name, self._context.part(name))
 
     def _newest_first(self) -> Iterator[tuple[str, Any]]:
         """Yield the episodes by the time of their turns, newest first."""

@@ -67,10 +67,7 @@ class UserExport(UserPart):
         with self._context.reading():
             listed = self._context.kinds()
             for kind in KINDS.values():
-                documents = {
-                    name: self._context.kept(name, self._context.entries(name))
-                    for name in kind.documents(listed)
-                }
+                documents = {name: self._context.unexpired(name) for name in kind.documents(listed)}
                 bound = kind.within("", self._context.until)
                 found[kind.name] = bound.profile(documents, self._diary, at)
                 for document in documents.values():
@@ -88,8 +85,8 @@ class UserExport(UserPart):
 
         Returns:
             `format`, `version`, `user`, `time`, `seq` (the last included transaction), and `documents`: the
-            TOML texts by name, byte for byte. With `entries` also the fields by key, and with `history` the
-            records as TOML texts, oldest first.
+            TOML texts by name, byte for byte, but without hand edits that a rule forbids. With `entries` also the
+            fields by key, and with `history` the records as TOML texts, oldest first.
 
         Raises:
             DocumentError: A document cannot be read, so the export would be incomplete.
@@ -221,7 +218,7 @@ class UserExport(UserPart):
                 problem = self._context.problem(kind)
                 if problem is not None:
                     raise problem
-                documents[kind] = self._context.document(kind)
+                documents[kind] = self._context.part(kind)
         return documents
 
 

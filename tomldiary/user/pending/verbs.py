@@ -63,7 +63,7 @@ class _Waiting(UserPart):
         document, path = place_of(entry)
         kind, before = entry_kind(document), None
         if is_entry(document, path) and not entry.get("is_new"):
-            before = self._context.entries(kind.name if kind.is_split else document).table(path)
+            before = self._context.read(kind.name if kind.is_split else document).table(path)
         # Computed from the place, not read from the stored key, because a person decides by it.
         key = entry_key(path, kind.home(document)) if is_entry(document, path) else ""
         return to_pending(name, entry, key, entry_kind(self.into).text(entry), before)
