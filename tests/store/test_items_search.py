@@ -405,6 +405,19 @@ def test_a_vector_of_nan_matches_nothing_and_keeps_the_order(tmp_path, number):
     assert [item.score for item in items[4:]] == [0.0, 0.0]
 
 
+def test_the_next_process_asks_again_for_a_vector_of_nan(tmp_path):
+    def fails_once(texts):
+        return [[float("nan")] * 26 if text == "walnut" else letters(text) for text in texts]
+
+    store = indexed(tmp_path, fails_once)
+    put(store, "a", "walnut")
+    put(store, "b", "pecan")
+    again = Embeds()
+    item = indexed(tmp_path, again).run([Search(NS, query="walnut")])[0][0]
+    assert (item.key, item.score) == ("a", pytest.approx(1))
+    assert again.asked == ["walnut", "walnut"]  # the text and the question
+
+
 def test_a_put_succeeds_if_its_vectors_cannot_be_stored(tmp_path):
     store = indexed(tmp_path, Embeds())
     (tmp_path / ".tomldiary/index").mkdir(parents=True)

@@ -206,8 +206,10 @@ class VectorIndex:
             records["vector"] = made[fresh]
             records["check"] = _checks(records)
             self._take(records)
-            if self._path is not None:
-                self._append(self._path, records.tobytes())
+            # Other processes ask again for a vector of zeros: the model may have failed for this text only once.
+            stored = records[records["vector"].any(axis=1)]
+            if self._path is not None and len(stored):
+                self._append(self._path, stored.tobytes())
 
     def _checked(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> Any:
         np = self._np
