@@ -224,6 +224,21 @@ def test_forgetting_a_user_reaches_a_hook_that_was_away(place, index):
         assert diary.engine.backend.holders(HOOKS) == ["bob"]
 
 
+def test_a_hook_that_does_not_return_is_named_at_the_end(diary, caplog):
+    began, may_end = threading.Event(), threading.Event()
+
+    def hangs(_):
+        began.set()
+        may_end.wait()
+
+    diary.hooks.add(hangs, name="stuck")
+    diary.user("alice").blocks.set("persona", "kind")
+    assert began.wait(10)
+    diary.hooks.close(timeout=0.01)
+    may_end.set()
+    assert "the hook stuck did not return within 0.01 s" in caplog.text
+
+
 def test_a_user_who_comes_back_after_an_erasure_is_delivered_again(diary, index):
     diary.hooks.add(index, name="index")
     alice = fill(diary)

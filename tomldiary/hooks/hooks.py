@@ -109,6 +109,12 @@ class _Worker:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+            if thread.is_alive():
+                _logger.warning(
+                    "the hook %s did not return within %g s; its thread ends when it returns",
+                    self.delivery.name,
+                    timeout,
+                )
 
     def wait(self, deadline: float) -> bool:
         """Return whether all changes stored before the call are delivered by the deadline."""
@@ -327,7 +333,10 @@ class Hooks:
         worker.close(timeout)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Remove all hooks. Undelivered changes stay in history, and are delivered when the hooks are added again."""
+        """Remove all hooks. Undelivered changes stay in history, and are delivered when the hooks are added again.
+
+        A hook that does not return within `timeout` seconds is named in a warning.
+        """
         for name in list(self._workers):
             self.remove(name, timeout)
 
