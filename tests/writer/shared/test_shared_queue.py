@@ -373,7 +373,7 @@ def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(open
 
 @engines.needs("redis")
 @pytest.mark.parametrize("part", ["head", "texts", "versions"])
-def test_a_user_of_whom_redis_removed_a_key_delays_no_other_user(part):
+def test_a_user_of_whom_redis_removed_a_key_delays_no_other_user(part, caplog):
     engine = engines.space("redis")
     users, prefix = ["alice", "bob", "carol"], engine.url.partition("prefix=")[2]
     left = queue_of(engine.backend(), [])
@@ -383,8 +383,11 @@ def test_a_user_of_whom_redis_removed_a_key_delays_no_other_user(part):
     with pytest.importorskip("redis").Redis.from_url(engine.server) as client:
         assert client.delete(f"{prefix}:{{bob}}:{part}") == 1
     delivered = []
-    queue_of(engine.backend(), delivered).claim_users()
+    queue = queue_of(engine.backend(), delivered)
+    for _ in range(3):  # as often as the queue is polled
+        queue.claim_users()
     assert {job.turn.user_id for job in delivered} == {"alice", "carol"}
+    assert caplog.text.count("the turns of a user cannot be read") == 1
 
 
 @pytest.mark.parametrize("size", [1, 8192])

@@ -64,6 +64,8 @@ class SharedQueue(StoringQueue):
         """Turns that were submitted here but that another writer applies, by user and operation id."""
         self._ended: dict[str, set[str]] = {}
         """The operation ids of the turns that ended while turns of the same user are being stored, by this user."""
+        self._unreadable: set[str] = set()
+        """The users whose turns could not be read at the last attempt, which was logged."""
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet, or that another writer applies."""
@@ -195,8 +197,11 @@ class SharedQueue(StoringQueue):
                 if lost_database(error) is not None:
                     raise
                 # Only the state of this user is damaged, so the other users are served.
-                _logger.warning("%s: the turns of a user cannot be read (%s)", self.root, error)
+                if user not in self._unreadable:
+                    self._unreadable.add(user)
+                    _logger.warning("%s: the turns of a user cannot be read (%s)", self.root, error)
                 continue
+            self._unreadable.discard(user)
             if claim is not None and claim.numbers():
                 with self._state:
                     self._take(user, claim)
