@@ -15,7 +15,7 @@ from file_systems import HookedFiles
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
-from tomldiary.errors import IdentifierError
+from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.identifiers.user_ids import (
     decode_folder,
     encode_folder,
@@ -166,13 +166,39 @@ def test_a_user_whose_folder_cannot_be_read_is_named_on_stderr(tmp_path, capsys)
     assert f"{tmp_path}/bob" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("target", ["alice", ".tomldiary", "alice/history"])
+def test_a_folder_that_is_a_link_into_the_memory_is_refused(tmp_path, target):
+    Diary(tmp_path, agent="rules").user("alice").set_block("persona", "calm")
+    (tmp_path / "bob").symlink_to(target)
+    diary = Diary(tmp_path, agent="rules")
+    bob = diary.user("bob")
+    for use in (bob.preferences, bob.history, bob.export, lambda: bob.set_block("plan", "x")):
+        with pytest.raises(BackendError, match="bob: is a link to a folder of this memory"):
+            use()
+    assert [*diary.user("alice").blocks()] == ["persona"]
+    [found] = [each for each in check(diary) if each.level == "problem"]
+    assert (found.place, "is a link" in found.message) == ("bob", True)
+
+
+def test_a_folder_that_is_a_link_elsewhere_is_used_and_named(tmp_path):
+    Diary(tmp_path / "m", agent="rules").user("bob").set_block("persona", "calm")
+    (tmp_path / "m/bob").rename(tmp_path / "other")
+    (tmp_path / "m/bob").symlink_to(tmp_path / "other")
+    diary = Diary(tmp_path / "m", agent="rules")
+    diary.user("bob").set_block("plan", "x")
+    assert [*diary.user("bob").blocks()] == ["persona", "plan"]
+    [found] = [each for each in check(diary) if each.level != "note"]
+    assert (found.place, found.level) == (str(tmp_path / "m/bob"), "warning")
+    assert "link" in found.message
+
+
 def test_a_link_to_itself_hides_no_user(tmp_path):
     Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
     (tmp_path / "bob").symlink_to("bob")
     diary = Diary(tmp_path, agent="rules")
     assert diary.users() == ["alice"]
     problem = next(found for found in check(diary) if found.level == "problem")
-    assert (problem.place, "symbolic links" in problem.message) == ("bob", True)
+    assert (problem.place, "is a link" in problem.message) == ("bob", True)
 
 
 def test_a_memory_at_the_root_of_a_volume_has_no_user_lost_and_found(tmp_path):

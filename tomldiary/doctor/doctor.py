@@ -259,6 +259,13 @@ def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
 def _check_folder(backend: LocalBackend, user: str) -> Iterator[Finding]:
     """Report other files in the folder of a user, and a second folder."""
     folder, unread = backend.folder(user), backend.unread_folder(user)
+    if folder.is_symlink():
+        yield Finding(
+            "warning",
+            str(folder),
+            "this is a link. The folder that it names is used, but forget refuses to run.",
+            "Put the folder in place of the link.",
+        )
     for name in strays_in(backend.files, folder):
         yield Finding(
             "warning",

@@ -8,6 +8,7 @@ acknowledges a write.
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -74,6 +75,11 @@ def _is_folder(entry: DirEntry[str]) -> bool:
         return True
 
 
+def _real(path: Path) -> Path:
+    """Return a path without links; unlike `Path.resolve`, also for a link to itself."""
+    return Path(os.path.realpath(path))
+
+
 class OpenedUsers:
     """The base class of `LocalBackend`: finds the folders of users, locks and recovers them, and reads their history.
 
@@ -128,7 +134,11 @@ class OpenedUsers:
         self._is_root_checked = True
 
     def folder(self, user: str) -> Path:
-        """Return the folder of a user, even if it does not exist."""
+        """Return the folder of a user, even if it does not exist.
+
+        Raises:
+            BackendError: It is a link into the memory, so that two users would have one folder.
+        """
         known = self._folders.get(user)
         if known is not None:
             return known
@@ -137,6 +147,10 @@ class OpenedUsers:
         folder = self.base_path / name
         if self.files.token(folder) is None and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # created by TOMLDiary 0.9, which used the plain id
+        if self.files.is_link(folder) and _real(folder).is_relative_to(_real(self.base_path)):
+            raise BackendError(
+                f"{folder}: is a link to a folder of this memory, which may be that of another user. Remove the link."
+            )
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
             self._recovered.clear()
