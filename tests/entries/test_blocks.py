@@ -102,6 +102,20 @@ def test_no_verb_exceeds_the_size_limit_of_a_block(alice):
         alice.set_block("notes", 7)
 
 
+@pytest.mark.parametrize("text", ["", "Be brief."])
+def test_a_block_whose_text_a_hand_edit_removed_can_be_written(alice, file, text):
+    for name in ("one", "two"):
+        alice.set_block(name, "Old.")
+    file.write_text(file.read_text().replace('text = "Old."\n', ""))
+    alice.set_block("one", text)
+    assert alice.append_block("two", text).text == text
+    assert {name: block.text for name, block in alice.blocks().items()} == {
+        "one": text,
+        "two": text,
+    }
+    assert tomllib.loads(file.read_text())["blocks"]["one"]["text"] == text
+
+
 def test_a_block_that_does_not_change_writes_nothing(alice):
     alice.set_block("notes", "x", session_id="s1")
     alice.set_block("notes", "x", session_id="s1")

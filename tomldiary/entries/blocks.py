@@ -109,7 +109,7 @@ class Blocks:
         _check_length(text, where)
         old = self.find(name)
         entry: dict[str, Any] = dict(old or {"text": "", "_created": now})
-        if text != entry["text"]:
+        if text != entry.get("text"):  # a hand edit may have removed it
             entry = {**replaced(entry, is_part=is_part), "text": text}
         if pinned is not None:
             checked_flag(pinned, "pinned")
