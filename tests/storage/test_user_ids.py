@@ -168,9 +168,12 @@ def test_a_user_whose_folder_cannot_be_read_is_named_on_stderr(tmp_path, capsys)
 
 @pytest.mark.parametrize("target", ["alice", ".tomldiary", "alice/history"])
 def test_a_folder_that_is_a_link_into_the_memory_is_refused(tmp_path, target):
-    Diary(tmp_path, agent="rules").user("alice").set_block("persona", "calm")
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.set_block("persona", "calm")
+    alice.upsert_preference("likes", "tea")
     (tmp_path / "bob").symlink_to(target)
     diary = Diary(tmp_path, agent="rules")
+    assert diary.users() == ["alice"]
     bob = diary.user("bob")
     for use in (bob.preferences, bob.history, bob.export, lambda: bob.set_block("plan", "x")):
         with pytest.raises(BackendError, match="bob: is a link to a folder of this memory"):

@@ -228,8 +228,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     # Finish the forget job here: the user may never be opened again.
                     self.reopen(user)
                     self._open(user)
-                # If the folder has any other name, the user may have a second folder.
-                is_only = user != name or is_canonical(name)
+                # If the folder has any other name, the user may have a second folder; `folder` refuses some links.
+                is_only = (user != name or is_canonical(name)) and not self.files.is_link(place)
                 if (
                     (is_only and self.files.exists(f"{place}/{_USUAL}"))
                     or kinds_in(self.files, self.folder(user))
