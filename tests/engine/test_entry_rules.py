@@ -605,6 +605,8 @@ def test_neither_reads_nor_exports_have_a_forbidden_hand_edit(tmp_path):
         alice.export(),
     ]
     assert all("first" in repr(each) and "other" not in repr(each) for each in shown)
+    with alice.transaction():
+        assert ItemStore(diary).run([Get(WORK, "x")])[0].value == {"text": "first"}
     assert alice.profile() == profile
     assert alice.export(entries=True)["entries"] == entries
     bob.import_(alice.export())

@@ -204,7 +204,7 @@ class Catalog:
         part = self._parts.get(kind)
         joined = self._engine.transaction_of(self.user)
         if joined is not None:
-            document = joined.document(kind)
+            document = self._engine.readable_part(self.user, kind)
             if part is not None and part.document is document:
                 return part
             return Part(kind, None, document, part) if document.text or document.data else None
