@@ -236,7 +236,7 @@ class Diary(Viewed, AncestorCoroutines):
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name in _FIXED and name in vars(self):
+            if name in _FIXED and "turns" in vars(self):  # which `__init__` sets after these
                 raise AttributeError(
                     f"{name} is set when a diary is created. Create another Diary."
                 )

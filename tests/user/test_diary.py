@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 
 import programs
 from tomldiary import Diary, MemoryWriter, PreferenceItem, TOMLDiary, Turn
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import ExtractionError, MissingExtra, NotSupported, SchemaError
 from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.message import MEMORY_CHARACTERS, turn_message
@@ -59,6 +60,16 @@ def test_an_attribute_that_would_have_no_effect_cannot_be_set(tmp_path, name):
     with pytest.raises(AttributeError, match=f"{name} is set when a diary is created"):
         setattr(diary, name, None)
     assert getattr(diary, name) is before
+
+
+def test_a_subclass_may_set_an_attribute_before_it_calls_init(tmp_path):
+    class Own(Diary):
+        def __init__(self, backend):
+            self.backend = backend
+            super().__init__(backend, agent="rules")
+
+    backend = LocalBackend(tmp_path)
+    assert Own(backend).backend is backend
 
 
 @pytest.mark.parametrize("name", ["build_deps", "ensure_session"])
