@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tomldiary import Diary
+from hand_edits import age
+from tomldiary import Constraint, Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage import MemoryBackend
 from tomldiary.storage.protocol import Commit
@@ -108,3 +110,31 @@ def test_a_turn_reads_the_end_of_history_once():
     done = alice.add_turn("I love black coffee.", "Noted.", "s1")
     assert done.applied == 1
     assert backend.ends == 1
+
+
+class RecordsCounted(LocalBackend):
+    """Counts the calls that read records of history."""
+
+    calls = 0
+
+    def records(self, user):
+        self.calls += 1
+        return super().records(user)
+
+
+def test_only_the_first_read_looks_for_the_state_before_a_hand_edit(tmp_path):
+    backend = RecordsCounted(tmp_path)
+    diary = Diary(backend, agent="rules")
+    diary.constrain("preferences", Constraint(immutable=True))
+    alice, file = diary.user("alice"), tmp_path / "alice/preferences.toml"
+    alice.upsert_preference("likes", "tea")
+    alice.set_block("persona", "calm")
+    file.write_text(file.read_text().replace("tea", "rum"))
+    age(file)
+    Diary(tmp_path, agent="rules").user("alice").forget(key="blocks/persona")  # logs the hand edit
+    counts = []
+    for _ in range(2):
+        backend.calls = 0
+        assert alice.preferences("likes")["pref001"].text == "tea"
+        counts.append(backend.calls)
+    assert (counts[0] > 0, counts[1]) == (True, 0)

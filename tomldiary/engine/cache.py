@@ -328,10 +328,14 @@ class DocumentCache:
 
     def before_saves(self, user: str, kind: str, known: Known) -> Document | None:
         """Return the document before the latest hand edits, or None if there are none."""
-        if known.is_saved:
-            with suppress(DocumentError):  # history is damaged, or an older part is missing
-                return before_saves(Timeline(self.backend, user), kind)
-        return known.logged
+        before = known.before
+        if before is None:
+            before = known.logged
+            if known.is_saved:
+                with suppress(DocumentError):  # history is damaged, or an older part is missing
+                    before = before_saves(Timeline(self.backend, user), kind)
+            known.before = before
+        return before
 
     def discard(self, user: str, kinds: Iterable[str]) -> None:
         """Drop cached documents, for example after a failed commit; the next read reads them again."""

@@ -48,6 +48,8 @@ class Known:
     """Tables in which the hand edit displaced our changes."""
     is_saved: bool = False
     """Whether history ends with a hand edit of this document."""
+    before: Document | None = None
+    """The document before the latest hand edits, once it was looked up, which reads all records since."""
     problem: DocumentError | None = None
     """The error of a file that cannot be used; the document is then the last good one."""
     is_settling: bool = False
