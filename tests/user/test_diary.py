@@ -76,6 +76,8 @@ def test_a_subclass_may_set_an_attribute_before_it_calls_init(tmp_path):
 def test_a_class_that_overrides_what_no_turn_calls_is_refused(name):
     with pytest.raises(TypeError, match=f"Own overrides {name}, but no turn calls it"):
         type("Own", (Diary,), {name: lambda diary: None})
+    own = type("Own", (Diary,), {name: lambda diary: None, "update_memory": lambda diary: None})
+    assert issubclass(type("Derived", (own,), {}), Diary)
 
 
 @pytest.mark.parametrize(

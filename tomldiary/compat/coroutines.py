@@ -37,9 +37,12 @@ class AncestorCoroutines:
         """Refuse a class with its own version of a coroutine that 0.9 called in each turn, as no turn calls it here.
 
         Raises:
-            TypeError: The class overrides `build_deps` or `ensure_session`.
+            TypeError: The class overrides `build_deps` or `ensure_session`, but not `update_memory`.
         """
         super().__init_subclass__(**options)
+        maker = next(each for each in cls.__mro__ if "update_memory" in vars(each))
+        if AncestorCoroutines not in maker.__bases__:
+            return  # its own `update_memory` may call them
         for name in ("build_deps", "ensure_session"):
             if getattr(cls, name) is not getattr(AncestorCoroutines, name):
                 raise TypeError(
