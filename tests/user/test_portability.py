@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 import tomllib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -414,6 +414,27 @@ def test_a_limit_counts_what_holds_now_in_imports_promotions_and_reviews():
         assert [home.data.city for home in user.facts.query("home")] == ["Rome"]
         with pytest.raises(LimitReached):
             user.import_({**bob.export(), "documents": {"facts": OTHER_HOME}})
+
+
+def test_an_import_leaves_out_what_has_expired(place):
+    diary = Diary(place, agent="rules")
+    diary.constrain("preferences/likes", Constraint(ttl=timedelta(days=1), limit=2))
+    alice, bob, carol = map(diary.user, ("alice", "bob", "carol"))
+    with alice.transaction():
+        for text in ("tea", "jazz"):
+            when = datetime.now(UTC) - timedelta(days=2)
+            alice.upsert_preference("likes", text, now=when)
+        alice.blocks.set("persona", "Brief.")
+    export = alice.export()
+    assert "tea" in export["documents"]["preferences"]
+
+    bob.import_(export)
+    assert bob.import_preview(export) == []
+    assert bob.import_(export) == []
+    assert bob.last_transaction() == 1
+    carol.upsert_preference("likes", "opera")
+    assert carol.import_(export) == ["blocks"]
+    assert [each.text for each in carol.preferences("likes").values()] == ["opera"]
 
 
 def test_conversations_of_the_old_layout_are_exported_and_imported(tmp_path):

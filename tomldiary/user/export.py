@@ -169,8 +169,9 @@ class UserExport(UserPart):
             for kind in filter(tx.engine.is_guarded, stored):
                 tx.edit(kind)  # undoes forbidden hand edits, which the import must not complete
             before = {kind: tx.document(kind) for kind in {*documents, *stored}}
+            given = {kind: self._context.kept(kind, each) for kind, each in documents.items()}
             with tx.nested(source):
-                _put(tx, before, documents, replace=replace)
+                _put(tx, before, given, replace=replace)
                 check_rules(tx, before, self._diary)
                 changed = sorted(tx.changed())
                 if why is None:
