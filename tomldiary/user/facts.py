@@ -130,6 +130,8 @@ class UserFacts(Accessor):
     ) -> str:
         """Change fields of a fact, and return its id; for a temporal type, the id of the new interval.
 
+        The new interval lasts until another fact replaces it, also if an end was given for the old one.
+
         Args:
             id: `type/key`, or `facts/type/key` as shown by `recall`.
             changes: New values by field; other fields are kept.
