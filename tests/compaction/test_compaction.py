@@ -634,6 +634,30 @@ def test_entries_rewritten_during_compaction_stay_as_rewritten(tmp_path):
     assert texts(diary) == ["has moved to Oslo", "Rex is ill"]
 
 
+@pytest.mark.parametrize("changed", ["pref001", "pref002"])
+@pytest.mark.parametrize("is_removed", [True, False], ids=["removed", "corrected"])
+def test_a_join_is_left_out_if_one_of_its_texts_changed_meanwhile(tmp_path, changed, is_removed):
+    def join(deps):
+        deps.rewrite_preference_block("likes/pref001", text="tea; jazz")
+        deps.delete_preference_block("likes/pref002")
+        other = Diary(tmp_path, Table, agent="rules").user("alice")
+        if is_removed:
+            other.remove_preference("likes", changed)
+        else:
+            other.upsert_preference("likes", "opera", id=changed)
+
+    diary = diary_at(tmp_path, Recording(join), user_turn_interval=3)
+    expected = {"pref001": "tea", "pref002": "jazz", "pref003": "chess"}
+    for text in expected.values():
+        turn(diary, text)
+    if is_removed:
+        del expected[changed]
+    else:
+        expected[changed] = "opera"
+    items = diary.user("alice").preferences("likes")
+    assert {key: item.text for key, item in items.items()} == expected
+
+
 @pytest.mark.parametrize("left_out", BOTH)
 def test_the_rules_hold_for_a_compactor_that_changes_the_tables_directly(tmp_path, left_out):
     def purge(deps):

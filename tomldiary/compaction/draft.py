@@ -178,10 +178,16 @@ class CompactionDeps:
             return before is stored
         if in_preferences and self._decides(operation, path):
             return False
-        if isinstance(operation, SetFields) and not operation.delete:
-            text = "text" if in_preferences else "summary"
-            return before.get(text) == stored.get(text)
-        return path != ("conversations", self.live_session) and before == stored
+        if is_deletion(operation):
+            return path != ("conversations", self.live_session) and before == stored
+        return not self.is_outdated(operation, stored)
+
+    def is_outdated(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
+        """Return whether the entry of an operation was removed, or its text changed, during the compaction."""
+        path = operation_path(operation)
+        before = self._before.get(path)
+        text = "text" if path[0] == "preferences" else "summary"
+        return before is not None and (stored is None or before.get(text) != stored.get(text))
 
     def _decides(self, operation: Operation, path: tuple[str, ...]) -> bool:
         if isinstance(operation, SetFields) and not operation.delete:
@@ -344,6 +350,11 @@ def operation_path(operation: Operation) -> tuple[str, ...]:
         return operation.path
     assert isinstance(operation, ForgetPreference)  # noqa: S101 - a compactor has no other operations
     return ("preferences", operation.category, operation.id)
+
+
+def is_deletion(operation: Operation) -> bool:
+    """Return whether an operation of a compactor removes an entry."""
+    return not isinstance(operation, SetFields) or operation.delete
 
 
 def _preference_path(block_id: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from tomldiary.compaction.draft import (
     CompactionConfig,
     CompactionDeps,
     CompactionStats,
+    is_deletion,
     operation_path,
 )
 from tomldiary.entries.fields import count_of
@@ -161,7 +162,17 @@ class CompactionRunner:
             return kind.get(tables, self._diary, tuple(collection), key)
 
         # All operations are checked before the first is applied, because several may change one entry.
-        fitting = [each for each in operations if deps.fits(each, stored(each))]
+        states = [(each, stored(each)) for each in operations]
+        # A deleted text may be part of a rewritten one, so both changes are stored or neither.
+        joined = {operation_path(each)[:-1] for each in operations if is_deletion(each)}
+        outdated = {
+            operation_path(each)[:-1] for each, old in states if deps.is_outdated(each, old)
+        }
+        fitting = [
+            each
+            for each, old in states
+            if deps.fits(each, old) and operation_path(each)[:-1] not in joined & outdated
+        ]
         tx.stamped(
             lambda tx: apply_turn(
                 tx, fitting, self._diary, session_id=deps.live_session, now=deps.now, turns=0
