@@ -708,20 +708,47 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
     backend.close()
 
 
+def reader_of(engine):
+    """Create a role that may only read the tables of a schema; return its address and its name."""
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    role = f"r{schema}"
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    return f"postgresql://{role}:secret@{engine.url.partition('@')[2]}", role
+
+
+def test_a_writer_that_may_only_read_says_that_it_claims_no_turns(capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tomldiary"), "propagate", False)  # pytest's handlers
+    engine = engines.space("postgres")
+    with Diary(engine.url) as diary, MemoryWriter(diary, workers=0) as submitting:
+        receipt = submitting.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+        receipt.wait_stored(20)
+        shown = []
+
+        def is_shown():
+            shown.append(capsys.readouterr().err)
+            return "cannot be read or claimed" in shown[-1]
+
+        with Diary(reader_of(engine)[0], agent="rules") as reading, MemoryWriter(reading):
+            until(is_shown)
+            assert "Grant USAGE on the schema" in shown[-1]
+        with Diary(engine.url, agent="rules") as writing, MemoryWriter(writing):
+            receipt.wait(20)
+
+
 def test_a_role_that_created_nothing_works_with_the_documented_privileges():
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
     schema = engine.url.rpartition("=")[2]
-    role = f"r{schema}"
     with Diary(engine.url) as owner:
         assert not [each for each in check(owner) if each.level == "problem"]  # creates the tables
-    with psycopg.connect(engine.server, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
-        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
-        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
-    address = engine.url.partition("@")[2]
-    with Diary(f"postgresql://{role}:secret@{address}", agent="rules") as diary:
+    address, role = reader_of(engine)
+    with Diary(address, agent="rules") as diary:
         alice = diary.user("alice")
         assert not alice.preferences("likes")
         with pytest.raises(BackendError, match="INSERT, UPDATE and DELETE on its tables"):

@@ -387,7 +387,7 @@ def test_a_user_of_whom_redis_removed_a_key_delays_no_other_user(part, caplog):
     for _ in range(3):  # as often as the queue is polled
         queue.claim_users()
     assert {job.turn.user_id for job in delivered} == {"alice", "carol"}
-    assert caplog.text.count("the turns of a user cannot be read") == 1
+    assert caplog.text.count("the turns of a user cannot be read or claimed") == 1
 
 
 @pytest.mark.parametrize("size", [1, 8192])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.storage.shared.database import unreachable
 from tomldiary.writer.attempts import lost_database
@@ -65,7 +65,7 @@ class SharedQueue(StoringQueue):
         self._ended: dict[str, set[str]] = {}
         """The operation ids of the turns that ended while turns of the same user are being stored, by this user."""
         self._unreadable: set[str] = set()
-        """The users whose turns could not be read at the last attempt, which was logged."""
+        """The users whose turns could not be read or claimed at the last attempt, which was logged."""
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet, or that another writer applies."""
@@ -196,10 +196,10 @@ class SharedQueue(StoringQueue):
             except BackendError as error:
                 if lost_database(error) is not None:
                     raise
-                # Only the state of this user is damaged, so the other users are served.
+                # The state of this user may be damaged, so the other users are served.
                 if user not in self._unreadable:
                     self._unreadable.add(user)
-                    _logger.warning("%s: the turns of a user cannot be read (%s)", self.root, error)
+                    tell(_logger, f"the turns of a user cannot be read or claimed. {error}")
                 continue
             self._unreadable.discard(user)
             if claim is not None and claim.numbers():
