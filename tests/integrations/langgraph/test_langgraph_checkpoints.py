@@ -535,6 +535,46 @@ def test_a_resumed_run_records_recorded_words_no_second_time_in_another_process(
     assert [one[1:] for one in noted.turns] == [("I am Ann.", "Noted."), ("", "Noted, sure.")]
 
 
+class Losing(SqliteSaver):
+    """Loses its database when asked to."""
+
+    is_lost = False
+
+    def put(self, *args):
+        self.check()
+        return super().put(*args)
+
+    def put_writes(self, *args):
+        self.check()
+        super().put_writes(*args)
+
+    def check(self):
+        if self.is_lost:
+            raise ConnectionError("the database is away")
+
+
+def test_a_turn_whose_answer_is_in_no_checkpoint_is_recorded_once_with_sync(tmp_path):
+    noted = Noted()
+
+    def run(given, *, loses):
+        diary = Diary(tmp_path / uuid4().hex, agent=noted)
+        with _saver("sqlite", tmp_path) as opened:
+            saver = Losing(opened.conn)
+
+            def answer(_state):
+                saver.is_lost = loses
+                return {"messages": [("ai", f"Noted {loses}.")]}
+
+            builder = builder_of(diary, Dictionary, answer)
+            builder.add_node("extract", extract_node(diary)).add_edge("answer", "extract")
+            builder.compile(checkpointer=saver).invoke(given, ALICE, durability="sync")
+
+    with pytest.raises(ConnectionError):
+        run(ANN, loses=True)
+    run(None, loses=False)
+    assert [one[1:] for one in noted.turns] == [("I am Ann.", "Noted False.")]
+
+
 def test_words_of_a_turn_that_a_tool_ended_are_in_no_turn_of_another_process(tmp_path):
     def pay(_state):
         call = {"name": "pay", "args": {}, "id": "1"}
