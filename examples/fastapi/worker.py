@@ -23,7 +23,9 @@ def main() -> None:
     diary = Diary(os.environ["TOMLDIARY_URL"], agent=agent, max_prefs_per_category=1000)
     with MemoryWriter(diary, lease=float(os.environ.get("WRITER_LEASE", "15"))):
         print("working", flush=True)
-        stop.wait()
+        # A wait without a limit may not see a signal that another thread receives.
+        while not stop.wait(1):
+            pass
 
 
 if __name__ == "__main__":
