@@ -228,14 +228,28 @@ class Utterances:
         self, turn: UserTurn, answered: Sequence[Heard], before: Sequence[Heard]
     ) -> list[Utterance | None]:
         """Return what an interface has sent earlier in the conversation, for each of the unanswered words."""
-        left = {each.text: [*self._shown.get(_shown_key(turn, each), ())] for each in before}
+        left = {
+            each.text: sorted(
+                self._shown.get(_shown_key(turn, each), ()), key=lambda one: not one.id
+            )
+            for each in before
+        }
+        ids = {(text, one.id) for text, known in left.items() for one in known}
         # A message of a run is in the history that the server keeps. The interface may send it again.
         sent = [words for words in answered if words.run.run is None]
         begin = len(sent)
         sent += before
+
+        def order(number: int) -> int:
+            """Words whose id is lost may be any that the others are not; a new id may be that of words without one."""
+            words = sent[number]
+            if not words.id:
+                return 1
+            return 0 if (words.text, words.id) in ids else 2
+
         found: dict[int, Utterance | None] = {}
-        # Words whose id is lost may be any that the others are not.
-        for number, words in sorted(enumerate(sent), key=lambda each: not each[1].id):
+        for number in sorted(range(len(sent)), key=order):
+            words = sent[number]
             if words.id is not None:
                 found[number] = _take(left.get(words.text, []), words.text, words.id)
         return [found.get(number) for number in range(begin, len(sent))]

@@ -1297,6 +1297,26 @@ def test_joined_messages_that_an_interface_sends_again_are_known(tmp_path: Path,
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_words_that_equal_joined_ones_of_the_history_are_new(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+    ask = chat_of_two(setting)
+    chat = sent_by_interface("Cake.", "2", SAID)
+    ask("alice", *chat)
+    chat += [ModelResponse([TextPart("Fine.")]), *sent_by_interface(SAID, "3")]
+    ask(user, *chat)
+    chat += [ModelResponse([TextPart("Fine.")]), *sent_by_interface("Tea.", "5", SAID)]
+    ask(user, *chat)
+    ask("alice", *chat)  # for another answer
+    assert [(turn.user_id, turn.user_msg) for turn in setting.writer.turns] == [
+        ("alice", f"{SAID}\n\nCake."),
+        (user, SAID),
+        (user, f"{SAID}\n\nTea."),
+        ("alice", ""),
+    ]
+    setting.writer.close_sync()
+
+
 def test_words_of_a_refused_run_are_not_given_to_the_next_user(tmp_path: Path):
     setting = Setting(tmp_path)
     memory = DiaryCapability(setting.diary, writer=setting.writer)
