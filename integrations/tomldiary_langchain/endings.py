@@ -124,7 +124,8 @@ class Endings(RunTree, BaseCallbackHandler):
         this = super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
         messages = field_of(inputs, "messages")
         this.is_continued = inputs is None or isinstance(inputs, Command)
-        this.messages = messages if isinstance(messages, list) else ()
+        # LangGraph also takes one message without a list.
+        this.messages = messages if isinstance(messages, list) else [messages] if messages else ()
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():
                 run.see(messages)

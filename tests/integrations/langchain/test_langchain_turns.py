@@ -2101,8 +2101,8 @@ def test_senders_are_searched_only_as_far_as_a_message_may_have_one(writer, mode
     saver = Counting()
     memory = DiaryMiddleware(writer.diary, writer=writer)
     agent = create_agent(Scripted(answers=[OK]), middleware=[memory], checkpointer=saver)
-    for text in ("I am Ann.", "Hello.", "Bye."):
-        talk(agent, text, in_room("ann"), mode)
+    for given in ("I am Ann.", {"messages": "Hello."}, {"messages": HumanMessage("Bye.")}):
+        talk(agent, given, in_room("ann"), mode)
     assert saver.listed == 0
     talk(agent, [HumanMessage("I like tea."), HumanMessage("I like rice.")], in_room("ann"), mode)
     assert saver.listed <= 2
