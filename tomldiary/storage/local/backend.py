@@ -218,7 +218,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """
         base = str(self.base_path)
         found: set[str] = set()
-        for name in self.folder_names():
+        for entry in self.folders():
+            name = entry.name
             try:
                 user = decode_folder(name) or user_of(self.files, self.base_path / name)
                 if user is None:
@@ -229,7 +230,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     self.reopen(user)
                     self._open(user)
                 # If the folder has any other name, the user may have a second folder; `folder` refuses some links.
-                is_only = (user != name or is_canonical(name)) and not self.files.is_link(place)
+                is_only = (user != name or is_canonical(name)) and not entry.is_symlink()
                 if (
                     (is_only and self.files.exists(f"{place}/{_USUAL}"))
                     or kinds_in(self.files, self.folder(user))

@@ -186,9 +186,9 @@ class OpenedUsers:
             return before[1]
         found: set[str] = set()  # a user may have a second folder
         is_whole = is_settled(when, self.environment.clock.time_ns())
-        for name in self.folder_names():
+        for entry in self.folders():
             try:
-                user = decode_folder(name) or user_of(self.files, self.base_path / name)
+                user = decode_folder(entry.name) or user_of(self.files, Path(entry.path))
             except DiaryError as error:
                 _logger.warning("a user is skipped: %s", error)
                 user = None
@@ -198,18 +198,16 @@ class OpenedUsers:
             self._known_users = (when, sorted(found))
         return sorted(found)
 
-    def folder_names(self) -> list[str]:
-        """Return the names of the folders in the root, without the system folder and that of file system checks."""
+    def folders(self) -> list[DirEntry[str]]:
+        """Return the folders in the root, without the system folder and that of file system checks."""
         self.check_root()
         try:
-            found = [
-                entry.name for entry in self.files.scandir(self.base_path) if _is_folder(entry)
-            ]
+            found = [entry for entry in self.files.scandir(self.base_path) if _is_folder(entry)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise file_error(self.base_path, "cannot be listed", error) from error
-        return [name for name in found if name not in _NO_USERS]
+        return [entry for entry in found if entry.name not in _NO_USERS]
 
     # Opening
 
