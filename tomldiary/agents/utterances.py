@@ -201,9 +201,8 @@ class Utterances:
             one = known or Utterance(words.text, sender.user, words.id, is_before=True)
             if known is None:
                 one.is_submitted = words.text in sender.said
-                if (
-                    sender.utterance is not None
-                ):  # later runs know it in the forms of this one as well
+                if sender.utterance is not None:
+                    # Later runs know it in the forms of this one as well.
                     one.forms = sender.utterance.forms
             is_own = one.user == turn.owner.user
             if is_own and known is None and not one.is_submitted:
