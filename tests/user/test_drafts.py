@@ -14,6 +14,7 @@ from tomldiary.errors import (
     DiaryError,
     EntryConflict,
     InvalidValue,
+    LimitReached,
     NotSupported,
     OperationConflict,
     UnknownEntry,
@@ -284,6 +285,51 @@ def test_only_a_hand_edit_since_the_change_was_written_is_a_conflict(
     assert alice.blocks["notes"].text == "by hand"
     decide(force=True)
     assert alice.blocks["notes"].text == "stored\nwaiting"
+
+
+@pytest.mark.parametrize("is_draft", [True, False], ids=["draft", "quarantine"])
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_pending_change_is_based_on_the_entry_without_a_forbidden_edit(
+    tmp_path, is_draft, is_logged
+):
+    diary = Diary(tmp_path, agent="rules", quarantine={"web"})
+    diary.constrain("blocks", Constraint(append_only=True))
+    alice = diary.user("alice")
+    alice.blocks.set("notes", "stored")
+    alice.blocks.set("other", "first")
+    path = tmp_path / "alice/blocks.toml"
+    path.write_text(path.read_text().replace("stored", "forbidden").replace("first", "first one"))
+    if is_logged:
+        diary.engine.log_hand_edits("alice")
+    options = {"ephemeral": True} if is_draft else {"actor": "web"}
+    for name in ("notes", "other"):
+        alice.blocks.append(name, "waiting", session_id="s1", **options)
+    if is_draft:
+        assert alice.draft("s1").blocks["notes"].text == "stored\nwaiting"
+        alice.promote_session("s1")
+    else:
+        alice.review.accept(*[each.id for each in alice.review()])
+    assert [block.text for block in alice.blocks().values()] == [
+        "stored\nwaiting",
+        "first one\nwaiting",
+    ]
+
+
+def test_a_rule_refuses_a_draft_at_once_as_it_would_a_write(alice):
+    alice.diary.constrain("blocks", Constraint(append_only=True))
+    alice.diary.constrain("preferences/likes", Constraint(limit=1))
+    alice.blocks.set("stored", "one")
+    draft = alice.draft("s1")
+    draft.blocks.set("new", "one")
+    for name in ("stored", "new"):
+        with pytest.raises(InvalidValue, match=f"blocks/{name}: an append_only entry"):
+            draft.blocks.set(name, "two")
+        draft.blocks.append(name, "two")
+    draft.upsert_preference("likes", "tea")
+    with pytest.raises(LimitReached):
+        draft.upsert_preference("likes", "jazz")
+    alice.promote_session("s1")
+    assert [block.text for block in alice.blocks().values()] == ["one\ntwo", "one\ntwo"]
 
 
 @pytest.mark.parametrize("has_history", [True, False])

@@ -149,13 +149,15 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
     """
     earlier = drafts_of(tx.document(DRAFTS), why.session) if why.into == DRAFTS else {}
     overlay = Overlay(
-        tx.document,
+        partial(_permitted, tx),
         tx.listed(),
         {place: held_entry(entry) for place, (_, entry) in earlier.items()},
     )
     copy = Transaction(tx.engine, tx.user, before=overlay)
     copy.session = tx.session
     result = copy.stamped(change, why.origin)
+    if tx.engine.rules is not None:
+        tx.engine.rules.apply(copy)
     for document, (base, edit) in copy.changed().items():
         if why.is_turn and entry_kind(document) is CONVERSATIONS:
             tx.replace(document, edit.done())
@@ -164,6 +166,13 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
     if why.into == DRAFTS:
         _drop_expired(tx)
     return result
+
+
+def _permitted(tx: Transaction, document: str) -> Document:
+    """Return a document without the hand edits that a rule forbids; the write undoes them."""
+    if tx.engine.is_guarded(document):
+        tx.edit(document)
+    return tx.document(document)
 
 
 def drafts_of(tables: Tables, session_id: str) -> dict[_Place, tuple[str, Raw]]:
@@ -208,9 +217,10 @@ def _keep(
             continue
         is_same = bool(name) and same_data(held_entry(first), after)  # such as a confirmation
         origin = first.get("origin", "") if is_same else why.origin
+        base = based_on + _is_undone(tx, document, path)
         fresh = pending_entry(
             document, path, entry_key(path, kind.home(document)), after, why._replace(origin=origin),
-            based_on=first.get("based_on", based_on), is_new=first.get("is_new", real is None), now=now,
+            based_on=first.get("based_on", base), is_new=first.get("is_new", real is None), now=now,
         )  # fmt: skip
         if not name and _is_known(waiting(pending, why.into, now).values(), fresh):
             continue
@@ -227,6 +237,14 @@ def _log_hand_edit(tx: Transaction, document: str) -> bool:
         return False
     tx.edit(document).is_changed = True
     return True
+
+
+def _is_undone(tx: Transaction, document: str, path: Path) -> bool:
+    """Return whether a transaction undoes a hand edit of an entry, so that the entry changes in it."""
+    known = tx.engine.load(tx.user, document)
+    if known is None or not tx.engine.is_guarded(document):
+        return False
+    return not same_value(known.document.table(path), tx.before(document).table(path))
 
 
 def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
