@@ -430,6 +430,18 @@ def test_a_card_shows_categories_blocks_facts_and_sessions():
         assert part in said
 
 
+def test_a_card_shows_no_hand_edit_that_a_rule_forbids(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.constrain("preferences/likes", Constraint(immutable=True))
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    path = tmp_path / "alice/preferences.toml"
+    path.write_text(path.read_text().replace('"tea"', '"coffee"'))
+    for shown in (alice, alice.draft("s1")):
+        assert "tea" in as_text(shown)
+        assert "coffee" not in as_text(shown)
+
+
 def test_names_in_a_file_that_was_edited_by_hand_do_not_run(tmp_path):
     file = tmp_path / "ann" / "preferences.toml"
     file.parent.mkdir()

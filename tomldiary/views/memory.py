@@ -46,19 +46,23 @@ class Summary(NamedTuple):
 
 
 def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> list[StoredEntry]:
-    """Return the entries of a user, kind by kind, without those that are over by the `ttl` of a rule.
+    """Return the entries of a user, kind by kind, as reads show them: without expired ones and forbidden hand edits.
 
     Args:
         one: The user.
         broken: A list that receives the error of each unreadable document; the entries of these are omitted.
     """
     documents: dict[str, Document] = {}
-    rules, now = one.diary.entry_rules, one.diary.engine.now()
-    with one.diary.engine.reading():
+    engine = one.diary.engine
+    is_stored = not (one.is_past or one.draft_session)
+    with engine.reading():
         for name in one.documents():
             try:
-                document = Document.parse(one.document(name))
-                documents[name] = document if one.is_past else rules.kept(name, document, now)
+                if is_stored:
+                    document = engine.readable_part(one.user_id, name)
+                else:
+                    document = Document.parse(one.document(name))
+                documents[name] = document if one.is_past else engine.kept(name, document)
             except DiaryError as error:
                 if broken is not None:
                     broken.append(error)
