@@ -658,6 +658,19 @@ def test_a_join_is_left_out_if_one_of_its_texts_changed_meanwhile(tmp_path, chan
     assert {key: item.text for key, item in items.items()} == expected
 
 
+def test_a_text_that_is_confirmed_during_a_join_is_there_once(tmp_path):
+    def join(deps):
+        deps.rewrite_preference_block("likes/pref001", text="tea; jazz")
+        deps.delete_preference_block("likes/pref002")
+        Diary(tmp_path, Table, agent="rules").user("alice").upsert_preference("likes", "jazz")
+
+    diary = diary_at(tmp_path, Recording(join), user_turn_interval=2)
+    for text in ("tea", "jazz"):
+        turn(diary, text)
+    items = diary.user("alice").preferences("likes")
+    assert {item.text: item.count for item in items.values()} == {"tea": 1, "jazz": 2}
+
+
 @pytest.mark.parametrize("left_out", BOTH)
 def test_the_rules_hold_for_a_compactor_that_changes_the_tables_directly(tmp_path, left_out):
     def purge(deps):

@@ -178,16 +178,21 @@ class CompactionDeps:
             return before is stored
         if in_preferences and self._decides(operation, path):
             return False
-        if is_deletion(operation):
-            return path != ("conversations", self.live_session) and before == stored
+        if is_deletion(operation) and path == ("conversations", self.live_session):
+            return False
         return not self.is_outdated(operation, stored)
 
     def is_outdated(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
-        """Return whether the entry of an operation was removed, or its text changed, during the compaction."""
+        """Return whether the entry of an operation was removed, or its text changed, during the compaction.
+
+        A deletion is outdated after any change, such as a confirmation.
+        """
         path = operation_path(operation)
         before = self._before.get(path)
+        if before is None or stored is None or is_deletion(operation):
+            return before is not None and before != stored
         text = "text" if path[0] == "preferences" else "summary"
-        return before is not None and (stored is None or before.get(text) != stored.get(text))
+        return before.get(text) != stored.get(text)
 
     def _decides(self, operation: Operation, path: tuple[str, ...]) -> bool:
         if isinstance(operation, SetFields) and not operation.delete:
