@@ -358,7 +358,9 @@ def test_python_source_survives_any_docstring_and_description(text):
 
 
 def test_python_source_of_a_conversation_runs_and_reads_the_same_tables():
-    shown = run(show_conversations_schema("python"), "ConversationItem")
+    source = show_conversations_schema("python")
+    assert "from tomldiary.models import" in source  # an import path that TOMLDiary 0.9 documents
+    shown = run(source, "ConversationItem")
     stored = {"_created": "a", "_updated": "b", "_turns": 2, "summary": "s", "keywords": ["k"]}
     assert shown.model_validate(stored).model_dump(by_alias=True) == stored
     assert list(shown.model_fields) == list(ConversationItem.model_fields)

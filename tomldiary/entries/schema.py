@@ -53,7 +53,7 @@ SchemaFormat = Literal["pretty", "json", "python"]
 _CONVERSATION_IMPORTS = """\
 from pydantic import BaseModel, ConfigDict, Field
 
-from tomldiary.entries.models import timestamp"""
+from tomldiary.models import timestamp"""
 _DOC_LINE = re.compile(r"(?P<indent>\s*)(?:[-*]\s+)?`*(?P<name>\w+)`*\s*:\s*(?P<text>\S.*)")
 
 
