@@ -204,6 +204,21 @@ def test_a_link_to_itself_hides_no_user(tmp_path):
     assert (problem.place, "is a link" in problem.message) == ("bob", True)
 
 
+def test_a_skipped_user_is_named_once_until_the_problem_has_ended(tmp_path, caplog):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
+    link = tmp_path / "bob"
+    link.symlink_to("bob")
+    backend = LocalBackend(tmp_path)
+    assert [backend.users() for _ in range(3)] == [["alice"]] * 3
+    (told,) = caplog.messages
+    assert told.startswith(f"a user is skipped: {link}: ")
+    link.unlink()
+    backend.users()
+    link.symlink_to("bob")
+    backend.users()
+    assert len(caplog.messages) == 2
+
+
 def test_a_memory_at_the_root_of_a_volume_has_no_user_lost_and_found(tmp_path):
     (tmp_path / "lost+found").mkdir()
     diary = Diary(tmp_path, agent="rules")

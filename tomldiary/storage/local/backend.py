@@ -123,6 +123,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         self.journal_root = self.base_path / SYSTEM / "journal"
         """The folder of all journals, including those of writers with a different durability."""
         self._hidden = HiddenFiles(environment.files, self.base_path / SYSTEM)
+        self._skipped = set[str]()
+        """The problems of the users that the last listing skipped."""
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self._shown)!r})"
@@ -214,10 +216,11 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Return all user ids that have a document, sorted, by listing names.
 
         Only a user with an unfinished forget job, or with a history and no document, is opened. An unreadable folder
-        is skipped with a warning.
+        is skipped with a warning, which the next call does not repeat.
         """
         base = str(self.base_path)
         found: set[str] = set()
+        problems: set[str] = set()
         for entry in self.folders():
             name = entry.name
             try:
@@ -238,11 +241,14 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     or (self.files.exists(f"{place}/history") and self.kinds(user))
                 ):
                     found.add(user)
-            except (OSError, DiaryError) as error:
-                problem = error
-                if isinstance(error, OSError):  # its file is an internal one
-                    problem = f"{base}/{name}: cannot be read ({error.strerror}). {system_remedy(error)}".rstrip()
-                tell(_logger, f"a user is skipped: {problem}")
+            except DiaryError as error:
+                problems.add(str(error))
+            except OSError as error:
+                reason = f"cannot be read ({error.strerror}). {system_remedy(error)}".rstrip()
+                problems.add(f"{base}/{name}: {reason}")  # not the file, which is an internal one
+        for each in sorted(problems - self._skipped):
+            tell(_logger, f"a user is skipped: {each}")
+        self._skipped = problems
         return sorted(found)
 
     # Writing
