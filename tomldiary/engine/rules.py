@@ -272,7 +272,8 @@ class EntryRules:
         """
         changed: dict[str, list[str]] = {}
         for key in dict.fromkeys(keys):
-            old, new, found = before.get(key), after.get(key), self.of(key)
+            old, new = before.get(key), after.get(key)
+            found = None if old is new else self.of(key)
             if found is None or same_data(old, new):
                 continue
             changed.setdefault(found[0], []).insert(0, key)
@@ -337,8 +338,12 @@ class EntryRules:
         after: _Entries = {}
         for name in sorted(tx.listed()) if kinds else ():
             if entry_kind(name).name in kinds:
-                before.update({key: entry for key, _, entry in _entries(name, before_of(name))})
-                after.update({key: entry for key, _, entry in _entries(name, tx.document(name))})
+                was, now = before_of(name), tx.document(name)
+                found = {key: entry for key, _, entry in _entries(name, was)}
+                before.update(found)
+                if now is not was:  # most documents of a large memory were not changed
+                    found = {key: entry for key, _, entry in _entries(name, now)}
+                after.update(found)
         return before, after
 
     def _collection_error(
@@ -346,13 +351,15 @@ class EntryRules:
     ) -> LimitReached | InvalidValue | None:
         """Return the error of a collection whose limit or singleton key is not obeyed, or None."""
         rule, kind = self._rules[place], KINDS[place.partition("/")[0]]
+        # The key of a fact is derived from its fields, so no two facts have the same.
+        keys = () if kind is FACTS else rule.keys
+        if rule.limit is None and not keys:
+            return None
         before, after = self._within(place, before), self._within(place, after)
         if rule.limit is not None:
             counts = [kind.counted(place, each, self._options, at) for each in (before, after)]
             if counts[1] > max(rule.limit, counts[0]):
                 return LimitReached(place, rule.limit)
-        # The key of a fact is derived from its fields, so no two facts have the same.
-        keys = () if kind is FACTS else rule.keys
         seen: dict[str, str] = {}
         for key, entry in after.items() if keys else ():
             values = _identity(rule, entry)
