@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Backend
 
+_SAVE_AGE = 2.0  # seconds; longer than the engine waits for a save to be complete
 _PARTS = ("schema", "prefix", "database")
 """The options of an address that name a part of the database."""
 
@@ -85,6 +87,20 @@ def write_new(file: Path, text: str) -> None:
     try:
         FileSystem().write_new(str(file), text.encode(), sync=False)
     except OSError as error:  # a failed write does not name the file
+        raise OSError(error.errno, error.strerror, str(file)) from None
+
+
+def replace_file(file: Path, text: str, staged: Path | None = None) -> None:
+    """Replace a file atomically, with a modification time at which the engine considers the save complete."""
+    fresh = staged or file.with_name(f".{file.name}.new")
+    try:
+        fresh.unlink(missing_ok=True)
+        write_new(fresh, text)
+        # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
+        modified = time.time() - _SAVE_AGE
+        os.utime(fresh, (modified, modified))
+        fresh.replace(file)
+    except OSError as error:  # name the document, not its staged copy
         raise OSError(error.errno, error.strerror, str(file)) from None
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import ExitStack, suppress
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Abort, Argument, Option, confirm
 
@@ -31,7 +28,8 @@ from tomldiary.cli.options import (
     user_option,
 )
 from tomldiary.cli.output import print_error, print_json, print_text
-from tomldiary.cli.places import writable, write_new
+from tomldiary.cli.places import replace_file, writable
+from tomldiary.cli.pulled_folder import PulledFolder
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue
 from tomldiary.hand_edits.three_way_merge import base_of_save, merge
@@ -58,7 +56,6 @@ _FORGOTTEN = (
     "data of this user was forgotten since this text was read, and the text may contain it. Nothing was stored; edit the"
     " current text."
 )
-_SAVE_AGE = 2.0  # seconds; longer than the engine waits for a save to be complete
 
 
 def _folder(text: str) -> Path:
@@ -275,20 +272,6 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         repeated(lambda: engine.logged_versions(user, [document]), engine.lock_timeout)
 
 
-def replace_file(file: Path, text: str, staged: Path | None = None) -> None:
-    """Replace a file atomically, with a modification time at which the engine considers the save complete."""
-    fresh = staged or file.with_name(f".{file.name}.new")
-    try:
-        fresh.unlink(missing_ok=True)
-        write_new(fresh, text)
-        # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
-        modified = time.time() - _SAVE_AGE
-        os.utime(fresh, (modified, modified))
-        fresh.replace(file)
-    except OSError as error:  # name the document, not its staged copy
-        raise OSError(error.errno, error.strerror, str(file)) from None
-
-
 def _database(path: str) -> tuple[Diary, SharedBackend]:
     diary = open_memory(path)
     backend = diary.engine.backend
@@ -311,7 +294,7 @@ def pull(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
         raise InvalidValue(
             "pull writes a folder, and this is a file. Name a folder", where=str(folder)
         )
-    pulled = _PulledFolder(folder, str(backend.database))
+    pulled = PulledFolder(folder, str(backend.database))
     edited = pulled.edited()
     if edited:
         raise InvalidValue(
@@ -345,7 +328,7 @@ def push(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
     diary, backend = _database(path)
     if not folder.is_dir():
         raise InvalidValue("there is no such folder; run pull first", where=str(folder))
-    pulled = _PulledFolder(folder, str(backend.database))
+    pulled = PulledFolder(folder, str(backend.database))
     edited: list[tuple[str, str, str, str, int]] = []
     for name in pulled.edited():
         file = folder / name
@@ -406,117 +389,6 @@ def push(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
 def _user_of_hash(backend: SharedBackend, folder: str) -> str | None:
     """Return the user whose id is too long for the name of a folder, or None if there is no such user."""
     return next((user for user in backend.users() if encode_folder(user) == folder), None)
-
-
-class _Pulled(NamedTuple):
-    """One line about a file: its text, and where and when it was pulled."""
-
-    digest: str
-    epoch: int
-    """The user's fencing token at that time."""
-    database: str
-
-
-class _PulledFolder:
-    """A folder that `pull` wrote, with a list of its texts that shows which files were edited since.
-
-    The list is the file `.pulled`. It has one line for each text that was written or pushed, with the user's fencing
-    token at that time and the database. A line is added before its file is written, so no file looks edited after an
-    interrupted `pull`.
-    """
-
-    def __init__(self, folder: Path, database: str) -> None:
-        self._folder = folder
-        self._database = database
-        self._list = folder / ".pulled"
-        self._texts: dict[str, list[_Pulled]] = {}
-        """All texts that a file had, by its name, the newest one last."""
-        lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
-        for line in lines:
-            # The last line of an interrupted pull may be incomplete; its file was not written.
-            with suppress(ValueError):
-                name, digest, epoch, database = json.loads(line)
-                self._texts.setdefault(name, []).append(_Pulled(digest, epoch, database))
-
-    def edited(self) -> list[str]:
-        """Return the names of the files that were added or edited, sorted."""
-        return [name for name in self._names() if self.is_edited(name)]
-
-    def is_edited(self, name: str) -> bool:
-        """Return whether a file has a text that was neither written nor pushed; False for a missing file."""
-        file = self._folder / name
-        known = {each.digest for each in self._texts.get(name, ())}
-        return file.exists() and _digest(file.read_bytes()) not in known
-
-    def removed(self) -> list[str]:
-        """Return the names of the files that were pulled and are missing."""
-        return sorted(name for name in self._texts if not (self._folder / name).exists())
-
-    def _names(self) -> list[str]:
-        """Return the names of all documents; the folder of a user may end in `.toml` too.
-
-        Names of documents and users begin with no dot, unlike those of editors' lock files and of `.git`.
-        """
-        files = (file for file in self._folder.rglob("*.toml") if not file.is_dir())
-        paths = [file.relative_to(self._folder) for file in files]
-        return sorted(
-            path.as_posix()
-            for path in paths
-            if not any(part.startswith(".") for part in path.parts)
-        )
-
-    def newest(self, name: str) -> _Pulled | None:
-        """Return the newest line of a file; None for a file that was added."""
-        return self._texts[name][-1] if name in self._texts else None
-
-    def note(self, name: str, data: bytes, epoch: int) -> None:
-        """Add a line to the list: the file has this text, which is stored."""
-        self._texts.setdefault(name, []).append(_Pulled(_digest(data), epoch, self._database))
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - `Path.open` accepts no descriptor
-            out.write(self._line(name))
-
-    def _line(self, name: str) -> str:
-        return f"{json.dumps([name, *self._texts[name][-1]])}\n"
-
-    def write(self, name: str, text: str, epoch: int) -> None:
-        """Add a file to the list, then write it atomically.
-
-        Raises:
-            InvalidValue: The file has been edited meanwhile.
-        """
-        self._keep_edited(name)
-        self.note(name, text.encode(), epoch)
-        file = self._folder / name
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(file, text)
-
-    def keep_only(self, names: set[str]) -> None:
-        """Remove the files that are not in `names`, and the lines of texts that no file has."""
-        for name in self._names():
-            if name in names:
-                continue
-            self._keep_edited(name)
-            (self._folder / name).unlink()
-            for parent in Path(name).parents[:-1]:  # their names may be that of an erased user
-                with suppress(OSError):  # not empty
-                    (self._folder / parent).rmdir()
-        if names:
-            replace_file(self._list, "".join(map(self._line, sorted(names))))
-        else:
-            self._list.unlink(missing_ok=True)
-
-    def _keep_edited(self, name: str) -> None:
-        if self.is_edited(name):
-            raise InvalidValue(
-                "was edited during this call and was not overwritten. Push it, then pull again",
-                where=str(self._folder / name),
-            )
-
-
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()
 
 
 def _ignored(*_: object) -> None:
