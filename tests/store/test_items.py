@@ -1104,6 +1104,25 @@ def test_a_document_with_an_invalid_namespace_hides_no_other(store, tmp_path):
     assert get(store, far, "k").value == {}
 
 
+def test_a_document_of_one_user_that_cannot_be_used_hides_no_other_user(
+    store, diary, tmp_path, caplog
+):
+    for user in ("ann", "bo", "cy"):
+        put(store, (user, "m"), user, {"text": "tea"})
+    file = tmp_path / "m/bo/items/m.toml"
+    file.write_text(file.read_text().replace('"0.3"', '"99.0"'))
+    for query in (None, "tea"):
+        assert sorted(found(store, (), query=query)) == ["ann", "cy"]
+    assert namespaces(store) == [("ann", "m"), ("cy", "m")]
+    assert {message.startswith("a user is omitted") for message in caplog.messages} == {True}
+    with pytest.raises(NewerVersion):
+        found(store, ("bo",))
+    file.rename(tmp_path / "m.toml")
+    file.symlink_to(tmp_path / "m.toml")
+    with pytest.raises(BackendError, match="it is a link"):
+        found(ItemStore(diary), ())
+
+
 def test_namespaces_are_in_the_order_of_tuples_and_not_of_joined_text(store):
     names = [("a", "z"), ("a-b",), ("a", "a", "c"), ("a!",), ("a", "z z"), ("a", "z", "b")]
     store.run([Put(namespace, "k", {}) for namespace in names])
