@@ -46,6 +46,7 @@ _ONE_SPELLING = str.maketrans(
         **dict.fromkeys("“”„«»＂", '"'),
     }
 )
+_GREEK_QUESTION = re.compile("(?<=[\u0370-\u03ff\u1f00-\u1fff]);")
 _UNSPACED = "\u0e01-\u0e5b\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
@@ -54,8 +55,8 @@ _LETTER = (
     rf"(?:[^\W\d_{_UNSPACED}]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0971-\u0dff])"
 )
 _TOKEN = re.compile(
-    rf"(?P<number>\d+(?:[.,:/⁄-]\d+)*)|(?P<unspaced>[{_UNSPACED}])"
-    rf"|(?P<word>{_LETTER}+(?:['-]{_LETTER}+)*)|(?P<mark>[^\w\s])"
+    rf"(?P<number>(?:(?<![\w.])\.)?\d+(?:[.,:/⁄-]\d+)*)|(?P<unspaced>[{_UNSPACED}])"
+    rf"|(?P<word>\b[ap]\.m\b|{_LETTER}+(?:['-]{_LETTER}+)*)|(?P<mark>[^\w\s])"
 )
 _HAN_NUMBER = re.compile(
     "(?<![一二两兩三四五六七八九十百千万])([一二两兩三四五六七八九十百千万]++)(?=[个個杯只隻条條本次年月日天公小岁歲人台匹度点點块塊元瓶件张張名円歳時分回週頭])"
@@ -73,14 +74,14 @@ _SIGN = re.compile(
     r"(?:(?<![<>=!])[<>=!]++)?[≠≤≥≈~±×÷√∞][<>=!]*+|(?<![<>=!])!*+[<>=][<>=!]*+"  # comparisons and operators
     r"|!(?=\w)|(?<=\d)!"  # not a, n!
     r"|\++|(?<![^\W_])-{1,9}(?=[\d.$€£])|(?<=[^\W_])-+(?!\w)"  # +5, C++, -5, A-
-    r"|[‰#°^]"
+    r"|[‰#°^←→↑↓]"
 )
 _TAG = re.compile(r"</?(?=[^\W\d_])[^<>\s]*>")  # "<name>" is no comparison
 _COMPARES = frozenset("<>≤≥≠")
-# Negations in scripts without spaces.
+# Negations in scripts without spaces, and marks such as an empty box.
 _NO = re.compile(
     r"不(?!错|錯|同|仅|僅|断|斷|少|到)|没(?!收)|沒|無|无|别(?!人|的)|別(?!人|的)|勿|讨厌|討厭|痛恨|嫌い|嫌う|"
-    r"(?<!少)(?<!危)ない|なく|ません|せず|ずに|なし|ไม่|เกลียด|안 |못 |없|않|싫"
+    r"(?<!少)(?<!危)ない|なく|ません|せず|ずに|なし|ไม่|เกลียด|안 |못 |없|않|싫|[❌❎✗✘👎☐]|\[ \]"
 )
 _TURKISH_NO = re.compile(r"(?<=\w)m[ıiuü]yor|(?<=\w\w)m[ae]z")
 _TURKISH = re.compile("[ışğ]|yor\\b")
@@ -104,9 +105,10 @@ _SUBJECTS = frozenset("i he she we they it ich er wir je il elle yo eu".split())
 
 
 def plain_signs(text: str) -> str:
-    """Return text with one spelling of each sign; 10² becomes 10^2."""
+    """Return text with one spelling of each sign; 10² becomes 10^2, and the Greek question mark "?"."""
     text = _SUPERSCRIPT.sub(lambda found: f"^{found.group()}", text)
-    return ascii_digits(unicodedata.normalize("NFKC", text)).translate(_ONE_SPELLING)
+    text = ascii_digits(unicodedata.normalize("NFKC", text)).translate(_ONE_SPELLING)
+    return _GREEK_QUESTION.sub("?", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,9 @@ def _is_negative(folded: str, words: list[str]) -> bool:
 
 
 def _plain_number(token: str) -> str:
-    """Return a number without separators of thousands: 1,000 as 1000."""
+    """Return a number without separators of thousands and with a digit before the point: 1,000 as 1000, .5 as 0.5."""
+    if token.startswith("."):
+        return f"0{token}"
     return token.replace(",", "") if _GROUPED.fullmatch(token) else token
 
 
