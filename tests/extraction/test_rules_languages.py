@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,17 @@ def test_an_unsupported_language_is_logged_once_and_counted(caplog):
     assert [record.getMessage().count("Chinese") for record in caplog.records] == [1, 0]
     assert "我" not in caplog.text
     assert [item.text for item in alice.preferences("likes").values()] == ["I like tea."]
+
+
+def test_an_unsupported_language_is_named_on_stderr_without_logging():
+    code = """
+from tomldiary import Diary
+alice = Diary("memory:", agent="rules").user("alice")
+for said in ("我喜欢猫", "我喜欢狗"):
+    alice.add_turn(said, "ok", session_id="s")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.count("do not know this language: Chinese") == 1
 
 
 def test_a_long_sentence_of_a_message_that_asks_nothing_is_kept():

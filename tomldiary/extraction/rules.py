@@ -29,7 +29,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LimitReached
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.text.similarity import identity
 
 if TYPE_CHECKING:
@@ -485,10 +485,10 @@ class RulesExtractor:
     def _note(self, language: str) -> None:
         self._unsupported[language] += 1
         if self._unsupported[language] == 1:
-            _logger.warning(
-                "the rules do not know this language: %s. Nothing is stored of such turns. Give Diary a model as"
-                " `agent`; Diary.stats() counts them.",
-                language,
+            tell(
+                _logger,
+                f"the rules do not know this language: {language}. Nothing is stored of such turns. Give Diary a model"
+                " as `agent`; Diary.stats() counts them.",
             )
 
     def run(self, message: str, /, *, deps: MemoryDeps) -> None:  # noqa: ARG002 - the draft holds the turn
