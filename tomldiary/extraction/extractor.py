@@ -95,20 +95,24 @@ def _check_arguments(run: Callable[..., Any], name: str) -> None:
         )
 
 
-def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:
-    """Load a factory that an installed adapter registered under `name`.
+def load_factory(name: str, what: str = "", *, extra: str = "pydantic-ai") -> Any:
+    """Load a factory that an installed adapter registered under `name`; `what` needs it, by default the factory itself.
 
     Raises:
         MissingExtra: No installed adapter registers it, or the adapter's framework is not installed.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, used once
 
+    what = what or name
     for point in entry_points(group=GROUP, name=name):
         try:
             return point.load()
+        except MissingExtra:  # of the adapter, which does not know what needs it
+            raise MissingExtra(what, extra) from None
         except ModuleNotFoundError as error:
-            raise MissingExtra(f"{name} ({error.name} is not installed)", extra) from error
-    raise MissingExtra(name, extra)
+            raise MissingExtra(f"{error.name} is not installed: {what}", extra) from error
+    unknown = "tomldiary-kit is not installed, so Python does not know its adapters"
+    raise MissingExtra(f"{unknown}: {what}", extra)
 
 
 def setup_problem(agent: object) -> str:
@@ -155,18 +159,15 @@ def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extract
 
         return RulesExtractor()
     if isinstance(agent, str):
-        try:
-            factory = load_factory("extractor_agent")
-        except MissingExtra:
-            extra = "openai" if agent.startswith(_OF_OPENAI) else "pydantic-ai"
-            what = f'extraction with {agent!r}, unlike with agent="rules",'
-            raise MissingExtra(what, extra) from None
-        return factory(pref_table_cls, agent)
+        extra = "openai" if agent.startswith(_OF_OPENAI) else "pydantic-ai"
+        what = f'extraction with {agent!r}, unlike with agent="rules",'
+        return load_factory("extractor_agent", what, extra=extra)(pref_table_cls, agent)
     origins = _origins(agent)
+    what = f"extraction with {type(agent).__name__}"
     if "langchain_core" in origins:
-        return load_factory("chat_model_extractor", extra="langchain")(agent)
+        return load_factory("chat_model_extractor", what, extra="langchain")(agent)
     if "pydantic_ai" in origins:
-        return load_factory("extractor_agent")(pref_table_cls, agent)
+        return load_factory("extractor_agent", what)(pref_table_cls, agent)
     return as_extractor(agent)
 
 

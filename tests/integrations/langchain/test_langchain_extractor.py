@@ -17,7 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from openai_server import OpenAIServer, Step, broken
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
-from tomldiary.errors import ExtractionError, ExtractorUnusable
+from tomldiary.errors import ExtractionError, ExtractorUnusable, MissingExtra
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import extract_node
 
@@ -367,3 +367,11 @@ def test_a_chat_model_is_an_agent_of_the_diary_through_the_entry_point(monkeypat
     diary = Diary("memory:", agent=Scripted(answers=[store, DONE]))
     diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
     assert [item.text for item in diary.user("alice").preferences("likes").values()] == ["tea"]
+
+
+def test_a_program_without_metadata_is_told_that_the_package_is_missing(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [])
+    diary = Diary("memory:", agent=Scripted(answers=[DONE]))
+    why = r'^tomldiary-kit is not installed, .*: extraction with Scripted .*"tomldiary-kit\[langchain\]"$'
+    with pytest.raises(MissingExtra, match=why):
+        diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
