@@ -27,6 +27,7 @@ from tomldiary.cli import output
 from tomldiary.cli.app import app
 from tomldiary.cli.commands import entries
 from tomldiary.cli.mistakes import mistakes
+from tomldiary.ingest import KNOWN_FORMATS
 
 PAGE = (ROOT / "docs/cli.md").read_text("utf-8")
 LONG = "I love " + " ".join(f"word{number}" for number in range(30))
@@ -70,6 +71,11 @@ def test_every_command_has_help_and_is_on_the_page(words):
     assert nameless == []
     rows = [line for line in PAGE.split("\n") if line.startswith("| `")]
     assert any(re.search(rf"`(?:{words[0]} )?{words[-1]}[` ]", row) for row in rows), words
+
+
+def test_the_page_names_every_chat_log_format():
+    row = next(line for line in PAGE.split("\n") if line.startswith("| `--format` |"))
+    assert set(re.findall(r"`([\w-]+)`", row)) == {"--format", "auto", *KNOWN_FORMATS}
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -54,7 +54,7 @@ Verb = Literal[
 ]
 """The names of the verbs and of their tools."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
-ENTRY_VERBS = VERBS[:4]
+ENTRY_VERBS: tuple[Verb, ...] = ("recall", "remember", "update", "forget")
 """The verbs for entries; the others are for blocks."""
 READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
