@@ -21,6 +21,7 @@ from pydantic import create_model
 from test_cli import on_a_terminal
 from typer.testing import CliRunner
 
+import programs
 from command_line import ROOT, call, program
 from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.cli import output
@@ -542,19 +543,18 @@ def test_ctrl_c_at_the_question_stores_nothing(memories):
         "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         " runpy.run_module('tomldiary', run_name='__main__', alter_sys=True)"
     )
-    line = [sys.executable, "-c", program, "edit", "--path", str(memories)]
+    line = ["-c", program, "edit", "--path", memories]
     editor = {"VISUAL": shlex.join([sys.executable, "-c", script])}
     told = b""
-    with subprocess.Popen(line, stdin=slave, stdout=slave, stderr=slave, env=os.environ | editor) as child:  # fmt: skip
-        os.close(slave)
-        while b"Open it again?" not in told:
-            told += os.read(master, 65536)
-        for _ in range(20):  # a signal just before the child begins to read has no effect
-            child.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(10)  # a second signal would interrupt its end
-                break
-        child.kill()
+    child = programs.start(*line, streams=(slave, slave, slave), env=os.environ | editor)
+    os.close(slave)
+    while b"Open it again?" not in told:
+        told += os.read(master, 65536)
+    for _ in range(20):  # a signal just before the child begins to read has no effect
+        os.kill(child.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(10)  # a second signal would interrupt its end
+            break
     os.close(master)
     assert child.returncode == 130
     assert b"preferences.likes.pref001.text: expected text, found number" in b" ".join(told.split())
@@ -622,12 +622,13 @@ def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
 def test_edit_says_what_another_writer_changed_meanwhile(memories, tmp_path, other):
     file, script = memories / "alice/preferences.toml", tmp_path / "writes.py"
     writes = (
+        "from tomldiary import Diary\n"
         f"Diary({str(memories)!r}).user('alice').upsert_preference('likes', 'mocha', id='pref001')"
         if other == "agent"
         else f"change({str(file)!r}, 'I love dark roast.', 'mocha')"
     )
     script.write_text(
-        "import sys; from tomldiary import Diary\n"
+        "import sys\n"
         "def change(file, old, new):\n"
         "    text = open(file).read()\n"
         "    assert old in text\n"
