@@ -77,7 +77,7 @@ def test_a_run_without_work_is_clean(tmp_path):
 
 
 def test_a_broken_lock_is_detected(tmp_path):
-    size = Size(processes=4, updates=30, cycles=0, saves=0)
+    size = Size(processes=4, updates=15, cycles=0, saves=0)
     figures = torture(tmp_path, size, opener=Unlocked)
     assert figures.lost + figures.failed > 0
     assert not figures.is_clean
@@ -88,7 +88,7 @@ def test_a_broken_lock_is_detected(tmp_path):
     ("opener", "size", "what"),
     [
         (Forgetful, Size(processes=1, updates=15, cycles=0, saves=0), "lost"),
-        (Forgetful, Size(processes=0, updates=0, cycles=6, saves=0), "lost"),
+        (Forgetful, Size(processes=0, updates=0, cycles=3, saves=0), "lost"),
         (Garbling, Size(processes=1, updates=3, cycles=0, saves=0), "unreadable"),
         (Refusing, Size(processes=1, updates=3, cycles=0, saves=0), "failed"),
     ],
@@ -108,12 +108,12 @@ def test_the_counts_of_the_report_add_up():
     assert not total.is_clean
 
 
-def test_40_kills_of_two_writers_lose_and_repeat_nothing(tmp_path):
-    size = Size(processes=0, updates=0, cycles=40, saves=0)
+def test_15_kills_of_two_writers_lose_and_repeat_nothing(tmp_path):
+    size = Size(processes=0, updates=0, cycles=15, saves=0)
     figures = torture(tmp_path, size, opener=without_syncs)
     assert figures.is_clean, figures
-    assert figures.cycles == 40
-    assert figures.acknowledged >= 40
+    assert figures.cycles == 15
+    assert figures.acknowledged >= 15
 
 
 @pytest.mark.torture
