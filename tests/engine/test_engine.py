@@ -64,17 +64,17 @@ def records(folder):
 
 
 def test_four_processes_on_one_user_lose_nothing(tmp_path):
-    writers = [start(tmp_path, f"writer {name}", 60) for name in "abcd"]
+    writers = [start(tmp_path, f"writer {name}", 25) for name in "abcd"]
     for writer in writers:
         writer.stdin.write("go\n")
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
-    want = {f"writer {name} number {number}" for name in "abcd" for number in range(60)}
+    want = {f"writer {name} number {number}" for name in "abcd" for number in range(25)}
     found = texts(tmp_path)
     assert len(found) == len(want)
     assert set(found) == want
-    assert [record.seq for record in records(tmp_path)] == list(range(1, 241))
+    assert [record.seq for record in records(tmp_path)] == list(range(1, 101))
 
 
 def test_threads_of_one_diary_lose_nothing(tmp_path):

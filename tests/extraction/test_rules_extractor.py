@@ -341,11 +341,8 @@ def test_a_hostile_megabyte_takes_no_longer_than_the_cap(unit, monkeypatch):
         return plain_form(language, sentence)
 
     monkeypatch.setattr(Language, "plain_form", counting)
-    message = unit * (1_000_000 // len(unit))
-    assert find_statements(message, TASTES) == find_statements(
-        message[: MAX_CHARACTERS + 1], TASTES
-    )
-    assert sum(looked_at) <= 4 * MAX_CHARACTERS  # two calls; a question cut in two is read twice
+    find_statements(unit * (1_000_000 // len(unit)), TASTES)
+    assert sum(looked_at) <= 2 * MAX_CHARACTERS  # a question cut in two is read twice
     assert max(looked_at, default=0) <= MAX_SENTENCE
 
 

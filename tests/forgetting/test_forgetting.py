@@ -1303,13 +1303,13 @@ def test_a_failing_file_operation_in_forget_is_undone_or_finished_later(
 def test_concurrent_forgets_and_writes_lose_nothing_else(tmp_path):
     root = tmp_path / "m"
     writer = f"""{RULES}
-for number in range(60):
+for number in range(30):
     alice.upsert_preference("likes", f"kept {{number}}", session_id="kept-1")
     alice.upsert_preference("goals", f"secret {{number}}", session_id=f"gone-{{number % 7}}")
     print(number, flush=True)
 """
     forgetter = f"""{RULES}
-for number in range(21):
+for number in range(14):
     alice.forget(session_id=f"gone-{{number % 7}}")
 """
     children = [programs.start("-c", code, root) for code in (writer, forgetter)]
@@ -1325,7 +1325,7 @@ for number in range(21):
         diary.user("alice").forget(session_id=f"gone-{number}")
     assert hits(root, "gone-", "secret") == []
     alice = replayed(diary)
-    assert sorted(texts(alice).values()) == sorted(f"kept {number}" for number in range(60))
+    assert sorted(texts(alice).values()) == sorted(f"kept {number}" for number in range(30))
     log = [parse_record(text).seq for text in diary.engine.backend.records("alice")][::-1]
     assert log == list(range(1, len(log) + 1))
 

@@ -366,13 +366,13 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path):
 
 
 def test_concurrent_processes_apply_no_turn_twice(tmp_path):
-    log = write(tmp_path, chat(60))
+    log = write(tmp_path, chat(30))
     reader, writer = os.pipe()
     children = [forked(tmp_path / "both", log, writer) for _ in range(3)]
     assert [ended(child) for child in children] == [0, 0, 0]
     for end in (reader, writer):
         os.close(end)
-    assert turns_counted(Diary(tmp_path / "both")) == {"chat-0": 20, "chat-1": 20, "chat-2": 20}
+    assert turns_counted(Diary(tmp_path / "both")) == {"chat-0": 10, "chat-1": 10, "chat-2": 10}
 
 
 # Real conversations
