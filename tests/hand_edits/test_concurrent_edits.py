@@ -148,7 +148,7 @@ def without(text, name):
 def race(tmp_path, saves, seed):
     root = tmp_path / "m"
     opened(root).upsert_preference("goals", "to begin with", id="shared")
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     stop, ready = context.Event(), context.Barrier(2)
     books = tmp_path / "agent", tmp_path / "editor"
     for book in books:
