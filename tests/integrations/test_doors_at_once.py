@@ -17,7 +17,7 @@ from talking_doors import DOORS, SESSION, Echo, talk
 from tomldiary import Diary
 
 SUPPORT = str(Path(talking_doors.__file__).parent)
-TURNS = 6
+TURNS = 4
 TO_ALL = "what she says to everyone"
 
 
