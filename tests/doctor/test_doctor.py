@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-import programs
+import command_line
 from file_systems import WRITES
 from processes import as_user
 from tomldiary import Diary, PreferenceItem
@@ -596,7 +596,7 @@ def test_the_command_that_shows_a_deleted_or_emptied_document_works(root):
     (root / "bob/preferences.toml").write_text("")
     for found in wrong(root):
         command = found.remedy[found.remedy.index("tomldiary ") :]
-        done = run(*shlex.split(command)[1:])
+        done = command_line.call(*shlex.split(command)[1:])
         assert done.returncode == 0, done.stderr
         assert "[_meta]" in done.stdout
 
@@ -722,7 +722,7 @@ def test_the_remedy_for_damaged_history_without_a_backup_works(root, tmp_path):
         ["forget", "--everything", "--yes"],
         ["import", file],
     ):
-        assert run(*line, *user, *place).returncode == 0
+        assert command_line.call(*line, *user, *place).returncode == 0
     assert wrong(root) == []
     assert {*(root / "alice").glob("*.toml")} == documents
     assert "crêpes" in (root / "alice/preferences.toml").read_text("utf-8")
@@ -763,11 +763,7 @@ def test_history_without_its_oldest_segment_is_no_damage(root):
 
 
 def call(*arguments):
-    return run("doctor", *arguments)
-
-
-def run(*arguments):
-    return programs.run("-m", "tomldiary", *arguments)
+    return command_line.call("doctor", *arguments)
 
 
 def test_the_exit_codes_are_0_healthy_1_findings_2_impossible(root, tmp_path):
