@@ -775,12 +775,20 @@ async def remember(message, *, deps):
 """
 
 
+LOOP = "asyncio.run(asyncio.sleep(0))"
+
+
 @pytest.mark.parametrize(
-    "extractor",
-    [COROUTINE, FUNCTION, CALL_IN_A_THREAD],
-    ids=["coroutine", "function", "call in a thread"],
+    ("extractor", "end"),
+    [
+        pytest.param(COROUTINE, "", id="coroutine"),
+        pytest.param(COROUTINE, "sys.exit(0)", id="coroutine, exit"),
+        pytest.param(COROUTINE, LOOP, id="coroutine, event loop"),
+        pytest.param(FUNCTION, "", id="function"),
+        pytest.param(CALL_IN_A_THREAD, "", id="call in a thread"),
+        pytest.param(CALL_IN_A_THREAD, LOOP, id="call in a thread, event loop"),
+    ],
 )
-@pytest.mark.parametrize("end", ["", "sys.exit(0)", "asyncio.run(asyncio.sleep(0))"])
 def test_a_program_that_exits_finishes_its_turns_first(tmp_path, extractor, end):
     script = EXIT.format(extractor=extractor) + end
     done = programs.run("-c", script, tmp_path)
