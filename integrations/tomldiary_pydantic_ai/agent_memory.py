@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from tomldiary.agents.utterances import RunOwner
 from tomldiary.errors import IdentifierError
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
+from tomldiary.runtime.async_bridge import in_thread
 from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MAX_MEMORY_LINES,
@@ -110,7 +110,7 @@ class AgentMemoryToolset(RunToolset[Any]):
 
     async def _read_memory(self, ctx: RunContext[Any]) -> str:
         """Read all notes."""
-        return await asyncio.to_thread(self._notes(ctx).read)
+        return await in_thread(self._notes(ctx).read)
 
     async def _write_memory(self, ctx: RunContext[Any], content: str) -> str:
         """Add to the notes.
@@ -120,7 +120,7 @@ class AgentMemoryToolset(RunToolset[Any]):
             content: Text to add.
         """
         notes = self._notes(ctx, call_id(ctx, "write", content))
-        return await asyncio.to_thread(notes.write, content)
+        return await in_thread(notes.write, content)
 
     async def _update_memory(self, ctx: RunContext[Any], old_text: str, new_text: str) -> str:
         """Correct one place in the notes.
@@ -131,13 +131,13 @@ class AgentMemoryToolset(RunToolset[Any]):
             new_text: The text in its place.
         """
         notes = self._notes(ctx, call_id(ctx, "update", old_text, new_text))
-        return await asyncio.to_thread(notes.update, old_text, new_text)
+        return await in_thread(notes.update, old_text, new_text)
 
     async def get_instructions(self, ctx: RunContext[Any]) -> list[InstructionPart] | None:
         """Return the newest notes, framed as data; None if there are none or they cannot be read."""
         memory = None
         with errors_logged("ignore", "a run continues without its notes", _logger):
-            memory = await asyncio.to_thread(self.load, ctx)
+            memory = await in_thread(self.load, ctx)
         if memory is None:
             return None
         text = format_memory_prompt(

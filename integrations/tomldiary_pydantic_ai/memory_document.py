@@ -17,7 +17,7 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks
 from tomldiary.entries.models import timestamp
-from tomldiary.errors import DiaryError, InvalidValue, without_paths
+from tomldiary.errors import BackendError, DiaryError, InvalidValue, without_paths
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
@@ -58,7 +58,7 @@ _CLOSE = "</agent_memory>"
 _logger = get_logger(__name__)
 
 
-class MemoryAccessError(DiaryError):
+class MemoryAccessError(BackendError):
     """The memory cannot be read, though it may exist."""
 
 

@@ -249,7 +249,9 @@ def test_the_same_note_again_is_not_stored_twice(tmp_path: Path):
     assert notes.update("- likes tea", "- likes coffee") == "Memory updated (3 lines total)."
 
 
-def test_denied_access_is_reported_and_is_no_empty_memory(tmp_path: Path):
+def test_denied_access_is_reported_and_is_no_empty_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     place = tmp_path / "loop"
     place.symlink_to(place)  # nobody may pass, not even root
     notes = Notes(place)
@@ -260,6 +262,23 @@ def test_denied_access_is_reported_and_is_no_empty_memory(tmp_path: Path):
         assert said.startswith("Error: ")
         assert str(tmp_path) not in said
     assert notes.instructions[-1] == ""
+    assert f"continues without its notes: MemoryAccessError: {place}" in caplog.text
+
+
+class OfWorkflows(asyncio.SelectorEventLoop):
+    """A loop that threads cannot wake, as in a workflow of Temporal."""
+
+    call_soon_threadsafe = asyncio.AbstractEventLoop.call_soon_threadsafe
+
+
+def test_the_log_says_that_workflow_code_cannot_read_notes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    toolset = AgentMemoryToolset(memory_dir=tmp_path)
+    ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage())
+    with asyncio.Runner(loop_factory=OfWorkflows) as runner:
+        assert runner.run(toolset.get_instructions(ctx)) is None
+    assert "Use the memory in an activity" in caplog.text
 
 
 def test_outside_of_a_run_notes_of_no_user_are_logged_and_not_shown(
