@@ -165,7 +165,7 @@ class MemoryVerbs:
         """Note down a lasting fact about the user or a preference of theirs; once is enough.
 
         Args:
-            text: One short statement that makes sense on its own.
+            text: One short statement that makes sense on its own. Write "tomorrow" and the like as dates.
             category: The category to file it under.
             contexts: Short labels of the situations it applies to, such as "work" or "travel".
             fields: The fields of a typed fact, if the category is a type of facts.

@@ -129,7 +129,7 @@ def test_twenty_turns_with_changes_stay_within_a_token_budget(tmp_path: Path):
     spec.loader.exec_module(benchmark)
     found = asyncio.run(benchmark.characters(benchmark.Side("ours", str(tmp_path), 40)))
     assert found["units"] <= 30_000
-    assert found["last request"] <= 13_000
+    assert found["last request"] <= 13_100
 
 
 def test_every_request_begins_with_the_one_before_it():
@@ -378,6 +378,14 @@ def test_the_guidance_asks_for_notes_only_without_a_writer(record: bool):
     talk.say("hello")
     assert ("Note down what users say" in talk.instructions[0]) is not record
     assert ("only if the user asks for it" in talk.instructions[0]) is record
+
+
+@pytest.mark.parametrize("name", ["diary", "team"])
+def test_the_guidance_ranks_what_the_user_says_now_above_the_memory(name: str):
+    talk = Talk(DiaryCapability(diary_with(), "alice", id=name, record=False))
+    talk.say("I moved to Rome.")
+    assert "unless the user now says otherwise" in talk.instructions[0]
+    assert "If none is given, nothing is known yet." in talk.instructions[0]
 
 
 def test_an_entry_that_a_tool_also_stores_counts_once(tmp_path: Path):
