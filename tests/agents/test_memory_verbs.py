@@ -158,6 +158,41 @@ def test_an_update_does_not_recreate_a_removed_entry(alice, verbs):
     assert alice.preferences("likes") == {}
 
 
+LINES = ["likes: tea & <b>cake</b> [at work] (2×)", "likes: tea & <b>cake</b>"]
+
+
+@both
+@pytest.mark.parametrize("line", [*LINES, f"- {escape(LINES[0], quote=False)}"])
+def test_an_entry_can_be_named_by_its_line_in_the_memory(alice, verbs, prefix, line):
+    for _ in range(2):
+        alice.upsert_preference("likes", "tea & <b>cake</b>", contexts=["at work"])
+    alice.upsert_preference("likes", "tea", contexts=["at work"])
+    assert f"- {escape(LINES[0], quote=False)}\n" in alice.render()
+    assert use(verbs, prefix, "update", line, "coffee") == "✅ Changed likes/pref001."
+    assert "Removed likes/pref001: coffee" in use(verbs, prefix, "forget", "likes: coffee")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
+def test_an_entry_is_not_named_by_its_text_alone_nor_by_a_line_of_two(alice, verbs):
+    alice.upsert_preference("likes", "tea")
+    assert "tea does not exist. Look the entry up" in verbs.forget("tea")  # a model may guess it
+    alice.blocks.set("likes", "tea")
+    assert "likes: tea does not exist. Look the entry up" in verbs.forget("likes: tea")
+
+
+def test_a_fact_can_be_named_by_its_line_in_the_memory(alice, verbs):
+    class Diet(BaseModel):
+        food: str
+        since: str
+
+    alice.diary.register_schema("diet", Diet)
+    alice.facts.commit(Diet(food="vegan", since="May"))
+    line = "diet: food = vegan, since = May"
+    assert f"- {line}\n" in alice.render()
+    assert "Removed facts/diet/" in verbs.forget(line)
+    assert alice.facts.query("diet") == []
+
+
 @pytest.mark.parametrize("name", VERBS)
 @both
 def test_failures_are_answered_without_details_for_the_operator(alice, verbs, monkeypatch, caplog, name, prefix):  # fmt: skip

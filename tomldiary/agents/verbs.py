@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from contextlib import suppress
 from dataclasses import asdict
 from html import unescape
@@ -226,12 +227,12 @@ class MemoryVerbs:
         """Replace the text of an entry that has changed or was not exact.
 
         Args:
-            key: The key of the entry as it was looked up, such as "likes/pref001".
+            key: The key of the entry as it was looked up, such as "likes/pref001", or its line in the memory.
             text: The new statement.
             contexts: Labels to add to those of the entry.
             fields: New values of fields, for an entry that has fields instead of one text.
         """
-        key = _named(key, self._exists)
+        key = self._key(key)
         kind, name = self._place(key)
         if kind is BLOCKS:
             return self._update_block(name, text)
@@ -305,9 +306,9 @@ class MemoryVerbs:
         """Remove one entry that is no longer true or that the user wants forgotten.
 
         Args:
-            key: The key of the entry as it was looked up, such as "likes/pref001".
+            key: The key of the entry as it was looked up, such as "likes/pref001", or its line in the memory.
         """
-        key = _named(key, self._exists)
+        key = self._key(key)
         kind, name = self._place(key)
         text, data = self._forget(kind, name)
         return Answer(f"🗑️ Removed {escape_for_model(f'{key}: {text}')}", data)
@@ -349,6 +350,16 @@ class MemoryVerbs:
             for fact in self._user.facts.query(schema.name, same, limit=1):
                 return f". Now facts/{fact.id} holds: {data_text(schema.data(fact.data))}"
         return ""
+
+    def _key(self, shown: str) -> str:
+        """Return the key of an entry, which a model names by its key or, if no other has the same, by its line in a prompt."""
+        key = _named(shown, self._exists)
+        if self._exists(key):
+            return key
+        line = unescape(str(shown)).removeprefix("- ")
+        hits = self._user.recall(line, MOST_HITS)
+        keys = [hit.full_key for hit in hits if _is_line_of(line, hit)]
+        return keys[0] if len(keys) == 1 else key
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
         """Return the kind and the name of an entry from a key in an answer of `recall`."""
@@ -452,6 +463,13 @@ def _named(shown: str, exists: Callable[[str], bool]) -> str:
     """Return the stored key or name that an answer has shown escaped; `shown` if there is none."""
     stored = unescape(str(shown))
     return stored if not exists(shown) and exists(stored) else shown
+
+
+def _is_line_of(line: str, hit: Hit) -> bool:
+    """Return whether a line of a prompt is that of an entry."""
+    group = hit.key.partition("/")[0]
+    notes = r"( \[[^\]]*\])?( \(\d+×\))?"
+    return bool(re.fullmatch(re.escape(f"{group}: {hit.text}") + notes, line))
 
 
 def _refused(kind: EntryKind, name: str) -> InvalidValue:
