@@ -556,6 +556,31 @@ def test_a_file_that_is_something_else_is_refused_or_empty(alice, tmp_path, sour
         assert len(carry_over(alice, source, str(file)).added) <= 1
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "prefix, key, value, created_at, updated_at, expires_at",  # before LangGraph adds ttl_minutes
+        "value, key, prefix",
+    ],
+)
+def test_columns_of_a_sqlite_store_are_read_by_name(alice, tmp_path, columns):
+    with closing(sqlite3.connect(tmp_path / "db")) as database, database:
+        database.execute(f"CREATE TABLE store ({columns})")
+        row = ("alice.n", "k", '{"a": 1}')
+        database.execute("INSERT INTO store (prefix, key, value) VALUES (?, ?, ?)", row)
+    done = carry_over(alice, "langgraph-store", str(tmp_path / "db"))
+    assert (done.added, done.left_out) == (["items/n/k"], [])
+
+
+@pytest.mark.parametrize("missing", ["prefix", "key", "value"])
+def test_a_sqlite_store_without_an_expected_column_is_refused(alice, tmp_path, missing):
+    columns = ", ".join({"prefix", "key", "value"} - {missing})
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        database.execute(f"CREATE TABLE store ({columns})")
+    with pytest.raises(InvalidValue, match=f"expected tables .no such column: {missing}"):
+        carry_over(alice, "langgraph-store", str(tmp_path / "db"))
+
+
 @pytest.mark.parametrize("source", ["mem0", "memory-md", "memstate", "chatgpt", "questions"])
 def test_an_address_in_place_of_a_file_is_named_without_its_password(alice, source):
     address = "postgresql://ann:hunter2@localhost/db"

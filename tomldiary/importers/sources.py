@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _SQLITE = b"SQLite format 3\0"
-_ITEMS = (
-    "SELECT * FROM store ORDER BY prefix, key"  # older tables have no columns for a time to live
-)
+# "*" because older tables lack the columns for a time to live.
+_ITEMS = "SELECT prefix, key, value, * FROM store ORDER BY prefix, key"
 _GRAPH = "knowledge-graph"
 _CHECKPOINTS = {"checkpoint", "checkpoint_write"}
 _TRIPLES = "triples"
@@ -167,11 +166,12 @@ def _is_sqlite(place: str) -> bool:
         return file.read(len(_SQLITE)) == _SQLITE
 
 
-def _rows(place: str, query: str) -> Iterator[tuple[Any, ...]]:
+def _rows(place: str, query: str) -> Iterator[sqlite3.Row]:
     """Yield the rows of a SQLite database, which is opened read-only."""
     address = f"{Path(place).resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
+            database.row_factory = sqlite3.Row  # a row can be read by position and by column
             yield from database.execute(query)
     except sqlite3.Error as error:
         raise InvalidValue(
@@ -317,11 +317,14 @@ def _items(place: str) -> Iterator[tuple[Item, datetime | None]]:
                 None,
             )
         return
-    stored = _postgres(place) if "://" in place else _rows(place, _ITEMS)
-    for prefix, key, value, created, updated, *lifetime in stored:
-        expires, ttl = lifetime or (None, None)
-        times, data = _times(created, updated), _stored_json(value, place)
-        yield Item(tuple(prefix.split(".")), key, data, times, ttl), json_time(expires)
+    rows = _postgres(place) if "://" in place else map(dict, _rows(place, _ITEMS))
+    for row in rows:
+        namespace, key = tuple(as_text(row["prefix"]).split(".")), as_text(row["key"])
+        times = _times(row.get("created_at"), row.get("updated_at"))
+        item = Item(
+            namespace, key, _stored_json(row["value"], place), times, row.get("ttl_minutes")
+        )
+        yield item, json_time(row.get("expires_at"))
 
 
 def _times(created: object, updated: object) -> tuple[datetime, datetime] | None:
@@ -329,10 +332,10 @@ def _times(created: object, updated: object) -> tuple[datetime, datetime] | None
     return None if first is None or last is None else (first, max(first, last))
 
 
-def _postgres(place: str) -> Iterator[tuple[Any, ...]]:
+def _postgres(place: str) -> Iterator[dict[str, Any]]:
     psycopg = optional("psycopg", "A PostgreSQL store", "postgres")
     try:
-        with psycopg.connect(place) as database:
+        with psycopg.connect(place, row_factory=psycopg.rows.dict_row) as database:
             yield from database.execute(_ITEMS)
     except psycopg.Error as error:
         raise InvalidValue(
