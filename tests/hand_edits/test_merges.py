@@ -23,7 +23,6 @@ from tomldiary.errors import (
     DocumentError,
     HandEditConflict,
     InvalidTOML,
-    InvalidValue,
 )
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import parse_record
@@ -730,7 +729,7 @@ def test_an_invalid_entry_is_ignored_alone_and_named(tmp_path):
     assert stray.startswith("preferences.likes.loose: expected an entry, found text")
     assert many.startswith("preferences.likes.b._count: expected a whole number")
     assert heavy.startswith("preferences.likes.c.weight: Input should be a valid integer")
-    with pytest.raises(InvalidValue, match="expected a table"):
+    with pytest.raises(DocumentError, match="expected a table"):
         alice.upsert_preference("likes", "x", id="loose")
     alice.upsert_preference("likes", id="b")  # counted from one on
     alice.upsert_preference("likes", "new")

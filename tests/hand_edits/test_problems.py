@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
 
 import programs
-from tomldiary import Constraint, Diary
+from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.doctor.doctor import check
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import DocumentError
+from tomldiary.extraction import tools
+from tomldiary.writer.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -305,9 +308,9 @@ def test_a_write_below_a_list_written_by_hand_names_the_file(tmp_path: Path) -> 
         file.read_text().replace("[preferences.likes.pref001]", "[[preferences.likes]]")
     )
     age(file)
-    with pytest.raises(InvalidValue, match=f"Remove it from {file}") as refused:
+    with pytest.raises(DocumentError, match=r"preferences\.likes: expected a table") as refused:
         alice.upsert_preference("likes", "milk")
-    assert refused.value.where == "preferences.likes"
+    assert refused.value.path == str(file)
 
 
 def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> None:
@@ -324,3 +327,30 @@ def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> 
     done = programs.run("-c", program, check=True)
     assert done.stdout == "tea tea\n"
     assert done.stderr.count("preferences.toml:7:6: expected") == 1
+
+
+async def extract_with_a_tool(_message: str, *, deps: Any) -> None:
+    context: Any = SimpleNamespace(deps=deps)
+    await tools.upsert_preference(context, "likes", text=deps.user_msg)
+
+
+@pytest.mark.parametrize("agent", ["rules", extract_with_a_tool])
+def test_a_turn_is_kept_until_a_category_is_a_table_again(tmp_path: Path, agent: Any) -> None:
+    diary = Diary(tmp_path, agent=agent)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    good = file.read_text()
+    file.write_text(good.partition("[preferences")[0] + "[preferences]\nlikes = []\n")
+    age(file)
+    with MemoryWriter(diary) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love chess.", "Noted."))
+        with pytest.raises(DocumentError, match=rf"{file}: preferences\.likes: expected a table"):
+            receipt.wait()
+    file.write_text(good)
+    letters = DeadLetters(diary.backend)
+    letters.requeue(letters.list())
+    with MemoryWriter(diary) as writer:
+        writer.flush()
+    texts = [item.text for item in alice.preferences("likes").values()]
+    assert texts == ["tea", "I love chess."]

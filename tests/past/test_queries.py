@@ -253,7 +253,7 @@ def test_rollback_into_a_list_of_tables_is_a_named_error(alice, file):
     header = "[preferences.likes.pref001]"
     edited = file.read_text().replace(header, f"[[preferences.likes]]\n{header}")
     file.write_text(edited)
-    with pytest.raises(InvalidValue, match=r"preferences\.likes: expected a table"):
+    with pytest.raises(DocumentError, match=r"preferences\.likes: expected a table"):
         alice.rollback(force=True)
     assert file.read_text() == edited
 

@@ -270,7 +270,7 @@ def test_put_that_fails_when_applied_fails_alone(disk):
     met = gathered(
         store, (NS, "a", {"n": 1}), ((*NS, "edited"), "k", {"n": 2}), (NS, "b", {"n": 3})
     )
-    assert [type(each).__name__ for each in met] == ["NoneType", "InvalidValue", "NoneType"]
+    assert [type(each).__name__ for each in met] == ["NoneType", "DocumentError", "NoneType"]
     assert sorted(item.key for item in store.search(NS) if item.key != "k") == ["a", "b"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tomldiary.errors import InvalidTOML, InvalidValue, UnsafeDocument
+from tomldiary.errors import DocumentError, InvalidTOML, InvalidValue, UnsafeDocument
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import may_span_lines
@@ -268,7 +268,7 @@ def test_no_table_is_renamed_into_one_that_is_written_inline():
 def test_no_table_is_renamed_in_place_of_a_value_or_a_list(value):
     edit = Edit(Document.parse(f"{value}\n[c]\nx = 1\n"))
     for path in (("a",), ("a", "d")):
-        with pytest.raises(InvalidValue):
+        with pytest.raises(DocumentError):
             edit.rename(("c",), path)
 
 
@@ -405,7 +405,7 @@ def test_a_header_inside_a_text_or_a_list_is_no_header():
 
 def test_a_member_of_a_list_of_tables_is_refused_not_damaged():
     edit = Edit(Document.parse("[[a]]\nx = 1\n[a.b]\ny = 1\n"))
-    with pytest.raises(InvalidValue, match=r"expected a table"):
+    with pytest.raises(DocumentError, match=r"expected a table"):
         edit.put(("a", "b"), {"y": 2})
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.deadlines import Deadlines
@@ -126,6 +127,8 @@ class DocumentCache:
                 part: ValueEdit(self.kept(part, self.readable_part(user, part)))
                 for part in self.parts(user, kind)
             }
+        for part, edit in parts.items():
+            edit.file = partial(self.backend.place, user, part)
         return JoinedEdit(KINDS[kind], parts, parts.__getitem__, None)
 
     def reading(self) -> AbstractContextManager[None]:

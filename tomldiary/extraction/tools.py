@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.preferences import NEW
-from tomldiary.errors import DiaryError, LimitReached, UnknownEntry, without_paths
+from tomldiary.errors import DiaryError, DocumentError, LimitReached, UnknownEntry, without_paths
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.toml.values import in_utc
 
@@ -164,7 +164,7 @@ async def upsert_preference(
     try:
         key = deps.preferences.wanted(category, id)
     except DiaryError as error:
-        return f"❌ {without_paths(str(error))}"
+        return _refusal(error)
     known = key is not None and deps.preferences.find(category, key) is not None
     if not known and text is not None and not force:
         suggestion = _suggest(ctx, category, text)
@@ -182,7 +182,7 @@ async def upsert_preference(
             " text to create a preference."
         )
     except DiaryError as error:
-        return f"❌ {without_paths(str(error))}"
+        return _refusal(error)
     place = quoted(f"{category}/{outcome.id}")
     if outcome.action == "boosted":
         return f"✅ Boosted {place} (count: {outcome.count})."
@@ -256,7 +256,7 @@ async def forget_preference(
     except UnknownEntry:
         return f"❌ {category}/{id} does not exist. list_preferences('{category}') shows the ids."
     except DiaryError as error:
-        return f"❌ {without_paths(str(error))}"
+        return _refusal(error)
     return f"🗑️ Deleted {category}/{id}: '{quoted(text)}'."
 
 
@@ -283,8 +283,19 @@ async def update_conversation_summary(
     try:
         ctx.deps.summarise(summary, keywords)
     except DiaryError as error:
-        return f"❌ {without_paths(str(error))}"
+        return _refusal(error)
     return f"✅ Updated the summary of session '{ctx.deps.session_id}'."
+
+
+def _refusal(error: DiaryError) -> str:
+    """Return an error as the answer of a tool.
+
+    Raises:
+        DocumentError: A person has to correct the document, so the turn fails and is kept.
+    """
+    if isinstance(error, DocumentError):
+        raise error
+    return f"❌ {without_paths(str(error))}"
 
 
 def _no_category(deps: MemoryDeps, category: str) -> str:
@@ -335,7 +346,7 @@ async def commit_fact(
     try:
         fact_id = ctx.deps.commit_fact(type, fields, confidence, valid_from)
     except DiaryError as error:
-        return f"❌ {without_paths(str(error))}"
+        return _refusal(error)
     return f"✅ Stored facts/{fact_id}: {quoted(data_text(fields))}."
 
 
@@ -353,7 +364,7 @@ async def remove_fact(
     except UnknownEntry as error:
         return f"❌ {error.where} does not exist. list_facts() shows the ids."
     except DiaryError as error:
-        return f"❌ {without_paths(str(error))}"
+        return _refusal(error)
     return f"🗑️ Deleted facts/{id.removeprefix('facts/')}."
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidTOML, InvalidValue
+from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import TOKEN, parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -391,7 +391,8 @@ class ValueEdit:
         """Set the table at `path` to `data`.
 
         Raises:
-            InvalidValue: TOML cannot represent a value, or a value above the table is not a table.
+            InvalidValue: TOML cannot represent a value.
+            DocumentError: A value above the table is not a table.
         """
         known = self.table(path)
         if not same_value(known, data):
@@ -417,18 +418,17 @@ class ValueEdit:
         return True
 
     def _check_way(self, path: Path) -> None:
-        """Raise InvalidValue if a path above `path` has a value that is not a table."""
+        """Raise DocumentError if a path above `path` has a value that is not a table."""
         table = self._data
         for end, key in enumerate(path, 1):
             found: Any = table.get(key)
             if found is None:
                 break
             if not isinstance(found, dict):
-                place = "" if self.file is None else f" from {self.file()}"
-                raise InvalidValue(
-                    f"expected a table, found a single value or a list. Remove it{place} or choose another"
-                    " name.",
-                    where=render_path(path[:end]),
+                raise DocumentError(
+                    f"{render_path(path[:end])}: expected a table, found a single value or a list. Remove it"
+                    " or choose another name.",
+                    path="" if self.file is None else self.file(),
                 )
             table = cast("Table", found)
 

@@ -94,7 +94,7 @@ class Edit(ValueEdit):
             behind: The text between these two blocks that belongs to neither, such as a comment.
 
         Raises:
-            InvalidValue: A value above the table is not a table.
+            DocumentError: A value above the table is not a table.
         """
         self._check_way(path)
         body = split_tail(text)[0]
@@ -182,7 +182,7 @@ class Edit(ValueEdit):
         """Rename the table `old`, keeping its body, comments and position; return False if that is not possible.
 
         Raises:
-            InvalidValue: A value at or above `new` is not a table.
+            DocumentError: A value at or above `new` is not a table.
         """
         self._check_way(new)
         data = self.table(old)
