@@ -197,6 +197,28 @@ def test_a_linked_segment_of_history_is_neither_read_nor_cut_off(tmp_path):
     assert outside.read_text() == "no record\n"
 
 
+def test_a_linked_folder_of_history_is_neither_read_nor_written_to(tmp_path):
+    outside = tmp_path / "outside"
+    Diary(tmp_path / "m", agent="rules").user("alice").upsert_preference("likes", "tea")
+    (tmp_path / "m/alice/history").rename(outside)
+    (tmp_path / "m/alice/history").symlink_to(outside)
+    [segment] = outside.iterdir()
+    before = segment.read_bytes()
+    diary = Diary(tmp_path / "m", agent="rules")
+    alice = diary.user("alice")
+    for use in (
+        alice.preferences,
+        alice.history,
+        lambda: alice.set_block("persona", "calm"),
+        lambda: alice.forget(matching="tea"),
+        lambda: alice.forget(everything=True),
+    ):
+        with pytest.raises(BackendError, match="alice/history: is a link"):
+            use()
+    assert [path.read_bytes() for path in outside.iterdir()] == [before]
+    assert any("alice/history: is a link" in found.message for found in check(diary))
+
+
 def test_a_link_whose_target_cannot_be_inspected_is_no_document(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea", session_id="s1")

@@ -274,7 +274,6 @@ def _remove(files: FileSystem, folder: Path, job: _Job) -> None:
 def _stage(env: Environment, folder: Path, rewrite: Rewrite, job: _Job) -> None:
     """Stage the new versions of all files and list them in the job."""
     files, history = env.files, folder / "history"
-    _check_folder(files, history)
     for name in strays_in(files, folder):
         raise BackendError(
             f"{folder / name}: may contain data to forget, but it is no file of the diary."

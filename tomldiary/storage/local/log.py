@@ -71,7 +71,13 @@ class End(NamedTuple):
 
 
 def segments(files: FileSystem, folder: Path) -> list[Path]:
-    """Return the segments, oldest first."""
+    """Return the segments, oldest first.
+
+    Raises:
+        BackendError: The folder is a link. Text outside of the memory could not be forgotten.
+    """
+    if files.is_link(folder):
+        raise BackendError(f"{folder}: is a link. Nothing was changed. Put a folder there.")
     return sorted(
         (path for path in files.paths_in(folder) if SEGMENT.fullmatch(path.name)), key=_place
     )
