@@ -569,6 +569,20 @@ def test_an_error_names_the_part_of_a_database_that_is_not_the_default(engine):
     backend.close()
 
 
+@engines.needs("redis")
+def test_the_users_of_a_redis_prefix_with_braces_are_in_no_other_memory():
+    engine = engines.space("redis")
+    prefix = engine.url.partition("prefix=")[2]
+    one = engine.backend()
+    other = RedisBackend(engine.server, prefix=f"{prefix}:{{team}}")
+    for backend in (one, other):
+        bob = Diary(backend, agent="rules").user("bob")
+        bob.upsert_preference("likes", "tea")
+    bob.forget(everything=True)
+    assert (other.erased_users(), one.erased_users()) == (["bob"], [])
+    other.close()
+
+
 def test_an_address_of_redis_needs_no_number():
     pytest.importorskip("redis")
     assert str(RedisBackend("redis://127.0.0.1").database) == "redis://127.0.0.1"

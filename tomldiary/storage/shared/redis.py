@@ -286,7 +286,10 @@ class RedisDatabase:
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*" + end
         scan = partial(self._client.scan_iter, match=pattern, count=_PAGE, _type="hash")
         for key in self._run(lambda: list(scan())):
-            user = unquote(key.removeprefix(start).removesuffix(end))
+            name = key.removeprefix(start).removesuffix(end)
+            if "{" in name:  # of another memory, whose prefix has braces
+                continue
+            user = unquote(name)
             erasures = self._run(partial(self._client.hget, key, "erasures"))
             is_left = partial(self._client.sismember, f"{self._prefix}:users", user)
             if int(erasures or 0) and not self._run(is_left):
