@@ -882,6 +882,12 @@ def test_a_connection_that_postgres_never_accepts_is_not_waited_for(message):
     assert said.startswith(f"the server refused the connection ({message}")
 
 
+def postgres_error(severity, code, message):
+    """Return an error as PostgreSQL sends it."""
+    fields = f"S{severity}\0V{severity}\0C{code}\0M{message}\0\0".encode()
+    return b"E" + (len(fields) + 4).to_bytes(4, "big") + fields
+
+
 def refused_with(message):
     """Connect to a server that refuses each connection; return the error and the number of attempts."""
     pytest.importorskip("psycopg")
@@ -890,8 +896,7 @@ def refused_with(message):
     class Refusing(socketserver.BaseRequestHandler):
         def handle(self):
             attempts.append(self.request.recv(4096))
-            fields = f"SFATAL\0VFATAL\0C53300\0M{message}\0\0".encode()
-            self.request.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+            self.request.sendall(postgres_error("FATAL", "53300", message))
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -988,9 +993,13 @@ NUMBER = re.compile(rb"(K\0\0\0\x0c)....", re.DOTALL)  # of the process that ser
 
 
 class Pooler(socketserver.ThreadingTCPServer):
-    """Passes everything on to PostgreSQL, and makes the process number of each connection up, as poolers do."""
+    """Passes everything on to PostgreSQL, and makes the process number of each connection up, as poolers do.
+
+    If `failure` is set, the next answer is this error and the end of the connection, as of a server that stops.
+    """
 
     daemon_threads = True
+    failure = b""
 
     def __init__(self, server):
         self.behind = (server.hostname, server.port)
@@ -1013,6 +1022,11 @@ class Passing(socketserver.BaseRequestHandler):
     def pass_on(self, source, target):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if target is self.request and self.server.failure:
+                    target.sendall(self.server.failure)
+                    self.server.failure = b""
+                    source.shutdown(socket.SHUT_RDWR)
+                    break
                 target.sendall(NUMBER.sub(lambda found: found[1] + b"made", data))
             target.shutdown(socket.SHUT_WR)
 
@@ -1221,6 +1235,20 @@ def test_a_full_disk_of_postgres_names_the_remedy():
             alice.upsert_preference("likes", "coffee")
         assert time.monotonic() - begin < IN_TIME
         assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
+def test_a_write_is_applied_once_if_postgres_stops_at_a_full_disk_after_it():
+    engine = engines.space("postgres")
+    server = urlsplit(engine.server)
+    with Pooler(server) as pooler:
+        url = engine.url.replace(f":{server.port}", f":{pooler.server_address[1]}")
+        with Diary(url, agent="rules") as diary:
+            alice = diary.user("alice")
+            alice.blocks.set("notes", "tea")
+            pooler.failure = postgres_error("PANIC", "53100", "No space left on device")
+            alice.blocks.append("notes", "coffee")
+            assert not pooler.failure
+            assert alice.blocks["notes"].text.split() == ["tea", "coffee"]
 
 
 def test_a_read_only_server_of_postgres_names_the_remedy():

@@ -194,8 +194,10 @@ class PostgresDatabase:
         except psycopg.Error as error:
             lost = psycopg.OperationalError, psycopg.InterfaceError
             refusal = _REFUSALS.get(error.sqlstate or "")
-            if refusal is None and isinstance(error, lost):
-                if connection is not None and connection.closed:
+            is_closed = connection is not None and connection.closed
+            # A server that closes a connection may have applied the statement, such as one whose log has no space left.
+            if isinstance(error, lost) and (refusal is None or is_closed):
+                if is_closed:
                     # The other connections are lost too; to test each one would take a timeout each.
                     self._replace(pool, patience=0.1)
                 away = DatabaseAway if connection is None else DatabaseLost
