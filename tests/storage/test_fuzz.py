@@ -395,9 +395,8 @@ def test_a_list_in_place_of_a_category_is_a_named_error(tmp_path, is_logged):
     if not is_logged:
         shutil.rmtree(tmp_path / "alice/history")
     alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
-    done = alice.add_turn("I love probe.", "ok", "a probe")
-    assert (done.applied, len(done.skipped)) == (0, 1)
-    assert done.skipped[0].startswith("preferences.likes: expected a table")
+    with pytest.raises(DocumentError, match=r"preferences\.likes: expected a table"):
+        alice.add_turn("I love probe.", "ok", "a probe")
     assert file.read_text() == before
 
 
