@@ -193,6 +193,32 @@ def test_a_fact_can_be_named_by_its_line_in_the_memory(alice, verbs):
     assert alice.facts.query("diet") == []
 
 
+def test_an_item_and_a_block_can_be_named_by_their_lines_in_the_memory(alice, verbs):
+    store = DiaryStore(alice.diary)
+    store.put(("alice", "work", "notes"), "k1", {"text": "write to Bo"})
+    alice.blocks.set("persona", "calm\nand brief")
+    assert "work: write to Bo does not exist" in verbs.forget("work: write to Bo")
+    for line in ["- work/notes: write to Bo", "- persona:\n  calm\n  and brief"]:
+        assert f"{line}\n" in alice.render()
+        assert "Removed" in verbs.forget(line)
+    assert alice.render() == ""
+
+
+def test_a_text_with_hidden_characters_can_be_named_by_its_line(alice, verbs):
+    alice.upsert_preference("likes", "tea  &\nmil\u200bk")
+    assert "- likes: tea &amp; milk\n" in alice.render()
+    assert verbs.update("likes: tea &amp; milk", "coffee") == "✅ Changed likes/pref001."
+
+
+def test_a_line_of_an_item_is_compared_with_all_other_items(alice, verbs):
+    store = DiaryStore(alice.diary)
+    for number in range(MOST_HITS):
+        store.put(("alice", "work"), f"key{number:02}", {"text": "tea!"})
+    store.put(("alice", "work"), "key", {"text": "tea"})
+    store.put(("alice", "work"), "later", {"text": "tea"})
+    assert "work: tea does not exist" in verbs.forget("work: tea")
+
+
 @pytest.mark.parametrize("name", VERBS)
 @both
 def test_failures_are_answered_without_details_for_the_operator(alice, verbs, monkeypatch, caplog, name, prefix):  # fmt: skip

@@ -64,6 +64,7 @@ MOST_HITS = 20
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
+_NAMED_BY_LINE = (PREFERENCES.name, FACTS.name, BLOCKS.name, ITEMS.name)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -357,7 +358,7 @@ class MemoryVerbs:
         if self._exists(key):
             return key
         line = unescape(str(shown)).removeprefix("- ")
-        hits = self._user.recall(line, MOST_HITS)
+        hits = self._user.recall(line, None, kinds=_NAMED_BY_LINE)
         keys = [hit.full_key for hit in hits if _is_line_of(line, hit)]
         return keys[0] if len(keys) == 1 else key
 
@@ -467,9 +468,14 @@ def _named(shown: str, exists: Callable[[str], bool]) -> str:
 
 def _is_line_of(line: str, hit: Hit) -> bool:
     """Return whether a line of a prompt is that of an entry."""
-    group = hit.key.partition("/")[0]
+    group = hit.key  # of a block
+    if hit.kind == ITEMS.name:
+        group = hit.key.rpartition("/")[0]
+    elif hit.kind in {PREFERENCES.name, FACTS.name}:
+        group = hit.key.partition("/")[0]
+    text = re.escape(escape_for_model(f"{group}: {hit.text}"))
     notes = r"( \[[^\]]*\])?( \(\d+×\))?"
-    return bool(re.fullmatch(re.escape(f"{group}: {hit.text}") + notes, line))
+    return re.fullmatch(text + notes, escape_for_model(line)) is not None
 
 
 def _refused(kind: EntryKind, name: str) -> InvalidValue:
