@@ -124,6 +124,7 @@ def test_two_texts_of_full_length_are_compared_quickly():
         ("J'aime le thé !", "j’aime le thé"),
         ("range 5–10", "range 5-10"),
         ("喜欢绿茶。", "喜欢绿茶"),
+        ("has a resistor of 10 Ω; it is red", "has a resistor of 10 Ω, it is red"),
     ],
 )
 def test_case_width_pauses_and_the_stop_at_the_end_make_no_difference(one, two):

@@ -46,7 +46,8 @@ _ONE_SPELLING = str.maketrans(
         **dict.fromkeys("“”„«»＂", '"'),
     }
 )
-_GREEK_QUESTION = re.compile("(?<=[\u0370-\u03ff\u1f00-\u1fff]);")
+# Two letters, because one may be a sign, as in "10 Ω;".
+_GREEK_QUESTION = re.compile("(?<=[\u0370-\u03ff\u1f00-\u1fff]{2});")
 _UNSPACED = "\u0e01-\u0e5b\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
@@ -74,15 +75,16 @@ _SIGN = re.compile(
     r"(?:(?<![<>=!])[<>=!]++)?[≠≤≥≈~±×÷√∞][<>=!]*+|(?<![<>=!])!*+[<>=][<>=!]*+"  # comparisons and operators
     r"|!(?=\w)|(?<=\d)!"  # not a, n!
     r"|\++|(?<![^\W_])-{1,9}(?=[\d.$€£])|(?<=[^\W_])-+(?!\w)"  # +5, C++, -5, A-
-    r"|[‰#°^←→↑↓]"
+    r"|[‰#°^←↑↓]"
 )
 _TAG = re.compile(r"</?(?=[^\W\d_])[^<>\s]*>")  # "<name>" is no comparison
 _COMPARES = frozenset("<>≤≥≠")
-# Negations in scripts without spaces, and marks such as an empty box.
+# Negations in scripts without spaces.
 _NO = re.compile(
     r"不(?!错|錯|同|仅|僅|断|斷|少|到)|没(?!收)|沒|無|无|别(?!人|的)|別(?!人|的)|勿|讨厌|討厭|痛恨|嫌い|嫌う|"
-    r"(?<!少)(?<!危)ない|なく|ません|せず|ずに|なし|ไม่|เกลียด|안 |못 |없|않|싫|[❌❎✗✘👎☐]|\[ \]"
+    r"(?<!少)(?<!危)ない|なく|ません|せず|ずに|なし|ไม่|เกลียด|안 |못 |없|않|싫"
 )
+_CROSSED = re.compile(r"[❌❎✗✘👎☐]|\[ \]")
 _TURKISH_NO = re.compile(r"(?<=\w)m[ıiuü]yor|(?<=\w\w)m[ae]z")
 _TURKISH = re.compile("[ışğ]|yor\\b")
 _UNSPACED_MORE = re.compile("超过|超過|以上|多于|大于|以后|以後|มากกว่า|มากกว่า")
@@ -199,7 +201,10 @@ def covers(whole: str, part: str) -> bool:
 
 
 def _is_negative(folded: str, words: list[str]) -> bool:
-    """Return whether a statement is negative; an even number of negations cancels out."""
+    """Return whether a statement is negative; an even number of negations cancels out.
+
+    A mark such as ❌ or an empty box repeats a negation, and is one in a statement without others.
+    """
     said = set(words)
     if "no" in said and said & _PORTUGUESE:
         words = [word for word in words if word != "no"]  # Portuguese "in the"
@@ -208,7 +213,7 @@ def _is_negative(folded: str, words: list[str]) -> bool:
         turns += _TURKISH_NO.search(folded) is not None
     turns += sum(word in AVERSIONS for word in words)
     turns += len(_NO.findall(folded.replace("非常", "").replace("特别", "")))
-    return turns % 2 == 1
+    return turns % 2 == 1 or (not turns and _CROSSED.search(folded) is not None)
 
 
 def _plain_number(token: str) -> str:
