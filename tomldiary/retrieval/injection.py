@@ -37,7 +37,7 @@ def how_to_read(name: str = "") -> str:
     return (
         f"Memory is given in <user_memory{named}>; the latest of the same name and user replaces those before"
         f' it. <user_memory_changes{named}> says what changed since: "no longer" withdraws lines, "+" adds or'
-        " repeats one. If none is given, nothing is known yet."
+        " repeats one. If none is given, there is none to show."
     )
 
 

@@ -385,7 +385,16 @@ def test_the_guidance_ranks_what_the_user_says_now_above_the_memory(name: str):
     talk = Talk(DiaryCapability(diary_with(), "alice", id=name, record=False))
     talk.say("I moved to Rome.")
     assert "unless the user now says otherwise" in talk.instructions[0]
-    assert "If none is given, nothing is known yet." in talk.instructions[0]
+    assert "If none is given, there is none to show." in talk.instructions[0]
+
+
+def test_the_guidance_does_not_deny_entries_that_only_a_tool_finds():
+    diary = diary_with()
+    diary.user("alice").episodes.add("Where is the key?", "Under the mat.")
+    talk = Talk(DiaryCapability(diary, "alice", record=False))
+    talk.say("Where is the key?")
+    assert "nothing is known" not in f"{talk.instructions}{talk.sent}"
+    assert [hit.kind for hit in diary.user("alice").recall("key")] == ["episodes"]
 
 
 def test_an_entry_that_a_tool_also_stores_counts_once(tmp_path: Path):
