@@ -357,8 +357,9 @@ class MemoryVerbs:
         key = _named(shown, self._exists)
         if self._exists(key):
             return key
-        line = unescape(str(shown)).removeprefix("- ")
-        hits = self._user.recall(line, None, kinds=_NAMED_BY_LINE)
+        said = unescape(str(shown))
+        line = escape_for_model(said).removeprefix("- ")
+        hits = self._user.recall(said, None, kinds=_NAMED_BY_LINE)
         keys = [hit.full_key for hit in hits if _is_line_of(line, hit)]
         return keys[0] if len(keys) == 1 else key
 
@@ -467,7 +468,7 @@ def _named(shown: str, exists: Callable[[str], bool]) -> str:
 
 
 def _is_line_of(line: str, hit: Hit) -> bool:
-    """Return whether a line of a prompt is that of an entry."""
+    """Return whether a line of a prompt, escaped and without its bullet, is that of an entry."""
     group = hit.key  # of a block
     if hit.kind == ITEMS.name:
         group = hit.key.rpartition("/")[0]
@@ -475,7 +476,7 @@ def _is_line_of(line: str, hit: Hit) -> bool:
         group = hit.key.partition("/")[0]
     text = re.escape(escape_for_model(f"{group}: {hit.text}"))
     notes = r"( \[[^\]]*\])?( \(\d+×\))?"
-    return re.fullmatch(text + notes, escape_for_model(line)) is not None
+    return re.fullmatch(text + notes, line) is not None
 
 
 def _refused(kind: EntryKind, name: str) -> InvalidValue:
