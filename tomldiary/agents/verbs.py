@@ -354,10 +354,9 @@ class MemoryVerbs:
 
     def _key(self, shown: str) -> str:
         """Return the key of an entry, which a model names by its key or, if no other has the same, by its line in a prompt."""
-        key = _named(shown, self._exists)
-        if self._exists(key):
+        key, said = _named(shown, self._exists), unescape(str(shown))
+        if ":" not in said or self._exists(key):
             return key
-        said = unescape(str(shown))
         line = escape_for_model(said).removeprefix("- ")
         hits = self._user.recall(said, None, kinds=_NAMED_BY_LINE)
         keys = [hit.full_key for hit in hits if _is_line_of(line, hit)]
