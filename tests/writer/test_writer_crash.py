@@ -115,7 +115,7 @@ def crash(folder, cycles, processes, seed):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_each_turn_is_applied_once_after_repeated_kills(tmp_path, processes):
-    left, extracted = crash(tmp_path, 4 // processes, processes, seed=4)
+    left, extracted = crash(tmp_path, 6 // processes, processes, seed=4)
     assert left > 20  # turns were pending when the processes were killed
     assert extracted > 0  # some of them had been extracted already
 
