@@ -35,7 +35,7 @@ from tomldiary.agents.submission import (
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.errors import Forgotten, IdentifierError, InvalidValue
 from tomldiary.extraction.context import Turn
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
+_ATTEMPTS = 3  # after something else of the user was forgotten during the extraction
 _logger = get_logger(__name__)
 
 
@@ -215,7 +216,8 @@ def extract_node(
     """Return a node that extracts from the finished turn inside the graph; a field `Memory` records its end.
 
     The graph waits for the extraction. A failed extraction fails the run, unless `on_error` is "ignore". A replay,
-    a retry, or a second pass with the same messages extracts nothing twice.
+    a retry, or a second pass with the same messages extracts nothing twice. If a part of the user's memory is forgotten
+    meanwhile, the turn is extracted again.
 
     Args:
         diary: A diary, or the path of a folder, which gets the built-in preference table.
@@ -238,10 +240,28 @@ def extract_node(
     recorded = _Recorded(memory, user_id, session_id, messages_key, on_error, episodes)
 
     def extract(turn: Turn) -> None:
-        memory.user(turn.user_id).add_turn(**_said(turn))
+        user = memory.user(turn.user_id)
+        said = _said(turn)
+        if turn.epoch is None:
+            said["epoch"] = user.epoch
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(Forgotten):
+                user.add_turn(**said)
+                return
+            said["earlier"] = ()  # earlier exchanges may quote forgotten text
+        user.add_turn(**said)
 
     async def aextract(turn: Turn) -> None:
-        await memory.user(turn.user_id).aadd_turn(**_said(turn))
+        user = memory.user(turn.user_id)
+        said = _said(turn)
+        if turn.epoch is None:
+            said["epoch"] = await memory.turns.current_epoch(turn.user_id)
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(Forgotten):
+                await user.aadd_turn(**said)
+                return
+            said["earlier"] = ()
+        await user.aadd_turn(**said)
 
     return recorded.node("extract", "a turn could not be read", extract, aextract)
 

@@ -305,6 +305,33 @@ def test_a_run_during_an_erasure_of_a_part_is_kept(tmp_path, adapter):
     assert likes(tmp_path) == [WORDS, "I love jazz."]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("selector", "kept"),
+    [({"session_id": "gone"}, [WORDS, "I love jazz."]), ({"everything": True}, ["I love jazz."])],
+)
+def test_an_erasure_during_an_extraction_in_a_graph(tmp_path, is_async, selector, kept):
+    erasures = [selector]
+
+    def remember(_message, *, deps):
+        deps.upsert("likes", None, deps.user_msg)
+        if erasures:
+            alice.forget(**erasures.pop())
+
+    diary = Diary(tmp_path, agent=remember)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", session_id="gone")
+    nodes = [
+        ("answer", lambda state: {"messages": [("ai", "ok")]}),
+        ("extract", extract_node(diary)),
+    ]
+    graph = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, "answer").compile()
+    for text in (WORDS, "I love jazz."):
+        said = {"messages": [("user", text)]}
+        asyncio.run(graph.ainvoke(said, RUN)) if is_async else graph.invoke(said, RUN)
+    assert likes(tmp_path) == kept
+
+
 @pytest.mark.parametrize("adapter", [langchain, langgraph_submitting], ids=lambda f: f.__name__)
 def test_runs_of_other_users_go_on_during_an_erasure(tmp_path, adapter):
     diary = Diary(tmp_path, agent="rules")
