@@ -297,6 +297,30 @@ def test_one_entry_is_erased_with_all_its_versions(alice):
     assert alice.forget(key="likes/pref001").entries == 0
 
 
+@pytest.mark.parametrize("kind", ["draft", "waiting change"])
+def test_an_erased_entry_leaves_no_copy_that_had_another_id(tmp_path, kind):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    held = {"ephemeral": True} if kind == "draft" else {"actor": "web"}
+    with alice.transaction(session_id="s", **held) as tx:
+        tx.upsert_preference("likes", "a canary")
+    alice.upsert_preference("likes", "tea")
+    if kind == "draft":
+        alice.promote_session("s")
+    else:
+        (waiting,) = alice.review()
+        alice.review.edit(waiting.id, {"text": "the canary"})
+        alice.review.accept(waiting.id)
+    with alice.transaction(session_id="s2", **held) as tx:
+        tx.upsert_preference("likes", "jazz", id="pref002")
+        tx.upsert_preference("likes", "a dream")
+    assert "canary" in alice.preferences("likes")["pref002"].text  # the change was for pref001
+    alice.forget(key="likes/pref002")
+    assert alice.traces("canary") == []
+    assert [*alice.preferences("likes")] == ["pref001"]
+    kept = alice.drafts() or alice.review()
+    assert [each.text for each in kept] == ["a dream"]
+
+
 def test_keys_of_every_kind_can_be_erased(alice):
     filled(alice)
     ItemStore(alice.diary).run([Put(("alice", "mem"), "k1", {"text": "item canary"})])

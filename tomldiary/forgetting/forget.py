@@ -213,7 +213,8 @@ def _studied(
     for kind in kinds:
         known = entry_kind(kind)
         groups.setdefault(known.name if known.is_split else kind, []).append(kind)
-    for names in groups.values():
+    # Pending changes are studied last, because an entry may get another id when it is promoted or accepted.
+    for names in sorted(groups.values(), key=lambda names: entry_kind(names[0]).is_private):
         found: list[tuple[str, Tables, Replay]] = []
         for kind in names:
             text = texts.get(kind)
@@ -229,6 +230,9 @@ def _studied(
             if text is not None:
                 document.study(text, now)
             found.append((kind, document, replay))
+            if selection.key:
+                copies = selection.copies | document.statements()
+                selection = replace(selection, copies=copies)
         yield from found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.fields import author, sessions
 from tomldiary.entries.kinds import entry_kind, entry_path
 from tomldiary.errors import DocumentError, InvalidTOML, InvalidValue
-from tomldiary.forgetting.selection import Selection, content
+from tomldiary.forgetting.selection import Selection, content, statement
 from tomldiary.history.timeline import EMPTY, redo, undo
 from tomldiary.toml.block_edit import edit_block
 from tomldiary.toml.document import (
@@ -282,8 +282,17 @@ class Tables:
                 if not known.get(state.content):
                     known[state.content] = author(state.values)
 
+    def statements(self) -> set[tuple[str, ...]]:
+        """Return what the covered entries said in any version."""
+        covered = (one for one in self._seen.items() if one[1] in self.selected)
+        return {statement(self.kind, path, state.values) for state, path in covered} - {()}
+
     def decide(self) -> None:
         """Choose the entries to redact: those with content that only the selection stated."""
+        if self._selection.key and entry_kind(self.kind).is_private:
+            # What a pending change said before an edit is a version of the entry too.
+            for path in self.selected:
+                self.selected[path] |= self.kept.pop(path, {}).keys()
         self.affected = {
             path for path, said in self.selected.items() if said - self.kept.get(path, {}).keys()
         }

@@ -20,10 +20,11 @@ from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by, shares_turn
 from tomldiary.entries.kind import is_uuid
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of
-from tomldiary.entries.kinds.pending import place_of
+from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.mentions import folded, is_mentioned, sought
+from tomldiary.text.similarity import identity
 from tomldiary.toml.values import When, in_utc, moment
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Selection:
     """The turn of the episode that `key` or `source` names; what was extracted from it is covered too."""
     operations: Sequence[str] = ()
     """The operation ids that history loses; journals may still hold these turns, which are done."""
+    copies: frozenset[tuple[str, ...]] = frozenset()
+    """What the entry `key` said; the pending change that added it may have had another id."""
 
     @classmethod
     def one_of(
@@ -148,7 +151,10 @@ class Selection:
             known = entry_kind(kind)
             if known.is_private:  # a held copy of the entry, which waits for a decision
                 document, copied = place_of(values)
-                if copied and entry_key(copied, home_of(document)) == self.key:
+                is_same = bool(copied) and entry_key(copied, home_of(document)) == self.key
+                if self.copies and _may_be_renamed(document, copied, values):
+                    is_same = statement(document, copied, held_entry(values)) in self.copies
+                if is_same:
                     return True
             # Entries derived from the selected one are covered, and so is the record that it was consolidated.
             marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
@@ -212,6 +218,20 @@ class Selection:
         if "before" in values:
             values["before"] = datetime.fromisoformat(values["before"])
         return cls(**values)
+
+
+def statement(
+    document: str, path: tuple[str, ...], values: Mapping[str, Any] | None
+) -> tuple[str, ...]:
+    """Return what an entry says, whatever its id: the tables above it and its text; () without a text."""
+    text = identity(entry_kind(document).text(values)) if values else ""
+    return (*path[:-1], text) if text else ()
+
+
+def _may_be_renamed(document: str, path: tuple[str, ...], values: Mapping[str, Any]) -> bool:
+    """Return whether the entry of a pending change gets another id if its own is taken by then."""
+    is_new = values.get("is_new") is True and bool(path)
+    return is_new and not entry_kind(document).chosen_name(path[-1])
 
 
 def content(values: Mapping[str, Any]) -> str:
