@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from pydantic import BaseModel
 
 from tomldiary import CompactionConfig, Diary, PreferenceItem
@@ -17,7 +18,12 @@ class Table(BaseModel):
     likes: dict[str, PreferenceItem] = {}
 
 
-def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
+def vectors(texts):
+    return [[float(len(text)), float(text.count("1")), 1.0] for text in texts]
+
+
+@pytest.mark.parametrize("embedder", [None, vectors])
+def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop(embedder):
     compacted = []
 
     async def nothing(message, *, deps):
@@ -30,6 +36,7 @@ def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
         max_prefs_per_category=5000,
         compaction_config=CompactionConfig(enabled=True, user_turn_interval=1),
         compactor=lambda message, *, deps: compacted.append(len(deps.preference_blocks())),
+        embedder=embedder,
     )
     with diary.user("alice").transaction() as tx:
         for number in range(1500):

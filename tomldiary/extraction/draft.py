@@ -105,6 +105,8 @@ class MemoryDeps:
         """Takes out of a text what must not be stored."""
         self.tool_writes: ToolWrites = NO_WRITES
         """What tools of the host stored and removed during the turn."""
+        self.ranked: Callable[[str], Sequence[str]] | None = None
+        """Returns the keys of the preferences that match a text, best first; if None or empty, words are compared."""
         self._confirmed: set[tuple[str, str]] | None = None
         self._removed = 0
         self._has_ended = False

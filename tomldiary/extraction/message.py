@@ -16,7 +16,7 @@ from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tomldiary.entries.preferences import Preferences
     from tomldiary.retrieval.lexical_index import Question
@@ -90,7 +90,7 @@ whatever this turn says of it.
 
 def _shown(deps: MemoryDeps) -> str:
     turn = f"{deps.user_msg}\n{deps.assistant_msg}"
-    lines, left_out = relevant_lines(deps.preferences, turn, MEMORY_CHARACTERS)
+    lines, left_out = relevant_lines(deps.preferences, turn, MEMORY_CHARACTERS, deps.ranked)
     if left_out:
         lines.append(f"({left_out} more are stored; list_preferences shows them)")
     return "\n" + "\n".join(lines) + "\n" if lines else "(none)"
@@ -142,12 +142,17 @@ class _CategoryLines(IncrementalIndex):
             self._index = index
         return self._index
 
-    def ranks(self, question: Question) -> Iterator[tuple[float, str, int]]:
-        """Yield the score, the time of the last change and the position of each matching entry."""
+    def scores(self, question: Question) -> Iterator[tuple[str, float]]:
+        """Yield the id and the score of each entry that matches by words."""
         found = self.index.matches(question)
         for words, score in {**found.estimated(), **found.scored}.items():
-            at = self._places[words.key]
-            if line := self.lines[at]:
+            yield words.key, score
+
+    def ranks(self, scores: Iterable[tuple[str, float]]) -> Iterator[tuple[float, str, int]]:
+        """Yield the score, the time of the last change and the position of each entry with a score."""
+        for key, score in scores:
+            at = self._places.get(key)
+            if at is not None and (line := self.lines[at]):
                 yield score, line.updated, at
 
     def _put(self, number: int, key: str, entry: Any) -> None:
@@ -180,7 +185,12 @@ class _CategoryLines(IncrementalIndex):
             self._index.add(new.words)
 
 
-def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
+def relevant_lines(
+    preferences: Preferences,
+    turn: str,
+    budget: int,
+    ranked: Callable[[str], Sequence[str]] | None = None,
+) -> tuple[list[str], int]:
     """Return the lines to show, in the order of the file, and the number of entries that are left out.
 
     The entries that match the turn best are chosen first, by recall's ranking, and then the newest ones.
@@ -189,29 +199,36 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         preferences: The current memory.
         turn: The texts of the turn.
         budget: The maximum number of characters, including line breaks.
+        ranked: Returns the keys of the entries that match the turn, best first; if None or empty, words are compared.
     """
     if sum(_of_each(preferences, lambda category: category.size)) <= budget:
         shown = _of_each(preferences, lambda category: [*filter(None, category.lines)])
         return [line.text for lines in shown for line in lines], 0
-    indexes = _of_each(preferences, lambda category: category.index)
-    # Without their locks, other threads may change the indexes.
-    question = question_of(turn, indexes, is_respelled=False)
+    # Without the locks of the categories, because it may take long.
+    ranking = _by_place(ranked(turn)) if ranked is not None else {}
+    question = None
+    if not ranking:
+        indexes = _of_each(preferences, lambda category: category.index)
+        # Without their locks, other threads may change the indexes.
+        question = question_of(turn, indexes, is_respelled=False)
     lines: list[_Line | None] = []
-    ranked: list[tuple[float, str, int]] = []
+    matching: list[tuple[float, str, int]] = []
 
     def compare(category: _CategoryLines) -> int:
         begin = len(lines)
         lines.extend(category.lines)
+        scores = ranking.get(category.category, ())
         if question is not None:
-            for score, updated, at in category.ranks(question):
-                ranked.append((score, updated, begin + at))
+            scores = category.scores(question)
+        for score, updated, at in category.ranks(scores):
+            matching.append((score, updated, begin + at))
         return category.count
 
     count = sum(_of_each(preferences, compare))
     # New entries are at the end of their category, so of equal ones the last one has precedence.
-    ranked.sort(reverse=True)
+    matching.sort(reverse=True)
     chosen: dict[int, str] = {}
-    for at in chain((at for _, _, at in ranked), reversed(range(len(lines)))):
+    for at in chain((at for _, _, at in matching), reversed(range(len(lines)))):
         line = lines[at]
         if line is None or at in chosen:
             continue
@@ -220,6 +237,15 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
             break
         chosen[at] = line.text
     return [chosen[at] for at in sorted(chosen)], count - len(chosen)
+
+
+def _by_place(keys: Iterable[str]) -> dict[str, list[tuple[str, float]]]:
+    """Return the ids of ranked entries by category, each with a score by its place."""
+    scores: dict[str, list[tuple[str, float]]] = {}
+    for place, key in enumerate(keys):
+        category, _, entry_id = key.partition("/")
+        scores.setdefault(category, []).append((entry_id, -place))
+    return scores
 
 
 def _of_each(preferences: Preferences, query: Callable[[_CategoryLines], T]) -> list[T]:

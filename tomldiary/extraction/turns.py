@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import is_erased
@@ -14,7 +15,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import new_episode, turn_value
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import schema_named
-from tomldiary.entries.kinds import FACTS
+from tomldiary.entries.kinds import FACTS, PREFERENCES
 from tomldiary.entries.kinds.pending import Why
 from tomldiary.errors import DiaryError, ExtractionError, Forgotten, InvalidValue, SchemaError
 from tomldiary.extraction.context import Turn, find_tool_writes, last_exchanges
@@ -46,7 +47,9 @@ from tomldiary.runtime.async_bridge import (
 from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import checked_names, in_utc, timestamp
+from tomldiary.user.context import UserContext
 from tomldiary.user.pending.held import QUARANTINE, hold
+from tomldiary.user.recall import UserRecall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
     from tomldiary.extraction.context import Exchange
+
+_MOST_RANKED = 400  # more lines fit in no message
 
 
 class Turns:
@@ -215,7 +220,19 @@ class Turns:
         deps.descriptions = diary.descriptions
         deps.max_summary = diary.max_summary_chars
         deps.redact = diary.redactor
+        if diary.embedder is not None:
+            deps.ranked = partial(self._ranked, user_id)
         return deps
+
+    def _ranked(self, user_id: str, turn: str) -> list[str]:
+        """Return the keys of the preferences that match a turn, best first, as recall ranks them.
+
+        In an open transaction there are none, because no embedder is asked while the user's lock is held.
+        """
+        if self._diary.engine.transaction_of(user_id) is not None:
+            return []
+        recall = UserRecall(UserContext(self._diary, user_id))
+        return recall.ranked_keys(turn, PREFERENCES.name, _MOST_RANKED)
 
     async def extract(
         self, turn: Turn, operation: TurnOperation, seconds: float | None = None

@@ -194,6 +194,10 @@ class UserRecall:
         words = telling_words(asked)
         return Hits(_hit(source, score, words) for score, source in islice(found, limit))
 
+    def ranked_keys(self, query: str, kind: str, limit: int) -> list[str]:
+        """Return the keys of the entries of a kind that match a text best, as `recall` ranks them."""
+        return [source.key for _, source in islice(self._found(query, [kind])[1], limit)]
+
     def _found(
         self,
         query: str,
