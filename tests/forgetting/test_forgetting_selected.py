@@ -321,6 +321,61 @@ def test_an_erased_entry_leaves_no_copy_that_had_another_id(tmp_path, kind):
     assert [each.text for each in kept] == ["a dream"]
 
 
+def test_an_erased_entry_leaves_no_draft_that_joined_it_by_its_text(alice):
+    alice.upsert_preference("likes", "a canary", id="mine", session_id="s", ephemeral=True)
+    alice.upsert_preference("likes", "a canary")
+    alice.promote_session("s")
+    assert [*alice.preferences("likes")] == ["pref001"]
+    alice.forget(key="likes/pref001")
+    assert alice.traces("canary") == []
+
+
+def test_a_waiting_change_of_an_item_is_erased_by_its_id_whatever_it_says(tmp_path):
+    diary = Diary(tmp_path, agent="rules", quarantine={"web"})
+    alice, store = diary.user("alice"), ItemStore(diary)
+    key, other = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"
+    with alice.transaction(actor="web"):
+        store.run([Put(("alice", "mem"), key, {"text": "a canary"})])
+        store.run([Put(("alice", "mem"), other, {"text": "tea"})])
+    store.run([Put(("alice", "mem"), key, {"text": "tea"})])
+    assert len(alice.review()) == 2
+    alice.forget(key=f"items/mem/{key}")
+    assert alice.traces("canary") == []
+    assert [each.key for each in alice.review()] == [f"items/mem/{other}"]
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+def test_a_draft_keeps_what_a_later_turn_said_after_the_first_is_erased(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    first, second = (
+        f"episodes/{alice.episodes.add(each, each, session_id='s')}" for each in ("one", "two")
+    )
+    for source, food in ((first, "canary"), (second, "tea")):
+        said = Diet(role="user", food=food)
+        alice.facts.commit(said, ephemeral=True, session_id="s", source=source)
+    alice.forget(key=first)
+    assert alice.traces("canary") == []
+    assert [each.after["food"] for each in alice.drafts()] == ["tea"]
+
+
+def test_a_draft_stays_that_says_what_an_entry_said_after_its_turn(alice):
+    alice.diary.register_schema("diet", Diet, Constraint())
+    first = f"episodes/{alice.episodes.add('one', 'ok', session_id='s')}"
+    tea = Diet(role="user", food="tea")
+    alice.facts.commit(tea, session_id="s2", ephemeral=True)
+    fact = alice.facts.commit(Diet(role="user", food="canary"), session_id="s", source=first)
+    alice.facts.update(fact, {"food": "tea"}, session_id="s3")
+    alice.forget(key=first)
+    assert alice.traces("canary") == []
+    assert [each.after["food"] for each in alice.drafts()] == ["tea"]
+
+
 def test_keys_of_every_kind_can_be_erased(alice):
     filled(alice)
     ItemStore(alice.diary).run([Put(("alice", "mem"), "k1", {"text": "item canary"})])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import author, sessions
-from tomldiary.entries.kinds import entry_kind, entry_path
+from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, home_of
 from tomldiary.errors import DocumentError, InvalidTOML, InvalidValue
 from tomldiary.forgetting.selection import Selection, content, statement
 from tomldiary.history.timeline import EMPTY, redo, undo
@@ -283,16 +283,18 @@ class Tables:
                     known[state.content] = author(state.values)
 
     def statements(self) -> set[tuple[str, ...]]:
-        """Return what the covered entries said in any version."""
-        covered = (one for one in self._seen.items() if one[1] in self.selected)
-        return {statement(self.kind, path, state.values) for state, path in covered} - {()}
+        """Return what the entry that the selection names by its key said in any version."""
+        home, key = home_of(self.kind), self._selection.key
+        named = (one for one in self._seen.items() if entry_key(one[1], home) == key)
+        return {statement(self.kind, path, state.values) for state, path in named} - {()}
 
     def decide(self) -> None:
         """Choose the entries to redact: those with content that only the selection stated."""
         if self._selection.key and entry_kind(self.kind).is_private:
             # What a pending change said before an edit is a version of the entry too.
-            for path in self.selected:
-                self.selected[path] |= self.kept.pop(path, {}).keys()
+            for state, path in self._seen.items():
+                if self._selection.is_copy(state.values):
+                    self.selected[path] |= self.kept.pop(path, {}).keys()
         self.affected = {
             path for path, said in self.selected.items() if said - self.kept.get(path, {}).keys()
         }

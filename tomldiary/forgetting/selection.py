@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by, shares_turn
 from tomldiary.entries.kind import is_uuid
-from tomldiary.entries.kinds import entry_key, entry_kind, home_of
+from tomldiary.entries.kinds import EPISODES, FACTS, PREFERENCES, entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
@@ -149,13 +149,8 @@ class Selection:
             return isinstance(source, str) and self.names(source, self.source)
         if self.key:
             known = entry_kind(kind)
-            if known.is_private:  # a held copy of the entry, which waits for a decision
-                document, copied = place_of(values)
-                is_same = bool(copied) and entry_key(copied, home_of(document)) == self.key
-                if self.copies and _may_be_renamed(document, copied, values):
-                    is_same = statement(document, copied, held_entry(values)) in self.copies
-                if is_same:
-                    return True
+            if known.is_private and self.is_copy(values):
+                return True
             # Entries derived from the selected one are covered, and so is the record that it was consolidated.
             marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
             return self.key in (entry_key(path, known.home(kind)), source, marked)
@@ -165,6 +160,22 @@ class Selection:
             return self.mentions([*named, *entry_kind(kind).stated(path, values)])
         assert self.before is not None  # noqa: S101 - one of the fields is set
         return _updated(values, when) < self.before
+
+    def is_copy(self, pending: Mapping[str, Any]) -> bool:
+        """Return whether a pending change is of the entry `key`, also if that got another id when it was applied."""
+        document, path = place_of(pending)
+        if not path:
+            return False
+        is_same = entry_key(path, home_of(document)) == self.key
+        if not self.copies or pending.get("is_new") is not True:
+            return is_same
+        kind = entry_kind(document)
+        is_assigned = not kind.chosen_name(path[-1])
+        if is_same and not (is_assigned and kind in {PREFERENCES, EPISODES}):
+            return True  # no other entry can have got its id
+        # A new entry gets another id if its own is taken, or the id of an equal entry that is stored.
+        may_be_renamed = kind is PREFERENCES or (is_assigned and kind in {FACTS, EPISODES})
+        return may_be_renamed and statement(document, path, held_entry(pending)) in self.copies
 
     def is_mentioned(self, text: str) -> bool:
         """Return whether a field of a transaction mentions the selected session, entry or text."""
@@ -226,12 +237,6 @@ def statement(
     """Return what an entry says, whatever its id: the tables above it and its text; () without a text."""
     text = identity(entry_kind(document).text(values)) if values else ""
     return (*path[:-1], text) if text else ()
-
-
-def _may_be_renamed(document: str, path: tuple[str, ...], values: Mapping[str, Any]) -> bool:
-    """Return whether the entry of a pending change gets another id if its own is taken by then."""
-    is_new = values.get("is_new") is True and bool(path)
-    return is_new and not entry_kind(document).chosen_name(path[-1])
 
 
 def content(values: Mapping[str, Any]) -> str:
