@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 import zlib
 
 import pytest
 
 from tomldiary import Diary
 from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.hooks.change import Change
 from tomldiary.hooks.chroma import ChromaHook
 from tomldiary.hooks.qdrant import QdrantHook
 
@@ -76,6 +78,36 @@ def test_wrong_vectors_are_refused_and_not_stored(tmp_path, opened, wrong):
         with pytest.raises(InvalidValue, match="embed: expected 1 vector of finite numbers"):
             diary.hooks.reconcile("index")
         assert index.users() == set()
+
+
+class SlowCollection:
+    """A collection whose removal lasts until a query begins, or for a tenth of a second."""
+
+    def __init__(self):
+        self.removing, self.queried = threading.Event(), threading.Event()
+        self.overlapped = None
+
+    def upsert(self, **fields):
+        raise AssertionError(fields)
+
+    def delete(self, ids):
+        self.removing.set()
+        self.overlapped = self.queried.wait(0.1)
+
+    def query(self, **fields):
+        self.queried.set()
+        return {"metadatas": [[]], "distances": [[]]}
+
+
+def test_chroma_is_not_queried_during_a_removal():
+    collection = SlowCollection()
+    hook = ChromaHook(collection, embed=embed)
+    removal = threading.Thread(target=hook.apply, args=([Change("alice", "likes/a", 0, 1)],))
+    removal.start()
+    assert collection.removing.wait(30)
+    assert hook.search("coffee", user="alice", limit=1) == []
+    removal.join(30)
+    assert collection.overlapped is False
 
 
 def test_a_missing_library_names_the_extra(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -53,6 +54,8 @@ class ChromaHook(EmbeddingHook):
         expected = "a folder or a collection, such as client.get_or_create_collection(name)"
         self.collection = checked_index(found, expected, "collection")
         self._space = space
+        # A query fails if entries are removed during it.
+        self._lock = threading.Lock()
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Store or remove the entries."""
@@ -60,14 +63,16 @@ class ChromaHook(EmbeddingHook):
         kept = {name: text for name, change in last.items() if (text := self.text_of(change))}
         gone = [name for name in last if name not in kept]
         if gone:
-            self.collection.delete(ids=gone)
+            with self._lock:
+                self.collection.delete(ids=gone)
         if kept:
             texts = [*kept.values()]
             fields = [self.fields_of(last[name]) for name in kept]
             vectors = self.vectors_of(texts)
-            self.collection.upsert(
-                ids=[*kept], documents=texts, metadatas=fields, embeddings=vectors
-            )
+            with self._lock:
+                self.collection.upsert(
+                    ids=[*kept], documents=texts, metadatas=fields, embeddings=vectors
+                )
 
     def _read(self, user: str | None) -> list[dict[str, Any]]:
         where = None if user is None else {"user": user}
@@ -83,18 +88,20 @@ class ChromaHook(EmbeddingHook):
     def clear(self) -> None:
         """Remove all entries."""
         while ids := self.collection.get(include=[], limit=_PAGE)["ids"]:
-            self.collection.delete(ids=ids)
+            with self._lock:
+                self.collection.delete(ids=ids)
 
     def search(self, query: str, *, user: str, limit: int) -> list[tuple[str, str, float]]:
         """Return key, digest and score of the nearest entries of a user, best first."""
         vectors = self.vectors_of([query])
-        found = self.collection.query(
-            query_texts=[query] if vectors is None else None,
-            query_embeddings=vectors,
-            n_results=limit,
-            where={"user": user},
-            include=["metadatas", "distances"],
-        )
+        with self._lock:
+            found = self.collection.query(
+                query_texts=[query] if vectors is None else None,
+                query_embeddings=vectors,
+                n_results=limit,
+                where={"user": user},
+                include=["metadatas", "distances"],
+            )
         return [
             (each["key"], each["digest"], self._score(distance))
             for each, distance in zip(found["metadatas"][0], found["distances"][0], strict=True)
