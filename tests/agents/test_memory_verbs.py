@@ -210,6 +210,14 @@ def test_a_text_with_hidden_characters_can_be_named_by_its_line(alice, verbs):
     assert verbs.update("likes: tea &amp; milk", "coffee") == "✅ Changed likes/pref001."
 
 
+def test_a_key_that_does_not_exist_is_not_searched_for():
+    asked = []
+    alice = Diary("memory:", agent="rules", embedder=asked.append).user("alice")
+    alice.upsert_preference("likes", "tea")
+    assert "likes/pref009 does not exist" in MemoryVerbs(alice, "s").forget("likes/pref009")
+    assert asked == []
+
+
 def test_a_line_of_an_item_is_compared_with_all_other_items(alice, verbs):
     store = DiaryStore(alice.diary)
     for number in range(MOST_HITS):

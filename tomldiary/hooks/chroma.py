@@ -54,7 +54,7 @@ class ChromaHook(EmbeddingHook):
         expected = "a folder or a collection, such as client.get_or_create_collection(name)"
         self.collection = checked_index(found, expected, "collection")
         self._space = space
-        # A query fails if entries are removed during it.
+        # A query may fail while entries are removed.
         self._lock = threading.Lock()
 
     def apply(self, changes: Sequence[Change]) -> None:
