@@ -35,7 +35,7 @@ from tomldiary.agents.submission import (
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import Forgotten, IdentifierError, InvalidValue
+from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.extraction.context import Turn
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
-_ATTEMPTS = 3  # after something else of the user was forgotten during the extraction
 _logger = get_logger(__name__)
 
 
@@ -241,27 +240,14 @@ def extract_node(
 
     def extract(turn: Turn) -> None:
         user = memory.user(turn.user_id)
-        said = _said(turn)
-        if turn.epoch is None:
-            said["epoch"] = user.epoch
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(Forgotten):
-                user.add_turn(**said)
-                return
-            said["earlier"] = ()  # earlier exchanges may quote forgotten text
-        user.add_turn(**said)
+        epoch = user.epoch if turn.epoch is None else turn.epoch
+        user.add_turn(**_said(turn, epoch))
 
     async def aextract(turn: Turn) -> None:
-        user = memory.user(turn.user_id)
-        said = _said(turn)
-        if turn.epoch is None:
-            said["epoch"] = await memory.turns.current_epoch(turn.user_id)
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(Forgotten):
-                await user.aadd_turn(**said)
-                return
-            said["earlier"] = ()
-        await user.aadd_turn(**said)
+        epoch = turn.epoch
+        if epoch is None:
+            epoch = await memory.turns.current_epoch(turn.user_id)
+        await memory.user(turn.user_id).aadd_turn(**_said(turn, epoch))
 
     return recorded.node("extract", "a turn could not be read", extract, aextract)
 
@@ -304,7 +290,7 @@ def runs() -> _Runs:
     return tree
 
 
-def _said(turn: Turn) -> dict[str, Any]:
+def _said(turn: Turn, epoch: int) -> dict[str, Any]:
     """Return the arguments of `add_turn`."""
     names = (
         "user_msg",
@@ -314,9 +300,8 @@ def _said(turn: Turn) -> dict[str, Any]:
         "operation_id",
         "steps",
         "episode",
-        "epoch",
     )
-    return {name: getattr(turn, name) for name in names}
+    return {name: getattr(turn, name) for name in names} | {"epoch": epoch}
 
 
 class _Recorded:

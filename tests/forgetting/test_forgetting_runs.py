@@ -332,6 +332,28 @@ def test_an_erasure_during_an_extraction_in_a_graph(tmp_path, is_async, selector
     assert likes(tmp_path) == kept
 
 
+def test_a_turn_with_an_epoch_is_extracted_again_without_what_was_said_before():
+    messages = []
+
+    def remember(message, *, deps):
+        messages.append(message)
+        deps.upsert("likes", None, deps.user_msg)
+        if len(messages) == 1:
+            alice.forget(matching="heron")
+
+    alice = Diary("memory:", agent=remember).user("alice")
+    alice.blocks.set("notes", "a heron")
+    said = [("I saw a heron.", "Nice.")]
+    alice.add_turn(WORDS, "ok", "s", earlier=said, epoch=alice.epoch)
+    assert ["heron" in message for message in messages] == [True, False]
+    assert alice.traces("heron") == []
+    assert [item.text for item in alice.preferences("likes").values()] == [WORDS]
+    messages.clear()
+    alice.blocks.set("notes", "a heron")
+    with pytest.raises(Forgotten):  # without an epoch, the caller decides
+        alice.add_turn("I love jazz.", "ok", "s")
+
+
 @pytest.mark.parametrize("adapter", [langchain, langgraph_submitting], ids=lambda f: f.__name__)
 def test_runs_of_other_users_go_on_during_an_erasure(tmp_path, adapter):
     diary = Diary(tmp_path, agent="rules")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.extraction.context import Exchange
 
+_ATTEMPTS = 3  # to extract a turn while other data of the user is erased
 _MOST_RANKED = 400  # more lines fit in no message
 
 
@@ -161,13 +163,23 @@ class Turns:
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
-            Forgotten: Data of the user was erased meanwhile. Nothing was changed.
+            Forgotten: Data of the user was erased meanwhile. Nothing was changed. A turn with `epoch` is refused only if
+                everything was erased, or after three attempts.
             NestedTransaction: A transaction is open here, and the turn has an operation id.
         """
         diary = self._diary
         diary.engine.refuse_nested(turn.user_id, turn.operation_id)
         turn = diary.redacted_turn(turn)
         operation = operation or current_operation.get()
+        if operation is None and turn.epoch is not None:
+            for _ in range(_ATTEMPTS - 1):
+                with suppress(Forgotten):
+                    return await self._processed(turn, None)
+                turn = replace(turn, earlier=())  # earlier exchanges may quote forgotten text
+        return await self._processed(turn, operation)
+
+    async def _processed(self, turn: Turn, operation: TurnOperation | None) -> Applied:
+        diary = self._diary
         if operation is None:
             began, _ = diary.sessions.take(turn.user_id, turn.session_id)
             content = turn.content if turn.operation_id else ""

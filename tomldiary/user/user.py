@@ -388,7 +388,8 @@ class UserDiary(Viewed, DeprecatedNames):
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
-            Forgotten: Content was erased meanwhile, or the user since `epoch`. Nothing was changed.
+            Forgotten: Content was erased meanwhile. With `epoch`, only if the whole user was erased since, or after three
+                attempts. Nothing was changed.
             NestedTransaction: A transaction is open here, and `operation_id` is given.
         """
         _ = _whole(self._context).engine  # a point of history cannot be written
