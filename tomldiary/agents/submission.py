@@ -186,7 +186,7 @@ class SubmittedMessages:
         self._first_ids: Recent[str, dict[str, tuple[tuple[str, ...], tuple[str, str]]]] = Recent(
             _KNOWN
         )
-        """The first ids of messages at a place by user, in the order of the runs, and where they were last seen."""
+        """The first ids of messages at a place by user, in the order of the runs, and the place in their last run."""
         self._replayed: Recent[str, str] = Recent(_KNOWN)
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
@@ -218,14 +218,17 @@ class SubmittedMessages:
         with self._guard:
             by_user = self._first_ids.get(key, {})
             last = next(reversed(by_user.values()), ((), ("", "")))
-            known, seen_at = by_user.get(user, last)
+            first, seen_at = by_user.get(user, last)
+            known, now = first, current_place(settings)
             if _is_replay(settings, seen_at) and len(known) == len(ids):
-                for each, first in zip(of_message, known, strict=True):
-                    self._replayed.keep(each, first)  # the replay may be resumed, or replayed too
+                for each, first_id in zip(of_message, known, strict=True):
+                    self._replayed.keep(each, first_id)  # the replay may be resumed, or replayed too
             else:
                 known = tuple(map(self._replayed.get, of_message, ids))
+            # Of several tasks that read the messages, a resumed run repeats the first one.
+            place = seen_at if known == first and seen_at[0] == now[0] else now
             others = {who: one for who, one in by_user.items() if who != user}
-            self._first_ids.keep(key, {**others, user: (known, current_place(settings))})
+            self._first_ids.keep(key, {**others, user: (known, place)})
         return known
 
     def first_attempt(

@@ -24,7 +24,7 @@ from langchain_core.messages import (
 )
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.func import entrypoint
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
@@ -1045,6 +1045,32 @@ def test_a_replayed_entrypoint_records_no_turn_twice():
     for past in [past for past in chat.get_state_history(ALICE) if past.next]:
         chat.invoke(None, {"configurable": {**past.config["configurable"], "user_id": "alice"}})
     assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+def test_a_replay_of_an_entrypoint_that_was_resumed_records_no_words_twice():
+    diary = Diary("memory:", agent="rules", episodes=True)
+    recall, extract = recall_node(diary), extract_node(diary)
+
+    @task
+    def answer():
+        return AIMessage(uuid4().hex)
+
+    @task
+    def record(thread):
+        extract.invoke({"messages": thread})
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def chat(text):
+        asked = add_messages([], [("user", text)])
+        recall.invoke({"messages": asked})
+        record(add_messages(asked, answer().result())).result()
+        interrupt("What else?")
+
+    chat.invoke("tea", ALICE)
+    chat.invoke(None, ALICE)  # the recorded task is not repeated, but its message has another id
+    [begun] = chat.get_state_history(ALICE)
+    chat.invoke(None, {"configurable": {**begun.config["configurable"], "user_id": "alice"}})
+    assert [turn.input for turn in diary.user("alice").episodes.list("t1")] == ["tea", ""]
 
 
 def test_an_entrypoint_that_another_user_resumes_records_no_words_of_the_first():

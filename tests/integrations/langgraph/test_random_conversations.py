@@ -199,7 +199,8 @@ class Program:
         way = self.choose.choice(SYNC + ASYNC)
         message = HumanMessage("Go on.", id=uuid4().hex, additional_kwargs={"lc_source": "timer"})
         user = self.said[said[-1]].user
-        if thread.body != "inner" and self.choose.random() < 0.3:
+        # In a run that was left before the answer, the node records the result of a tool.
+        if thread.body != "inner" and not thread.snapshot.tasks and self.choose.random() < 0.3:
             return self.run(name, Command(goto="record 0"), user, way, "records again")
         return self.run(name, {"messages": [message]}, user, way, "is reminded")
 
@@ -218,7 +219,8 @@ class Program:
         user = self.choose.choice(USERS) if name == "room" else name
         [*_, last] = [None, *messages_of(begin.values or {"messages": []})]
         asked = [] if last is None else asked_in(last)
-        if kind == "edits" and asked:
+        # The edit is behind the recall node: "a message that no recall node saw counts for the user whose run records it".
+        if kind == "edits" and asked and name != "room":
             word = f"w{next(self.numbers)}"
             self.said[word] = Said(self.said[asked[-1]].user, name)
             self.open[name], user = [word], self.said[word].user
