@@ -27,8 +27,6 @@ class MemoryBackend(AsyncVerbs):
     is_atomic = True
     is_quick = True
     is_shared = False
-    replaces_files = False
-    """Documents are not files."""
     durability: Durability = "none"
 
     def __init__(self) -> None:

@@ -155,15 +155,11 @@ class Listing(NamedTuple):
 class ListsFolders(CheapTokens, Protocol):
     """A backend that lists one folder of a user's documents, and detects additions and removals in it."""
 
-    @property
-    def replaces_files(self) -> bool:
-        """Whether `listing` returns another object after each commit to one of its documents."""
-        ...
-
     def listing(self, user: str, folder: str) -> Listing:
         """Return the user's documents and folders below a folder such as `items/`.
 
-        Callers do not change the result, because the backend may return the same object again.
+        Callers do not change the result, because the backend may return the same object again, until a commit to
+        one of its documents.
         """
         ...
 

@@ -66,7 +66,6 @@ class Catalog:
         self._names: dict[Namespace, _Names] = {}
         """By prefix."""
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
-        self._replaces = self._lists is not None and self._lists.replaces_files
         self._guard = fork_safe(threading.RLock())
 
     def snapshot(self, namespace: Namespace) -> Snapshot:
@@ -111,7 +110,7 @@ class Catalog:
         names = [each.namespace for each in found if not each.is_empty]
         made = _Names(self._listed, now, {None: names})
         # Do not cache very recent files, because another change may leave their version equal.
-        if self._replaces and all(part.token is not None for each in found for part in each.parts):
+        if all(part.token is not None for each in found for part in each.parts):
             if len(self._names) >= _PREFIXES:
                 self._names.clear()
             self._names[prefix] = made

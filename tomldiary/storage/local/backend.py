@@ -81,8 +81,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     is_atomic = True
     is_quick = False
-    replaces_files = True
-    """Whether every commit changes the modification times of the folders of its documents."""
     is_shared = True
 
     def __init__(

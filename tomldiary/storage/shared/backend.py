@@ -61,7 +61,6 @@ class SharedBackend(AsyncVerbs):
     is_atomic = True
     is_shared = True
     is_quick = False
-    replaces_files = True
     queue_part = 8 * 1024
     """The size in characters at which further waiting turns of a user go to another document."""
 
