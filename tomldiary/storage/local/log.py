@@ -25,7 +25,7 @@ from tomldiary.history.record import (
     render_record,
 )
 from tomldiary.logging import get_logger
-from tomldiary.storage.files import PRIVATE, READING, FileSystem
+from tomldiary.storage.files import PRIVATE, FileSystem, FileToken, token_of
 from tomldiary.storage.local.layout import SEGMENT, kinds_in
 from tomldiary.toml.document import Document
 
@@ -38,7 +38,6 @@ _logger = get_logger(__name__)
 _FLAGS = os.O_WRONLY | os.O_CREAT | PRIVATE
 DAMAGED = ".damaged-"
 """Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
-_SEEN = 1024  # the bytes before the end, which identify it
 _NAMED = re.compile(r"^seq *= *(\d{1,18})", re.MULTILINE)
 _COARSE = 2.0  # seconds by which the time of a file may lag behind the clock
 _MOST_TAILS = 4096  # users whose last record is cached; correctness does not depend on it
@@ -49,25 +48,8 @@ class End(NamedTuple):
 
     segment: str
     at: int
-    seen: bytes
-    """The last bytes before the end."""
-
-    def is_there(self, files: FileSystem) -> bool:
-        """Return whether the segment still ends here: no record was appended and it was not replaced.
-
-        The length alone is not enough, as history may be rewritten.
-        """
-        try:
-            descriptor = files.open(self.segment, READING)
-        except OSError:
-            return False
-        try:
-            length = len(self.seen)
-            return files.read_at(descriptor, length + 1, self.at - length) == self.seen
-        except OSError:
-            return False
-        finally:
-            files.close(descriptor)
+    token: FileToken | None
+    """The version of the segment, which shows whether it was appended to or replaced."""
 
 
 def segments(files: FileSystem, folder: Path) -> list[Path]:
@@ -152,7 +134,7 @@ def append_records(
                 files.sync_data(descriptor)
                 if path != known:
                     files.sync_folder(folder)
-            return End(path, end, data[-_SEEN:])
+            return End(path, end, token_of(files.fstat(descriptor)))
         except BaseException as error:
             _take_back(files, descriptor, at, path, error, sync=sync)
             raise
@@ -163,11 +145,6 @@ def append_records(
 def opens_window(before: int, seq: int, interval: int) -> bool:
     """Return whether transaction `seq` begins a new window of `interval`; `before` is the last one before it."""
     return before > 0 and (before - 1) // interval != (seq - 1) // interval
-
-
-def end_after(segment: Path, at: int, record: str) -> End:
-    """Return the end of a history whose last record ends at `at`."""
-    return End(str(segment), at, record.encode()[-_SEEN:])
 
 
 def _take_back(
@@ -382,11 +359,14 @@ class HistoryTails:
         if (
             cached is not None
             and 0 < cached.folder_time == changed  # no segment was added since
-            and cached.end.is_there(self._files)
+            and cached.end.token == self._files.token(cached.end.segment)
         ):
             return cached
         for newest in reversed(segments(self._files, Path(place)) if changed else []):
             try:
+                token = self._files.token(
+                    newest
+                )  # first, because another process may append during the read
                 record, at = last_record(self._files, newest)
             except FileNotFoundError:
                 continue  # just removed by a complete erasure
@@ -397,8 +377,9 @@ class HistoryTails:
                     cached.lost is not None or next_sequence(record) < next_sequence(cached.record)
                 )
                 lost = _lost(self._files, place, record) if is_replaced else None
-                end = end_after(newest, at, record)
-                return self._remember(user, Tail(end, changed, record, lost))
+                return self._remember(
+                    user, Tail(End(str(newest), at, token), changed, record, lost)
+                )
             # The only record of a new segment was torn: the last record is in the previous segment.
             if cuts:
                 self._files.unlink(newest)
