@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -594,7 +595,7 @@ def test_an_operation_of_a_removed_user_is_done_again(tmp_path):
         with alice.transaction(operation_id="order 1"):
             alice.upsert_preference("likes", "tea", id="tea")
     assert alice.preferences("likes")["tea"].count == 1
-    diary.engine.backend.erase("alice")
+    shutil.rmtree(tmp_path / "alice")
     alice.upsert_preference("goals", "rest")
     with alice.transaction(operation_id="order 1"):
         alice.upsert_preference("likes", "tea", id="tea")

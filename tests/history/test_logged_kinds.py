@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from zlib import crc32
 
@@ -64,7 +65,7 @@ def test_a_document_that_another_process_has_forgotten_is_new(tmp_path):
 def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
     for number in range(5):
         put(diary, f"items/k{number}")
-    diary.engine.backend.erase("alice")
+    shutil.rmtree(tmp_path / "m/alice")
     other = Diary(tmp_path / "m", agent="rules", durability="process")
     put(other, "items/new")
     put(other, "items/other")

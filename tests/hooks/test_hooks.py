@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -484,16 +485,17 @@ def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path):
         assert CANARY not in cursor.read_text("utf-8")
 
 
-def test_a_history_that_begins_anew_is_noticed(diary, index):
-    diary.hooks.add(index, name="index")
-    fill(diary)
-    assert diary.hooks.flush()
-    diary.engine.backend.erase("alice")  # what a person does who removes the folder
-    alice = diary.user("alice")
-    for number in range(3):
-        alice.blocks.set("again", f"text {number}")
-    assert diary.hooks.flush()
-    assert index.texts("alice") == {"blocks/again": "text 2"}
+def test_a_history_that_begins_anew_is_noticed(tmp_path, index):
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.hooks.add(index, name="index")
+        fill(diary)
+        assert diary.hooks.flush()
+        shutil.rmtree(tmp_path / "alice")
+        alice = diary.user("alice")
+        for number in range(3):
+            alice.blocks.set("again", f"text {number}")
+        assert diary.hooks.flush()
+        assert index.texts("alice") == {"blocks/again": "text 2"}
 
 
 def test_pruned_history_costs_a_hook_nothing(diary, index):

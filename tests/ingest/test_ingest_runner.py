@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 from datetime import UTC, datetime
@@ -176,20 +177,19 @@ def test_retention_drops_operation_ids_with_their_transactions(tmp_path, diary):
 def test_a_log_can_be_applied_again_after_its_user_was_removed(tmp_path, diary):
     log = write(tmp_path, chat(6))
     ingest(diary, log, "ann")
-    diary.engine.backend.erase("ann")
-    assert not (tmp_path / "memories/ann").exists()
+    shutil.rmtree(tmp_path / "memories/ann")
     assert ingest(diary, log, "ann").applied == 6
 
 
-def forget_by_erasing(diary):
-    diary.engine.backend.erase("ann")
+def remove_the_folder(diary):
+    shutil.rmtree(diary.engine.backend.base_path / "ann")
 
 
 def forget_everything(diary):
     diary.user("ann").forget(everything=True)
 
 
-@pytest.mark.parametrize("forget", [forget_by_erasing, forget_everything])
+@pytest.mark.parametrize("forget", [remove_the_folder, forget_everything])
 def test_forgetting_the_user_during_an_ingest_stops_it(tmp_path, diary, forget):
     def forgetting(done, total):
         if done == 3:
@@ -217,7 +217,7 @@ def test_a_memory_backend_recognises_turns_as_long_as_it_lives(tmp_path):
     log = write(tmp_path, chat(12))
     assert ingest(diary, log, "ann").applied == 12
     assert ingest(diary, log, "ann").applied == 0
-    diary.engine.backend.erase("ann")
+    diary.user("ann").forget(everything=True)
     assert ingest(diary, log, "ann").applied == 12
     assert ingest(Diary("memory:", agent="rules"), log, "ann").applied == 12
 

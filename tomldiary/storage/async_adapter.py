@@ -162,16 +162,9 @@ class SixVerbsBackend:
         found = self._call(self.wrapped.list_users())
         return sorted(checked_names(found, f"list_users of {type(self.wrapped).__name__}"))
 
-    def erase(self, user: str, kind: str | None = None) -> bool:
-        """Remove a document, or everything of the user."""
-        if kind is not None:
-            existed = bool(self._call(self.wrapped.exists(user, kind)))
-            self._call(self.wrapped.delete(user, kind))
-            return existed
-        existed = bool(self.kinds(user))
-        self._call(self.wrapped.delete_user(user))
-        self._records.pop(user)
-        return existed
+    def erase(self, user: str, kind: str) -> None:
+        """Remove a document if it exists."""
+        self._call(self.wrapped.delete(user, kind))
 
     def epoch(self, user: str) -> int:
         """Return the number of erasures by this process; the six methods cannot store it."""
@@ -189,7 +182,8 @@ class SixVerbsBackend:
         self._epochs[user] = rewrite.epoch
         self._erased[user] = rewrite.erased or self.erased(user)
         if rewrite.removes_user:
-            self.erase(user)
+            self._call(self.wrapped.delete_user(user))
+            self._records.pop(user)
             return {}
         read = {kind: self.read(user, kind) for kind in self.kinds(user)}
         texts = {kind: found.text for kind, found in read.items() if found is not None}

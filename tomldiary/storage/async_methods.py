@@ -59,7 +59,6 @@ class AsyncVerbs:
         Raises:
             InvalidValue: `kind` is not text.
         """
-        # `erase` removes all data of the user if the name is None.
         erase = partial(self.erase, checked_user(user_id), checked_text(kind, "kind"))
         await in_thread(_locked, self, user_id, erase)
 

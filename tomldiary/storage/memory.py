@@ -100,15 +100,11 @@ class MemoryBackend(AsyncVerbs):
         """Return the ids of users with a fencing token above 0 and without a document, sorted."""
         return sorted(user for user in list(self._epochs) if not self._documents.get(user))
 
-    def erase(self, user: str, kind: str | None = None) -> bool:
-        """Remove a document, or everything of the user."""
-        if kind is not None:
-            mine = dict(self._documents.get(user, {}))
-            existed = mine.pop(kind, None) is not None
-            self._documents[user] = mine
-            return existed
-        self._records.pop(user, None)
-        return self._documents.pop(user, None) is not None
+    def erase(self, user: str, kind: str) -> None:
+        """Remove a document if it exists; the caller holds the user's lock."""
+        mine = dict(self._documents.get(user, {}))
+        mine.pop(kind, None)
+        self._documents[user] = mine
 
     def epoch(self, user: str) -> int:
         """Return the fencing token: the number of erasures of the user's data."""
@@ -156,7 +152,8 @@ class MemoryBackend(AsyncVerbs):
             redact = partial(redact_hidden, kind, user, rewrite.selection)
             self.change_hidden(user, kind, redact, is_locked=True)
         if rewrite.removes_user:
-            self.erase(user)
+            self._records.pop(user, None)
+            self._documents.pop(user, None)
         elif rewrite.history is not None:
             mine = dict(self._documents.get(user, {}))
             for kind, document in rewrite.documents.items():

@@ -427,8 +427,8 @@ class Backend(DocumentSource, Protocol):
         """Return all user ids, sorted."""
         ...
 
-    def erase(self, user: str, kind: str | None = None) -> bool:
-        """Remove one document, or all data of the user with `kind=None`; return whether there was any."""
+    def erase(self, user: str, kind: str) -> None:
+        """Remove a document if it exists; the caller holds the user's lock."""
         ...
 
     def epoch(self, user: str) -> int:

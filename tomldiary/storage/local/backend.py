@@ -386,23 +386,14 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             self._tails.drop(user)
             self._synced.pop(user, None)
 
-    def erase(self, user: str, kind: str | None = None) -> bool:
-        """Remove a document, or everything of the user; links are removed, never followed."""
-        folder = self.folder(user)
+    def erase(self, user: str, kind: str) -> None:
+        """Remove a document if it exists; a link is removed, never followed. The caller holds the user's lock."""
+        path = self._file(user, kind)
         try:
-            if kind is not None:
-                path = self._file(user, kind)
-                check_parent(self.files, str(folder), kind)
-                existed = bool(self.files.mode(path))
-                self.files.discard(path)
-                return existed
-            if not stat.S_ISDIR(self.files.mode(folder)):
-                return False
-            self.files.remove_tree(folder)
+            check_parent(self.files, str(self.folder(user)), kind)
+            self.files.discard(path)
         except OSError as error:
-            raise file_error(folder, "cannot be removed", error) from error
-        self.reopen(user)
-        return True
+            raise file_error(path, "cannot be removed", error) from error
 
 
 def _check_expected(files: FileSystem, folder: str, commit: Commit, tail: Tail | None) -> None:

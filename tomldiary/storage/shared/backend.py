@@ -384,17 +384,11 @@ class SharedBackend(AsyncVerbs):
 
     # Removal
 
-    def erase(self, user: str, kind: str | None = None) -> bool:
-        """Remove a document, or everything of the user."""
-        with self._joined(user):
-            head = self.transactions.head(user)
-            names = [*head.versions] if kind is None else [kind] * (kind in head.versions)
-            if not names and (kind is not None or head.record is None):
-                return False
-            self.transactions.apply(
-                user, head, Step(removed=names, dropped=WHOLE_HISTORY if kind is None else 0)
-            )
-            return True
+    def erase(self, user: str, kind: str) -> None:
+        """Remove a document if it exists; the caller holds the user's lock."""
+        head = self.transactions.head(user)
+        if kind in head.versions:
+            self.transactions.apply(user, head, Step(removed=[kind]))
 
     @contextmanager
     def _joined(self, user: str) -> Generator[bool]:
