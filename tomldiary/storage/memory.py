@@ -14,10 +14,10 @@ from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import LOCK_TIMEOUT, UserLocks
-from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
+from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
@@ -50,10 +50,6 @@ class MemoryBackend(AsyncVerbs):
         stored = self._documents.get(user, {}).get(kind)
         return stored.token if stored is not None else None
 
-    def tokens(self, user: str, kinds: Iterable[str]) -> list[int | None]:
-        """Return the versions of several documents."""
-        return [self.token(user, kind) for kind in kinds]
-
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
         return self._documents.get(user, {}).get(kind)
@@ -61,14 +57,6 @@ class MemoryBackend(AsyncVerbs):
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return sorted(self._documents.get(user, {}))
-
-    def listing(self, user: str, folder: str) -> Listing:
-        """Return the user's documents and folders below a folder such as `items/`."""
-        return Listing.of(self.kinds(user), folder)
-
-    def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - memory has no folders
-        """Return the names of the documents, which change when a document is added or removed."""
-        return tuple(self._documents.get(user, ()))
 
     def commit(self, user: str, commit: Commit) -> dict[str, int]:
         """Store a transaction; the caller holds the user's lock."""
