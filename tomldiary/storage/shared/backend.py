@@ -128,9 +128,7 @@ class SharedBackend(AsyncVerbs):
         Raises:
             RevisionConflict: Another process changed the user's memory since the transaction began.
         """
-        hold = self.transactions.hold_of_caller(user)
-        assert hold is not None  # noqa: S101 - for the type checker
-        self.transactions.verify(user, hold)
+        self.transactions.verify(user)
 
     # Reading
 

@@ -246,7 +246,7 @@ class Transactions:
                 # After an error of the storage, a request would only wait for it again.
                 or (isinstance(failure, Exception) and not isinstance(failure, BackendError))
             ):
-                self.verify(user, hold)
+                self.verify(user)
         if group is not None:
             self._await(user, group)
         if failure is not None:
@@ -357,12 +357,13 @@ class Transactions:
         """Return the result of a read, which is repeated while the database cannot be reached."""
         return answer(self.database, self.timeout, read)
 
-    def verify(self, user: str, hold: Hold) -> None:
-        """Check that the state of a transaction is still the stored one, because no step has verified it.
+    def verify(self, user: str) -> None:
+        """Check that the state of the caller's transaction is still the stored one; the caller holds the lock.
 
         Raises:
             RevisionConflict: The stored state is a different one.
         """
+        hold = self._holds[user]
         begun = hold.head
         if begun is not None and self._ask(user, hold.known).revision != begun.revision:
             raise self.conflict(user)
