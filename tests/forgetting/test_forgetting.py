@@ -883,6 +883,18 @@ def test_the_file_of_fencing_tokens_names_no_user(tmp_path):
     assert not [path for path in system.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("content", ["", "1", "1 x"])
+def test_a_damaged_fencing_token_refuses_earlier_work(tmp_path, content):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", id="a")
+    alice.forget(key="likes/a")
+    began = alice.epoch
+    (file,) = (tmp_path / ".tomldiary/epochs").iterdir()
+    file.write_text(content)
+    with pytest.raises(Forgotten):
+        alice.add_turn("I love walnuts.", "ok", session_id="s", epoch=began)
+
+
 @pytest.mark.parametrize("repeated", [False, True], ids=["as it was", "stated again"])
 def test_text_that_was_rolled_back_does_not_become_current(tmp_path, repeated):
     alice = Diary(tmp_path, agent="rules").user("alice")

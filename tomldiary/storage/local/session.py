@@ -440,7 +440,7 @@ class Epochs:
         if found is None:
             return 0, 0
         try:
-            epoch, erased = map(int, (*found[0].split(), 0)[:2])
+            epoch, erased = map(int, found[0].split())
         except ValueError:
             # The content is damaged: return a token that no pending work has, so that all of it is refused.
             epoch = erased = 1 << 32 | crc32(found[0])
