@@ -311,8 +311,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         self._recovered[user] = f"{folder}/"
         for kind in commit.fingerprints.keys() - tokens.keys():
             _show_new_version(self.files, f"{folder}/{kind}.toml")
-        is_whole = len(tokens) == len(commit.contents)
-        return tokens, [] if is_whole else staging.displaced()
+        return tokens, staging.displaced(tokens)
 
     def _publish(
         self, user: str, folder: str, staging: Staging, new: set[str]

@@ -33,7 +33,7 @@ from tomldiary.storage.local.layout import HISTORY, KIND, LONGEST_KIND, OWNER_NA
 from tomldiary.toml.document import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from tomldiary.storage.environment import Environment
@@ -274,7 +274,6 @@ class Staging:
             for kind, content in commit.contents.items()
         }
         self._written: dict[str, FileToken] = {}
-        self._tokens: dict[str, FileToken] = {}
 
     def stage(self, *, sync: bool) -> None:
         """Write the documents to temporary files.
@@ -304,21 +303,22 @@ class Staging:
         Raises:
             OSError: Some documents are not published.
         """
+        tokens: dict[str, FileToken] = {}
         for kind in self._paths:
             token = put_in_place(
                 self._files, self._paths[kind], f"{self._folder}/{kind}.toml",
                 self._commit.expected.get(kind), self._written[kind],
             )  # fmt: skip
             if token is not None:
-                self._tokens[kind] = token
-        return self._tokens
+                tokens[kind] = token
+        return tokens
 
-    def displaced(self) -> list[str]:
-        """Return the names of the files that hold displaced edits."""
+    def displaced(self, tokens: Mapping[str, FileToken]) -> list[str]:
+        """Return the names of the files that hold displaced edits; `tokens` is the result of `publish`."""
         found: list[str] = []
         for kind, path in self._paths.items():
             with suppress(OSError):  # the next recovery finds it
-                if kind not in self._tokens and self._files.exists(path):
+                if kind not in tokens and self._files.exists(path):
                     found.append(path[len(self._folder) + 1 :])
         return found
 
