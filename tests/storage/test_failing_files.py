@@ -296,6 +296,20 @@ def test_an_unreadable_system_folder_stops_no_read_of_documents(tmp_path):
         alice.recall("tea")
 
 
+def test_a_folder_that_cannot_be_inspected_is_named(tmp_path):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
+    met = Counter()
+
+    def fail(operation, path, *_):
+        met[operation] += path == f"{tmp_path}/alice"
+        if operation == "lstat" and met["lstat"] == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    diary = Diary(LocalBackend(tmp_path, files=HookedFiles(fail)), agent="rules")
+    with pytest.raises(BackendError, match=r"alice: cannot be inspected \(Input/output error\)"):
+        diary.user("alice").recall("tea")
+
+
 def test_a_copy_names_a_lock_file_that_it_may_not_write(tmp_path):
     Diary(tmp_path / "from", agent="rules").user("alice").upsert_preference("likes", "tea")
 

@@ -338,8 +338,15 @@ class FileSystem:
         return bool(self.mode(path))
 
     def is_link(self, path: str | Path) -> bool:
-        """Return whether a path is a link."""
-        return stat.S_ISLNK(self.mode(path))
+        """Return whether a path is a link.
+
+        Raises:
+            BackendError: The path cannot be inspected.
+        """
+        try:
+            return stat.S_ISLNK(self.mode(path))
+        except OSError as error:
+            raise file_error(path, "cannot be inspected", error) from error
 
     def is_folder(self, path: str | Path) -> bool:
         """Return whether a path is a folder, or a link to one."""
