@@ -222,7 +222,9 @@ class SubmittedMessages:
             known, now = first, current_place(settings)
             if _is_replay(settings, seen_at) and len(known) == len(ids):
                 for each, first_id in zip(of_message, known, strict=True):
-                    self._replayed.keep(each, first_id)  # the replay may be resumed, or replayed too
+                    self._replayed.keep(
+                        each, first_id
+                    )  # the replay may be resumed, or replayed too
             else:
                 known = tuple(map(self._replayed.get, of_message, ids))
             # Of several tasks that read the messages, a resumed run repeats the first one.
