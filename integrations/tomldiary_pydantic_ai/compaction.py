@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic_ai import Agent, RunContext
+from pydantic_ai import Agent
 
 from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.compaction.tools import COMPACTION_TOOLS
 from tomldiary.extraction.prompt import COMPACTION_PROMPT, prompt_text
-from tomldiary_pydantic_ai.extraction import agent_tools, check_requests
+from tomldiary_pydantic_ai.extraction import agent_tools
 from tomldiary_pydantic_ai.models import agent_model
 
 if TYPE_CHECKING:
     from tomldiary_pydantic_ai.models import ModelChoice
 
 _RETRIES = 3
-# A full diary has some hundred entries, and some models call one tool per request.
-_MAX_REQUESTS = 50  # the framework's own limit
 
 
 def compactor_agent(
@@ -25,7 +23,8 @@ def compactor_agent(
 ) -> Agent[CompactionDeps, str]:
     """Return an agent that compacts a diary; it needs no API key until it runs.
 
-    `Diary(compaction_config=…)` uses it unless it is given a compactor. A run stops after 50 requests to the model.
+    `Diary(compaction_config=…)` uses it unless it is given a compactor. A run stops after 50 requests to the model, which is
+    the framework's default limit.
 
     Args:
         model_name: A model or its name, or several: each is used if those before it failed. None takes
@@ -35,17 +34,11 @@ def compactor_agent(
     Raises:
         InvalidValue: `model_name` is no model, or `prompt_template` is no prompt.
     """
-    prompt = prompt_text(prompt_template, COMPACTION_PROMPT)
-
-    async def instructions(ctx: RunContext[CompactionDeps]) -> str:
-        check_requests(ctx, _MAX_REQUESTS)
-        return prompt
-
     return Agent(
         agent_model(model_name),
         deps_type=CompactionDeps,
         name="diary_compactor",
-        instructions=instructions,
+        instructions=prompt_text(prompt_template, COMPACTION_PROMPT),
         tools=agent_tools(COMPACTION_TOOLS, CompactionDeps),
         retries=_RETRIES,
     )

@@ -133,7 +133,8 @@ def extractor_agent(
 
     # Coroutines, because pydantic-ai runs plain functions in a thread of their own.
     async def instructions(ctx: RunContext[MemoryDeps]) -> str:
-        check_requests(ctx, _MAX_REQUESTS)
+        if ctx.run_step > _MAX_REQUESTS:
+            raise UsageLimitExceeded(f"the run did not end within {_MAX_REQUESTS} requests")
         return draft_prompt(ctx.deps, prompt, categories)
 
     agent = Agent(
@@ -214,13 +215,3 @@ def _taking_run_context(
 
     tool.__annotations__ = {**function.__annotations__, "ctx": RunContext[deps_type]}
     return tool
-
-
-def check_requests(ctx: RunContext[Any], most: int) -> None:
-    """Stop a run that would send more than `most` requests; called before each request.
-
-    Raises:
-        UsageLimitExceeded: The run has sent `most` requests.
-    """
-    if ctx.run_step > most:
-        raise UsageLimitExceeded(f"the run did not end within {most} requests")
