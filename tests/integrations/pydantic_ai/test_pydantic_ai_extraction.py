@@ -28,6 +28,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import CompactionConfig, Diary, MemoryDeps, MemoryWriter, PreferenceItem, Turn
+from tomldiary.compaction import CompactionDeps
 from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary_pydantic_ai import build_extractor, compactor_agent, extractor_agent
 from tomldiary_pydantic_ai.models import LoopModel, is_transient
@@ -454,3 +455,11 @@ def test_a_compactor_shortens_and_removes_what_another_entry_covers(tmp_path: Pa
         "pref001": "tea, mostly green"
     }
     assert alice.conversations()["s1"].turns == 1
+
+
+def test_a_compaction_stops_after_50_requests():
+    script = Script(*[answer(call("list_preference_blocks"))] * 60)
+    deps = CompactionDeps({}, {}, include_preferences=True, include_conversations=True)
+    with pytest.raises(UsageLimitExceeded):
+        asyncio.run(compactor_agent(script.model).run("go", deps=deps))
+    assert len(script.sent) == 50
