@@ -45,15 +45,6 @@ class TestLocalBackend(SharedBackendSuite):
         return "\n".join(f"{path}\n{path.read_bytes().decode(errors='replace')}" for path in files)
 
 
-class TestLocalBackendWithoutSync(TestLocalBackend):
-    # The same locks are taken and the same files written, so processes and sizes make no difference.
-    test_a_document_of_three_megabytes_is_read_changed_and_erased = None
-    test_processes_lose_no_update_even_if_one_is_killed = None
-
-    def make_backend(self, tmp_path):
-        return LocalBackend(path=tmp_path / "memories", durability="process")
-
-
 class TestMemoryBackend(AtomicBackendSuite):
     # No document is divided here, so its size makes no difference.
     test_a_document_of_three_megabytes_is_read_changed_and_erased = None
