@@ -1,10 +1,9 @@
 """Crashes and crowds on a real disk: does every write that was acknowledged stay, exactly once?
 
-Three workloads, each with real processes on one user in a folder of its own:
+Two workloads, each with real processes on one user in a folder of its own:
 
 `crowd`   processes that read a number, add one and write it back, all released at once
 `kill`    writers that are killed (`SIGKILL`) at any point; what they acknowledged came through a pipe
-`editor`  an editor that saves in place and by rename while agents write
 
 A look at the files tells afterwards what is missing; nothing that a worker says about itself counts.
 """
@@ -32,23 +31,20 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Figures", "Size", "open_folder", "torture", "torture_for", "without_syncs"]
+__all__ = ["Figures", "Size", "open_folder", "torture", "without_syncs"]
 
 _CYCLES = 25  # kills in one memory
-_EDITORS_PATIENCE = 2.0  # seconds the editor waits for an agent to write before it saves again
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of each workload, 0 for none; the defaults are those of one round of the command."""
+    """How much of each workload, 0 for none."""
 
-    processes: int = 4
-    updates: int = 50
+    processes: int = 0
+    updates: int = 0
     """Updates of each process of the crowd."""
-    cycles: int = 5
+    cycles: int = 0
     """Times that two writers are started and killed."""
-    saves: int = 30
-    """Saves of the editor, half of them in place."""
 
 
 def open_folder(folder: str) -> Backend:
@@ -61,18 +57,9 @@ def without_syncs(folder: str) -> Backend:
     return LocalBackend(folder, durability="process")
 
 
-def torture_for(minutes: float, path: str | os.PathLike[str]) -> Figures:
-    """Run rounds of all workloads until the time is up, at least one."""
-    total = Figures()
-    start = time.monotonic()
-    while total.is_clean and (not total.rounds or time.monotonic() - start < minutes * 60):
-        total.add(torture(path, seed=total.rounds))
-    return total
-
-
 def torture(
     path: str | os.PathLike[str],
-    size: Size | None = None,
+    size: Size,
     *,
     seed: int = 0,
     opener: Callable[[str], Backend] = open_folder,
@@ -85,9 +72,7 @@ def torture(
         seed: Of the moments at which writers are killed.
         opener: Returns a backend for a folder; a function of a module, because workers import it.
     """
-    size = size or Size()
-    total = Figures(rounds=1)
-    start = time.monotonic()
+    total = Figures()
     folder = Path(tempfile.mkdtemp(prefix="tomldiary-torture-", dir=path))
     for name, workload, part in _plan(size):
         with Workers(str(folder / name), opener) as workers:
@@ -102,7 +87,6 @@ def torture(
                 workers.figures.unreadable += 1
                 workers.figures.tell(f"{damage.place}: {damage.message}")
         total.add(workers.figures)
-    total.seconds = time.monotonic() - start
     if total.is_clean:
         shutil.rmtree(folder)
     else:
@@ -119,8 +103,6 @@ def _plan(
     for done in range(0, size.cycles, _CYCLES):
         # A memory that only grows would be looked at longer than it is written.
         yield f"kill-{done}", _kill, replace(size, cycles=min(_CYCLES, size.cycles - done))
-    if size.saves:
-        yield "editor", _edit, size
 
 
 # What the parent does
@@ -160,24 +142,6 @@ def _kill(workers: Workers, size: Size, choose: random.Random) -> None:
     workers.compare(acknowledged, workers.texts("likes"), in_flight=2 * size.cycles)
 
 
-def _edit(workers: Workers, size: Size, choose: random.Random) -> None:
-    """An editor saves while agents write: neither may take away what the other wrote."""
-    workers.user().upsert_preference("likes", "there from the beginning")
-    agents = [workers.start(_store, name, ENDLESS) for name in "ab"]
-    editor = workers.start(_save, size.saves, choose.randrange(ENDLESS))
-    workers.release(*agents, editor)
-    saved = set(editor.finish())
-    acknowledged = {word for agent in agents for word in agent.kill() if word is not None}
-    workers.figures.saves += len(saved)
-    workers.figures.acknowledged += len(acknowledged)
-    time.sleep(1.1)  # seconds: a file this fresh may be taken for half saved
-    workers.user().upsert_preference("likes", "the last word")
-    by_hand = workers.texts("goals")
-    workers.figures.saves_lost += len(saved - set(by_hand))
-    beyond = {"there from the beginning", "the last word"}
-    workers.compare(acknowledged | beyond, workers.texts("likes"), in_flight=len(agents))
-
-
 # What the workers do
 
 
@@ -199,26 +163,3 @@ def _store(pipe: Connection, user: UserDiary, name: str, count: int) -> None:
         text = f"{name} number {number}"
         user.upsert_preference("likes", text)
         pipe.send(text)
-
-
-def _save(pipe: Connection, user: UserDiary, count: int, seed: int) -> None:
-    """Save like editors do: read all, change it, write all; each time agents have written since."""
-    choose = random.Random(seed)
-    path = Path(user.diary.engine.backend.place(USER, "preferences"))
-    for number in range(count):
-        text = path.read_text(encoding="utf-8")
-        entry = f'[preferences.goals.hand{number}]\ntext = "save {number}"\n'
-        edited = f"{text.rstrip()}\n\n{entry}"
-        if number % 2:
-            path.write_text(edited, encoding="utf-8")
-        else:
-            beside = path.with_name("edited.tmp")
-            beside.write_text(edited, encoding="utf-8")
-            beside.replace(path)
-        pipe.send(f"save {number}")
-        patience = time.monotonic() + _EDITORS_PATIENCE
-        while entry in (now := path.read_text(encoding="utf-8")) and now == edited:
-            if time.monotonic() > patience:
-                break
-            time.sleep(0.001)
-        time.sleep(choose.random() * 0.004)

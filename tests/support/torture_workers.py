@@ -33,22 +33,16 @@ _PATIENCE = 120.0  # seconds without a word from any worker until it counts as h
 
 @dataclass(slots=True)
 class Figures:
-    """What happened; everything but the first five should be zero."""
+    """What happened; everything but the first two should be zero."""
 
-    rounds: int = 0
     acknowledged: int = 0
     """Updates that a writer was told are stored."""
     cycles: int = 0
     """Times that writers were killed."""
-    saves: int = 0
-    """Saves of the editor."""
-    seconds: float = 0.0
     lost: int = 0
     """Acknowledged updates that are not in memory."""
     duplicated: int = 0
     """Updates that are in memory more than once, or were never made."""
-    saves_lost: int = 0
-    """Saves of the editor that are not in memory."""
     unreadable: int = 0
     """Looks at the memory that failed, and histories that are damaged."""
     failed: int = 0
@@ -61,9 +55,7 @@ class Figures:
     @property
     def is_clean(self) -> bool:
         """Whether nothing was lost, and nothing else went wrong either."""
-        return not (
-            self.lost or self.duplicated or self.saves_lost or self.unreadable or self.failed
-        )
+        return not (self.lost or self.duplicated or self.unreadable or self.failed)
 
     def add(self, other: Figures) -> None:
         """Add another run's figures to these."""
