@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import threading
-import time
 import tomllib
 from pathlib import Path
 
@@ -34,19 +33,6 @@ from tomldiary.history.timeline import Timeline, redo
 from tomldiary.runtime import async_bridge as twins
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records_module
-from tomldiary.storage.locks import UserLocks
-
-WRITER = """
-import sys
-from tomldiary import Diary
-from tomldiary.runtime import async_bridge as twins
-folder, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-alice = Diary(folder, agent="rules", durability="process", max_prefs_per_category=10**6).user("alice")
-sys.stdin.readline()
-for number in range(count):
-    alice.upsert_preference("likes", f"{name} number {number}")
-    print(number, flush=True)
-"""
 
 
 def texts(folder, user="alice", category="likes"):
@@ -54,27 +40,9 @@ def texts(folder, user="alice", category="likes"):
     return [item.text for item in diary.user(user).preferences(category).values()]
 
 
-def start(folder, name, count):
-    return programs.start("-c", WRITER, folder, name, count)
-
-
 def records(folder):
     found = list(LocalBackend(folder).records("alice"))
     return [parse_record(text) for text in reversed(found)]
-
-
-def test_four_processes_on_one_user_lose_nothing(tmp_path):
-    writers = [start(tmp_path, f"writer {name}", 25) for name in "abcd"]
-    for writer in writers:
-        writer.stdin.write("go\n")
-    for writer in writers:
-        writer.communicate()
-        assert writer.returncode == 0
-    want = {f"writer {name} number {number}" for name in "abcd" for number in range(25)}
-    found = texts(tmp_path)
-    assert len(found) == len(want)
-    assert set(found) == want
-    assert [record.seq for record in records(tmp_path)] == list(range(1, 101))
 
 
 def test_threads_of_one_diary_lose_nothing(tmp_path):
@@ -97,42 +65,6 @@ def test_threads_of_one_diary_lose_nothing(tmp_path):
         thread.join()
     assert failed == []
     assert len(set(texts(tmp_path))) == 200
-
-
-def test_without_the_lock_processes_would_lose_updates(tmp_path, files, monkeypatch):
-    @contextlib.contextmanager
-    def no_lock(*_):
-        yield
-
-    monkeypatch.setattr(UserLocks, "hold", no_lock)
-    lost = 0
-    backend = LocalBackend(tmp_path, durability="process", files=files)
-
-    def slow(name, path, *_):
-        if name == "write" and "/history/" in path:
-            time.sleep(0.002)  # behind the look at what is there, so that others come in between
-
-    files.hook = slow
-    diary = Diary(backend, agent="rules", max_prefs_per_category=1000)
-
-    def work(name):
-        nonlocal lost
-        for number in range(20):
-            try:
-                diary.user("alice").upsert_preference("likes", f"{name}-{number}")
-            except Exception:  # noqa: BLE001 - a write that failed is lost too
-                lost += 1
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    try:
-        sequences = [record.seq for record in records(tmp_path)]
-    except InvalidTOML:  # one was written over another
-        return
-    assert lost or len(sequences) != len(set(sequences)) or len(texts(tmp_path)) < 80
 
 
 def test_history_redone_gives_the_file_byte_for_byte(tmp_path):
