@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from importlib.machinery import PathFinder
 
 import pytest
 
@@ -11,12 +13,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractorUnusable, InvalidValue
 
 SUBMIT = """
-import os, sys
-for name in {hidden!r}:
-    sys.modules[name] = None
-from importlib.machinery import PathFinder
-find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *rest: None if name in {hidden!r} else find(name, *rest)
+import sys
 from tomldiary import Diary, MemoryWriter, Turn
 writer = MemoryWriter(Diary(sys.argv[1]{agent}))
 print(writer.health().status)
@@ -30,10 +27,9 @@ print("closed", file=sys.stderr)
 """
 
 
-def run(tmp_path, *, agent="", hidden=(), **environment):
-    code = SUBMIT.format(agent=agent, hidden=list(hidden))
-    imported = programs.CORE if hidden else programs.FRAMEWORKS
-    done = programs.run("-c", code, tmp_path, imported=imported, env=environment, check=True)
+def run(tmp_path, *, agent=""):
+    code = SUBMIT.format(agent=agent)
+    done = programs.run("-c", code, tmp_path, imported=programs.FRAMEWORKS, env={}, check=True)
     made, _, rest = done.stderr.partition("made\n")
     flushed, _, rest = rest.partition("flushed\n")
     closed, _, _ = rest.partition("closed\n")
@@ -74,16 +70,29 @@ def test_a_missing_key_is_reported_by_the_constructor(tmp_path):
 @pytest.mark.parametrize(
     ("hidden", "environment", "install"),
     [
-        (["pydantic_ai"], {}, "tomldiary-kit[openai]"),
-        (["openai"], {"OPENAI_API_KEY": "x"}, "tomldiary-kit[openai]"),
-        (["pydantic_ai"], {"EXTRACTOR_MODEL": "anthropic:x"}, "tomldiary-kit[pydantic-ai]"),
+        ("pydantic_ai", {}, "tomldiary-kit[openai]"),
+        ("openai", {"OPENAI_API_KEY": "x"}, "tomldiary-kit[openai]"),
+        ("pydantic_ai", {"EXTRACTOR_MODEL": "anthropic:x"}, "tomldiary-kit[pydantic-ai]"),
     ],
 )
-def test_a_missing_package_is_reported_by_the_constructor(tmp_path, hidden, environment, install):
-    printed, made, _, _ = run(tmp_path, hidden=hidden, **environment)
-    assert printed[0] == "unhealthy"
-    assert install in made
-    assert hidden[0] in made
+def test_a_missing_package_is_reported_by_the_constructor(
+    tmp_path, monkeypatch, caplog, hidden, environment, install
+):
+    for name in ("OPENAI_API_KEY", "EXTRACTOR_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    find = PathFinder.find_spec
+    for name in [each for each in sys.modules if each.partition(".")[0] == hidden]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, hidden, None)
+    monkeypatch.setattr(
+        PathFinder, "find_spec", lambda name, *rest: None if name == hidden else find(name, *rest)
+    )
+    with caplog.at_level(logging.WARNING, "tomldiary"), MemoryWriter(Diary(tmp_path)) as writer:
+        assert writer.health().status == "unhealthy"
+    assert install in caplog.text
+    assert hidden in caplog.text
 
 
 def test_an_unknown_model_is_reported_on_the_first_turn(tmp_path):
