@@ -61,7 +61,7 @@ class Reader:
         self.messages.append(message)
 
 
-def remembered(embedder, size=400, **options):
+def remembered(embedder, size=200, **options):
     """A memory in which the two preferences with a meaning are the oldest."""
     reader = Reader()
     options = {"agent": reader, "max_prefs_per_category": 2000, **options}
@@ -98,8 +98,10 @@ def episode(diary):
     alice.consolidate()
 
 
-@pytest.mark.parametrize("embedder", [vectors, awaited])
-@pytest.mark.parametrize("process", [sync, coroutine, writer, node, episode])
+@pytest.mark.parametrize(
+    ("process", "embedder"),
+    [(sync, vectors), (sync, awaited), (coroutine, awaited), (writer, vectors), (node, vectors), (episode, vectors)],
+)  # fmt: skip
 def test_an_extractor_sees_the_entry_that_only_vectors_find(process, embedder):
     alice, reader = remembered(embedder)
     process(alice.diary)
