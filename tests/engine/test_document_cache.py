@@ -5,6 +5,7 @@ from __future__ import annotations
 from hand_edits import age
 from tomldiary import Constraint, Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.engine import cache as document_cache
 from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage import MemoryBackend
 from tomldiary.storage.protocol import Commit
@@ -87,8 +88,9 @@ def test_five_thousand_small_documents_are_read_once():
     assert read_all({f"items/t{number}": "" for number in range(5_000)}) == 0
 
 
-def test_documents_of_over_64_million_characters_are_read_again():
-    text = f"# {'x' * 8_000_000}\n"
+def test_documents_of_more_characters_than_the_cache_keeps_are_read_again(monkeypatch):
+    monkeypatch.setattr(document_cache, "_CACHED_CHARACTERS", 1_000_000)
+    text = f"# {'x' * 120_000}\n"
     assert read_all({f"items/t{number}": text for number in range(9)}) == 9
 
 
