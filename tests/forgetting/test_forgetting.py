@@ -1277,9 +1277,14 @@ def test_an_inline_table_returns_to_its_last_text_beside_a_hand_edit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "operation", ["open", "write", "sync_file", "replace", "exchange", "unlink"]
+    ("operation", "number"),
+    [
+        *(("open", number) for number in (1, 5, 9, 13)),
+        *(("sync_file", number) for number in (1, 5, 9, 13)),
+        *((operation, number) for operation in ("write", "replace") for number in (1, 3, 5)),
+        *(("unlink", number) for number in (1, 2, 3)),
+    ],
 )
-@pytest.mark.parametrize("number", range(1, 14, 4))
 def test_a_failing_file_operation_in_forget_is_undone_or_finished_later(
     root, files, operation, number
 ):
@@ -1300,6 +1305,7 @@ def test_a_failing_file_operation_in_forget_is_undone_or_finished_later(
     except BackendError as error:
         raised = str(error)
     files.hook = None
+    assert calls >= number
     if raised is None:
         assert hits(root, *WORDS) == []
     elif "is opened next" not in raised:
