@@ -1057,10 +1057,6 @@ def kill_at_steps(store, tmp_path, selector, steps):
     assert unfinished > 5 // steps.step
 
 
-def test_job_killed_at_8_random_moments_is_finished(store, tmp_path):
-    kill_at_moments(store, tmp_path, 8)
-
-
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
 def test_job_killed_at_100_random_moments_is_finished(store, tmp_path):
