@@ -39,8 +39,7 @@ def engine(request, disk):
 
 
 shared = pytest.mark.parametrize("engine", engines.SHARED, indirect=True)
-outside_servers = pytest.mark.parametrize("engine", ["memory", "folder"], indirect=True)
-in_servers = pytest.mark.parametrize("engine", engines.SERVERS, indirect=True)
+in_a_folder = pytest.mark.parametrize("engine", ["folder"], indirect=True)
 
 
 def likes(backend):
@@ -273,7 +272,7 @@ def run_during(diary, adapter, meanwhile):
         assert writer.flush(LONG)
 
 
-@outside_servers  # where the next test has one adapter of each framework
+@in_a_folder
 @adapters
 def test_a_run_during_an_erasure_brings_nothing_back(engine, opened, adapter):
     diary = Diary(opened(), agent="rules")
@@ -284,20 +283,19 @@ def test_a_run_during_an_erasure_brings_nothing_back(engine, opened, adapter):
 
 
 @shared
-@pytest.mark.parametrize(
-    "adapter", [langchain, langgraph_submitting, pydantic_ai], ids=lambda each: each.__name__
-)
-def test_a_run_during_an_erasure_by_another_process(engine, opened, adapter):
+def test_a_run_during_an_erasure_by_another_process(engine, opened):
     command = [*STRICT, "-m", "tomldiary", "forget", "--path", engine.url]
     command += ["--user", "alice", "--everything", "--yes"]
     diary = Diary(opened(), agent="rules")
     diary.user("alice").upsert_preference("likes", "canary songs")
-    run_during(diary, adapter, lambda: programs.run(*command, check=True))
+    run_during(diary, langchain, lambda: programs.run(*command, check=True))
     assert likes(opened()) == ["I love jazz."]
     assert "canary" not in engine.texts()
 
 
-@adapters
+@pytest.mark.parametrize(
+    "adapter", [langchain, langgraph_submitting, pydantic_ai], ids=lambda each: each.__name__
+)
 def test_a_run_during_an_erasure_of_a_part_is_kept(tmp_path, adapter):
     diary = Diary(tmp_path, agent="rules")
     diary.user("alice").upsert_preference("likes", "tea", session_id="gone")
@@ -413,14 +411,14 @@ def remembering_pydantic_ai_delegate(diary, meanwhile):
 
 
 @pytest.mark.parametrize(
-    "run",
+    ("engine", "run"),
     [
-        remembering_langchain,
-        remembering_pydantic_ai,
-        remembering_pydantic_ai_unrecorded,
-        remembering_pydantic_ai_delegate,
+        *((name, remembering_pydantic_ai_unrecorded) for name in engines.ALL),
+        ("folder", remembering_langchain),
+        ("folder", remembering_pydantic_ai),
+        ("folder", remembering_pydantic_ai_delegate),
     ],
-    ids=lambda each: each.__name__,
+    indirect=["engine"],
 )
 def test_tools_of_a_run_during_an_erasure_write_nothing(engine, opened, run):
     diary = Diary(opened(), agent="rules")
