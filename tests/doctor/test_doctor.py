@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import command_line
 from file_systems import WRITES
+from hand_edits import age
 from processes import as_user
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, MemoryBackend
@@ -375,6 +376,7 @@ def test_other_unusable_documents_are_problems(root, data, says):
 def test_what_is_no_file_in_place_of_a_document_is_a_problem(root, make):
     file, bob = root / "bob/preferences.toml", Diary(root, agent="rules").user("bob")
     file.unlink()
+    age(file.parent)
     for text in ("tea", "coffee"):  # the first write logs the removal
         bob.upsert_preference("likes", text)
     file.unlink()
@@ -808,6 +810,7 @@ def damage_the_end(root):
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(bytes(data))
+    age(root / "alice/preferences.toml")
     return bytes(data[data.rfind(b"[[tx]]\n") :])
 
 

@@ -333,7 +333,7 @@ def test_a_writer_that_another_thread_closes_still_consolidates(alice, diary):
 
     def overtaken(user, loop):
         closing.start()
-        closing.join(1)  # it waits for this call
+        closing.join(0.1)  # it waits for this call
         return start(user, loop)
 
     jobs.start = overtaken

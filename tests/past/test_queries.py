@@ -253,6 +253,7 @@ def test_rollback_into_a_list_of_tables_is_a_named_error(alice, file):
     header = "[preferences.likes.pref001]"
     edited = file.read_text().replace(header, f"[[preferences.likes]]\n{header}")
     file.write_text(edited)
+    age(file)
     with pytest.raises(DocumentError, match=r"preferences\.likes: expected a table"):
         alice.rollback(force=True)
     assert file.read_text() == edited
@@ -277,6 +278,7 @@ def test_rollback_undoes_a_hand_edit_that_removed_a_header(alice, tmp_path, flat
     path.write_text(path.read_text().replace(table, header + table))
     alice.upsert_preference("goals", "rest")
     path.write_text(path.read_text().replace(header, "").replace('"tea"', '"mate"'))
+    age(path)
     alice.rollback()
     assert alice.preferences("likes")["pref001"].text == "tea"
     assert flat in path.read_text()
@@ -322,6 +324,7 @@ def test_rollback_of_a_rollback_restores_the_blank_line_of_a_hand_edit(alice, fi
     alice.forget_preference("likes", "pref002")
     text = file.read_text()
     file.write_text(text[: text.index("[preferences")])
+    age(file)
     alice.rollback(3)
     assert alice.preferences("likes").keys() == {"pref001"}
     alice.rollback()
