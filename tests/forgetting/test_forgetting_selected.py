@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from engines import SERVERS, space
+from engines import space
 from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -439,10 +439,8 @@ def test_what_a_model_extracted_from_a_turn_is_erased_by_its_source(alice):
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
 
 
-@pytest.mark.parametrize("name", ["memory", *SERVERS])
-def test_shared_storage_has_no_trace_either(name):
-    backend = "memory:" if name == "memory" else space(name).backend()
-    alice = Diary(backend, agent="rules").user("alice")
+def test_memory_in_a_process_has_no_trace_either():
+    alice = Diary("memory:", agent="rules").user("alice")
     filled(alice)
     assert {"preferences", "history", "blocks"} <= {*alice.traces(CANARY)}
     alice.forget(matching="walnut")

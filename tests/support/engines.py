@@ -108,9 +108,20 @@ def space(name: str, folder: Path | None = None) -> Engine:
     return Engine(name, urls[name], server)
 
 
-@pytest.fixture(params=[pytest.param(name, marks=needs(name)) for name in SERVERS])
+_EACH = [pytest.param(name, marks=needs(name)) for name in SERVERS]
+on_each_server = pytest.mark.parametrize("engine", _EACH, indirect=True)
+"""For a test of what the servers do differently, in a module with `one_server`."""
+
+
+@pytest.fixture(params=_EACH)
 def engine(request: pytest.FixtureRequest, disk: Path) -> Engine:
-    """A new space in each of the servers; a module for more places has a fixture of this name."""
+    """A new space in each of the servers; a module for other places has a fixture of this name."""
+    return space(request.param, disk)
+
+
+@pytest.fixture(name="engine", params=_EACH[:1])
+def one_server(request: pytest.FixtureRequest, disk: Path) -> Engine:
+    """A new space in one server, for a module that imports it: for what is the same code above all of them."""
     return space(request.param, disk)
 
 

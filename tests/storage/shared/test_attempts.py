@@ -11,6 +11,7 @@ from zlib import crc32
 
 import pytest
 
+import engines
 from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
@@ -456,7 +457,17 @@ def test_a_refused_write_locks_the_user_after_the_time_limit_of_locks(opened, mo
     assert locked == [1]
 
 
-@pytest.mark.parametrize("change", [add_milk, edit_by_hand, roll_back, call_a_tool])
+@pytest.mark.parametrize(
+    ("engine", "change"),
+    [
+        *(pytest.param(name, add_milk, marks=engines.needs(name)) for name in engines.SERVERS),
+        *(
+            pytest.param("postgres", change, marks=engines.needs("postgres"))
+            for change in (edit_by_hand, roll_back, call_a_tool)
+        ),
+    ],
+    indirect=["engine"],
+)
 def test_a_slow_write_ends_while_others_write_all_the_time(opened, change):
     backend = opened()
     one = Diary(backend, agent="rules", lock_timeout=10.0).user("alice")

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import engines
+from engines import one_server  # noqa: F401 - the fixture `engine` of this module
 from tomldiary import Diary, Forgotten
 from tomldiary.cli.app import app
 from tomldiary.cli.commands import edit
@@ -47,6 +48,7 @@ def texts(memory):
     return [item.text for item in memory.preferences("likes").values()]
 
 
+@engines.on_each_server
 def test_a_pushed_edit_is_merged_with_what_was_written_meanwhile(engine, alice, tmp_path):
     assert run(engine, "pull", str(tmp_path)).stdout == f"wrote 1 document to {tmp_path}\n"
     alice.upsert_preference("likes", "coffee")
@@ -59,6 +61,7 @@ def test_a_pushed_edit_is_merged_with_what_was_written_meanwhile(engine, alice, 
     assert [entry.type for entry in alice.history(limit=9)][:2] == ["upsert", "hand"]
 
 
+@engines.on_each_server
 def test_an_edit_of_another_version_than_the_stored_one_is_refused(alice, opened):
     text = alice.document("preferences")
     with pytest.raises(RevisionConflict):
@@ -210,6 +213,7 @@ def test_push_brings_nothing_back_that_was_forgotten(engine, alice, tmp_path, se
     assert "tea" not in "".join(path.read_text() for path in tmp_path.rglob("*.toml"))
 
 
+@engines.on_each_server
 def test_push_brings_nothing_back_that_was_forgotten_during_a_push(
     engine, alice, tmp_path, monkeypatch
 ):
@@ -224,6 +228,7 @@ def test_push_brings_nothing_back_that_was_forgotten_during_a_push(
     assert texts(alice) == []
 
 
+@engines.on_each_server
 def test_push_to_another_database_than_the_pulled_one_is_refused(engine, alice, tmp_path):
     run(engine, "pull", str(tmp_path))
     file = tmp_path / "alice" / "preferences.toml"
@@ -414,9 +419,7 @@ def test_edit_opens_the_editor_again_after_a_mistake(engine, alice, tmp_path, mo
     assert texts(alice) == ["black tea"]
 
 
-@pytest.fixture(
-    params=["folder", *(pytest.param(each, marks=engines.needs(each)) for each in engines.SERVERS)]
-)
+@pytest.fixture(params=["folder", pytest.param("postgres", marks=engines.needs("postgres"))])
 def path(request, tmp_path):
     """The address of a memory in a folder or in a server."""
     return engines.space(request.param, tmp_path).url

@@ -27,6 +27,15 @@ def test_work_that_began_before_an_erasure_is_refused(opened):
         )
 
 
+def test_a_forgotten_text_leaves_no_trace(opened):
+    alice = Diary(opened(), agent="rules").user("alice")
+    alice.upsert_preference("likes", WORDS)
+    alice.blocks.set("notes", WORDS)
+    assert {"preferences", "history", "blocks"} <= {*alice.traces("zebra")}
+    alice.forget(matching="zebra")
+    assert alice.traces("zebra") == []
+
+
 def test_erasing_everything_ends_while_others_write_all_the_time(engine, opened):
     backend = opened()
     one = Diary(backend, agent="rules", lock_timeout=5.0).user("alice")

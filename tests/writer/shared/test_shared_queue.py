@@ -15,6 +15,7 @@ import pytest
 
 import engines
 from counted_requests import Counting
+from engines import one_server  # noqa: F401 - the fixture `engine` of this module
 from living import objects_of
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import (
@@ -247,6 +248,7 @@ def test_a_writer_is_dead_once_it_sends_no_heartbeats(opened):
     assert other.is_dead(writer.id)
 
 
+@engines.on_each_server
 def test_the_heartbeat_of_a_writer_dead_for_long_is_removed(opened):
     dead, other = (Heartbeats(opened(), lease=0.01) for _ in range(2))
     dead.beat()
@@ -255,12 +257,14 @@ def test_the_heartbeat_of_a_writer_dead_for_long_is_removed(opened):
     until(lambda: other.is_dead(dead.id) and not backend.versions(place))
 
 
+@engines.on_each_server
 def test_a_writer_soon_knows_what_a_write_survives(opened):
     diary = Diary(opened(), agent="rules")
     with MemoryWriter(diary) as writer:
         until(lambda: writer.stats()["durability"] == diary.stats()["durability"] == "full")
 
 
+@engines.on_each_server
 def test_only_the_owner_of_a_user_changes_the_waiting_turns(opened):
     owner, other = (Claims(opened(), 60.0, works=True) for _ in range(2))
     job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)
@@ -297,6 +301,7 @@ def test_operations_read_before_an_erasure_are_not_stored(opened):
     assert backend.holders(QUEUE) == []
 
 
+@engines.on_each_server
 def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
     gate, calls = threading.Event(), []
 
@@ -499,6 +504,7 @@ def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
     assert (stats["submitted"], stats["pending"], stats["loss_window"]) == (1, 1, 1)
 
 
+@engines.on_each_server
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     backend, delivered = opened(), []
@@ -555,6 +561,7 @@ def test_a_new_turn_brings_those_that_other_processes_stored_before_it(opened):
     assert (delivered[0], delivered[-1]) == (first, last)
 
 
+@engines.on_each_server
 def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
     web = MemoryWriter(Diary(opened(), agent=None), workers=0)
     first = web.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
@@ -765,6 +772,7 @@ def test_a_step_sends_a_small_part_of_a_long_backlog(opened, monkeypatch):
     assert not backend.hidden_parts("alice", QUEUE)
 
 
+@engines.on_each_server
 def test_a_redaction_keeps_the_other_turns_of_all_parts_in_their_order(engine, opened):
     backend = opened(queue_part=400)
     with MemoryWriter(Diary(backend, agent=None), workers=0) as web:
@@ -784,6 +792,7 @@ def test_a_redaction_keeps_the_other_turns_of_all_parts_in_their_order(engine, o
     assert backend.holders(QUEUE) == []
 
 
+@engines.on_each_server
 def test_the_parts_of_a_queue_are_read_in_one_state(opened):
     owner, backend = Claims(opened(queue_part=1), 60.0, works=True), opened(queue_part=1)
     jobs = two_jobs()
