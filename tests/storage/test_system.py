@@ -131,21 +131,6 @@ def test_capabilities_can_be_switched_off_one_by_one(monkeypatch):
     assert FileSystem().has_leases
 
 
-def test_a_diary_without_any_capability_works(tmp_path):
-    code = """
-import sys
-from tomldiary import Diary
-for number in range(5):
-    Diary(sys.argv[1]).user("alice").upsert_preference("likes", f"thing {number}")
-print(len(Diary(sys.argv[1]).user("alice").preferences("likes")))
-"""
-    env = {**os.environ, "TOMLDIARY_WITHOUT": "exchange,leases"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True, env=env
-    )
-    assert done.stdout == "5\n"
-
-
 # macOS, with a library of the same calls in place of its own
 
 

@@ -26,7 +26,6 @@ from typer.testing import CliRunner
 
 import engines
 import servers
-from processes import STRICT
 from tomldiary import BackendError, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
@@ -1451,18 +1450,6 @@ def test_an_odd_path_of_firestore_is_refused_as_in_0_9():
     pytest.importorskip("google.cloud.firestore")
     with pytest.raises(ValueError, match="EVEN number of path segments"):
         Diary("firestore://project/users")
-
-
-def test_the_package_loads_no_client_and_no_telemetry():
-    code = (
-        "import sys, tomldiary, tomldiary.storage, tomldiary.writer.writer;"
-        "tomldiary.Diary('memory:'); print(*sys.modules)"
-    )
-    run = subprocess.run(
-        [sys.executable, *STRICT, "-c", code], capture_output=True, text=True, check=True
-    )
-    heavy = {"psycopg", "redis", "grpc", "google.cloud.firestore", "opentelemetry"}
-    assert not heavy & set(run.stdout.split())
 
 
 @engines.needs("firestore")
