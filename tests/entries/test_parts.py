@@ -80,9 +80,10 @@ def split(tmp_path):
 def filled(diary, count=24):
     alice = diary.user("alice")
     for number in range(count):
-        alice.upsert_preference("likes", f"thing number {number}", session_id=f"s{number % 3}")
-        alice.facts.commit(Diet(role=f"r{number % 12}", food=f"food {number}"))
-        alice.facts.commit(Birth(who=f"w{number}", year=number))
+        with alice.transaction(session_id=f"s{number % 3}"):
+            alice.upsert_preference("likes", f"thing number {number}")
+            alice.facts.commit(Diet(role=f"r{number % 12}", food=f"food {number}"))
+            alice.facts.commit(Birth(who=f"w{number}", year=number))
     return alice
 
 
