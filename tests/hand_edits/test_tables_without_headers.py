@@ -43,6 +43,11 @@ def written(request, alice, file):
     return file
 
 
+one_of_each_form = pytest.mark.parametrize(
+    "written", [LAYOUTS["inline categories"], LAYOUTS["dotted keys"]], indirect=True
+)
+
+
 def change(alice):
     alice.upsert_preference("likes", "bebop", id="b")
     alice.upsert_preference("likes", "water", id="c")
@@ -59,6 +64,7 @@ def test_an_older_buffer_reverts_no_write_to_such_entries(alice, written):
     assert all(f"# {each}\n" in written.read_text() for each in ("one", "two", "mine"))
 
 
+@one_of_each_form
 def test_an_older_buffer_brings_no_such_entry_back(alice, written):
     buffer = written.read_text()
     alice.remove_preference("likes", "b")
@@ -67,6 +73,7 @@ def test_an_older_buffer_brings_no_such_entry_back(alice, written):
     assert texts(alice) == ["green tea"]
 
 
+@one_of_each_form
 def test_a_second_save_of_a_buffer_reverts_no_write_to_such_entries(alice, written):
     buffer = written.read_text().replace('"tea"', '"green tea"')
     written.write_text(buffer)
@@ -78,6 +85,7 @@ def test_a_second_save_of_a_buffer_reverts_no_write_to_such_entries(alice, writt
     assert texts(alice) == ["black tea", "bebop", "water"]
 
 
+@one_of_each_form
 def test_a_save_during_a_transaction_reverts_no_such_entry(alice, written):
     buffer = written.read_text()
     with alice.transaction() as tx:
@@ -87,6 +95,7 @@ def test_a_save_during_a_transaction_reverts_no_such_entry(alice, written):
     assert texts(alice) == ["green tea", "bebop"]
 
 
+@one_of_each_form
 def test_both_changes_of_one_such_entry_are_a_conflict_in_history(alice, written):
     buffer = written.read_text()
     change(alice)
@@ -108,6 +117,7 @@ def test_such_an_entry_is_rolled_back(alice, written):
     assert alice.preferences("likes") == before
 
 
+@one_of_each_form
 def test_such_an_entry_that_a_save_lacks_is_waited_for(alice, written):
     lines = written.read_text().replace(', b = {text = "jazz"}', "").split("\n")
     written.write_text("\n".join(line for line in lines if "jazz" not in line))
@@ -116,6 +126,7 @@ def test_such_an_entry_that_a_save_lacks_is_waited_for(alice, written):
     assert texts(alice) == ["tea"]
 
 
+@one_of_each_form
 def test_such_an_entry_is_imported_into_a_memory_that_has_others(alice, written):
     export = alice.export()
     bob = alice.diary.user("bob")
@@ -129,6 +140,7 @@ def test_such_an_entry_is_imported_into_a_memory_that_has_others(alice, written)
     assert texts(carla) == ["coffee"]
 
 
+@one_of_each_form
 def test_a_secret_in_such_an_entry_is_redacted_when_it_is_imported(alice, written, tmp_path):
     written.write_text(written.read_text().replace("jazz", "ann@example.org"))
     age(written)
