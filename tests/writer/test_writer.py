@@ -781,12 +781,10 @@ LOOP = "asyncio.run(asyncio.sleep(0))"
 @pytest.mark.parametrize(
     ("extractor", "end"),
     [
-        pytest.param(COROUTINE, "", id="coroutine"),
         pytest.param(COROUTINE, "sys.exit(0)", id="coroutine, exit"),
         pytest.param(COROUTINE, LOOP, id="coroutine, event loop"),
         pytest.param(FUNCTION, "", id="function"),
         pytest.param(CALL_IN_A_THREAD, "", id="call in a thread"),
-        pytest.param(CALL_IN_A_THREAD, LOOP, id="call in a thread, event loop"),
     ],
 )
 def test_a_program_that_exits_finishes_its_turns_first(tmp_path, extractor, end):
