@@ -22,8 +22,11 @@ def _state():
         for user in diary.users() for _, _, key, entry in _stored(diary.user(user))
     ])
 """
-BEFORE = "_before, _was = _state(), globals().get('diary')"
-AFTER = "assert _state() == _before and _was is globals().get('diary'), (_before, _state())"
+AGAIN = """
+_before, _was = _state(), globals().get('diary')
+{}
+assert _state() == _before and _was is globals().get('diary'), (_before, _state())
+"""
 
 PAGES = [
     README,
@@ -110,8 +113,8 @@ def test_a_notebook_runs_and_a_cell_twice_stores_nothing_new(path, execute, tmp_
     for cell in cells:
         is_once = "diary = Diary(" in cell.source or ".plot_" in cell.source  # another memory; slow
         again = "" if is_once else cell.source
-        run += [cell.source, BEFORE, again, AFTER]
-    shown = outputs(execute(tmp_path, run)[1::4])
+        run += [cell.source, AGAIN.format(again)]
+    shown = outputs(execute(tmp_path, run)[1::2])
     for expected in SHOWN[path.stem]:
         assert re.search(escaped(expected), shown), expected
 
