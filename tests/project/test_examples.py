@@ -109,23 +109,21 @@ SHOWN = {
 TELLS = {"writer_health.py": "tomldiary: "}  # its stderr: a turn fails there
 
 
-# Run an example in each of several folders.
+# Run an example twice in a folder.
 RUNS = """
 import runpy, sys
-example, *folders = sys.argv[1:]
-for folder in folders:
-    sys.argv = [example, *filter(None, [folder])]
+example = sys.argv[1]
+for _ in range(2):
+    sys.argv = sys.argv[-2:]
     runpy.run_path(example, run_name="__main__")
     print("\\0", flush=True)
 """
 
 
-def run(name, *folders):
-    """Run an example in each of these folders ("" is one of its own); return what each run printed."""
-    example = EXAMPLES / name
-    done = programs.run(
-        *STRICT, "-c", RUNS, example, *folders, imported=programs.FRAMEWORKS, timeout=120
-    )
+def run(name, folder):
+    """Run an example twice in a folder; return what each run printed."""
+    line = (*STRICT, "-c", RUNS, EXAMPLES / name, folder)
+    done = programs.run(*line, imported=programs.FRAMEWORKS, timeout=120)
     assert done.returncode == 0, done.stderr
     expected = TELLS.get(name)
     assert [
@@ -147,8 +145,8 @@ def test_no_example_can_ask_a_model_of_a_provider():
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_it_runs_offline_and_again_in_a_folder_it_is_given(name, tmp_path):
-    outputs = run(name, "", tmp_path, tmp_path)
-    assert len(outputs) == 3
+    outputs = run(name, tmp_path)
+    assert len(outputs) == 2
     lines = outputs[0].splitlines()
     assert [line for line in SHOWN[name] if line not in lines] == []
     files = list(tmp_path.glob("*/preferences.toml"))
@@ -163,6 +161,10 @@ def test_it_is_short_and_says_how_to_run_it(name):
     assert len(text.splitlines()) < 80
     assert f"Run: python examples/{name} [FOLDER]" in text.split('"""')[1]
     assert re.search(r"^(async )?def main\(", text, re.MULTILINE)
+    folder = "Path(sys.argv[1] if len(sys.argv) > 1 else temporary)"
+    assert f"    with TemporaryDirectory() as temporary:\n        main({folder})\n" in text.replace(
+        f"asyncio.run(main({folder}))", f"main({folder})"
+    )
 
 
 def test_no_example_parses_the_answers_that_tools_give_a_model():
