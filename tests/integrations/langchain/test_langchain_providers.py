@@ -34,11 +34,6 @@ def _anthropic(url: str) -> ChatAnthropic:
     return ChatAnthropic(model="claude-haiku-4-5", api_key="x", base_url=url, max_retries=_RETRIES)
 
 
-@pytest.fixture(params=[_openai, _anthropic], ids=["openai", "anthropic"])
-def chat_model(request):
-    return request.param
-
-
 @pytest.fixture
 def server(monkeypatch):
     retry_soon(monkeypatch)
@@ -85,6 +80,7 @@ def _agents(tmp_path, chat_model, url: str, writers: int, *, same: bool):
         yield create_agent(host, middleware=[middleware]), middleware
 
 
+@pytest.mark.parametrize("chat_model", [_openai, _anthropic])
 def test_turns_of_async_runs_survive_broken_connections(tmp_path, chat_model, server):
     made = list(_agents(tmp_path, chat_model, server.url, 2, same=True))
 
@@ -108,8 +104,8 @@ def test_turns_of_async_runs_survive_broken_connections(tmp_path, chat_model, se
     assert server.counts["reset"]
 
 
-def test_turns_of_sync_runs_survive_broken_connections(tmp_path, chat_model, server):
-    made = list(_agents(tmp_path, chat_model, server.url, 2, same=True))
+def test_turns_of_sync_runs_survive_broken_connections(tmp_path, server):
+    made = list(_agents(tmp_path, _openai, server.url, 2, same=True))
     for number in range(TURNS):
         for agent, _ in made:
             agent.invoke(_question("dish", number))
@@ -118,18 +114,18 @@ def test_turns_of_sync_runs_survive_broken_connections(tmp_path, chat_model, ser
         stats = middleware.writer.close_sync()
         assert (stats["completed"], stats["failed"]) == (TURNS, 0)
         assert _kept(middleware.diary) == _expected("dish")
-    asyncio.run(_close(chat_model(server.url)))
+    asyncio.run(_close(_openai(server.url)))
     assert server.counts["reset"]
 
 
-def test_turns_of_concurrent_runs_are_kept(tmp_path, chat_model, server):
-    ((agent, middleware),) = _agents(tmp_path, chat_model, server.url, 1, same=False)
+def test_turns_of_concurrent_runs_are_kept(tmp_path, server):
+    ((agent, middleware),) = _agents(tmp_path, _openai, server.url, 1, same=False)
 
     async def talk() -> list[object]:
         runs = (agent.ainvoke(_question("drink", number)) for number in range(TURNS))
         answers = await asyncio.gather(*runs, return_exceptions=True)
         await middleware.writer.aflush(60)
-        await _close(chat_model(server.url))
+        await _close(_openai(server.url))
         return [answer for answer in answers if isinstance(answer, BaseException)]
 
     assert asyncio.run(talk()) == []
