@@ -22,7 +22,6 @@ USES = [
     ("cli", "rich", "from tomldiary.__main__ import main; main()"),
     ("langgraph", "langgraph", "import tomldiary_langgraph"),
     ("langchain", "langchain_core", "import tomldiary_langchain"),
-    ("langchain", "langchain", "from tomldiary_langchain import DiaryMiddleware"),
     ("pydantic-ai", "pydantic_ai", "import tomldiary_pydantic_ai"),
     ("pydantic-ai", "pydantic_ai", "from tomldiary import DefaultPrefTable, extractor_agent; extractor_agent(DefaultPrefTable)"),
     (
