@@ -2,6 +2,8 @@
 
     program_server.py SOCKET MODULES...
 
+It listens at the socket, and ends with the last connection.
+
 A request has the arguments of Python, a folder and the environment, and comes with four descriptors: the program's
 streams, and a pipe that gets its process id at first, and its exit code at the end.
 """
@@ -16,18 +18,39 @@ import json
 import os
 import re
 import runpy
+import select
 import socket
 import sys
 import types
 import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
-def next_program(control: socket.socket) -> list:
-    """Wait for requests; return each one in a child of its own, and never in this process."""
+def requests(listening: socket.socket, connections: list[socket.socket]) -> Iterator[tuple]:
+    """Yield requests with their descriptors until the last connection is closed."""
     while True:
-        request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 4)
-        if not request:
-            sys.exit()
+        for each in select.select([listening, *connections], [], [])[0]:
+            if each is listening:
+                connections.append(listening.accept()[0])
+                connections[-1].send(b"!")
+                continue
+            request, descriptors, *_ = socket.recv_fds(each, 1 << 20, 4)
+            if request:
+                yield request, descriptors
+                continue
+            connections.remove(each)
+            each.close()
+            if not connections:
+                sys.exit()
+
+
+def next_program(listening: socket.socket) -> list:
+    """Wait for requests; return each one in a child of its own, and never in this process."""
+    connections: list[socket.socket] = []
+    for request, descriptors in requests(listening, connections):
         if os.fork():
             for each in descriptors:
                 os.close(each)
@@ -35,7 +58,8 @@ def next_program(control: socket.socket) -> list:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             continue
-        control.close()
+        for each in (listening, *connections):
+            each.close()
         *streams, status = descriptors
         if child := os.fork():
             for each in streams:
@@ -51,6 +75,7 @@ def next_program(control: socket.socket) -> list:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - they are the streams of the process
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - they are the streams of the process
         return json.loads(request)
+    raise AssertionError  # the process ends with the last connection
 
 
 def main() -> None:
