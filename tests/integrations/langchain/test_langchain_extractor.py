@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.graph import START, MessagesState, StateGraph
 
+import programs
 from openai_server import OpenAIServer, Step, broken
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
@@ -375,3 +376,45 @@ def test_a_program_without_metadata_is_told_that_the_package_is_missing(monkeypa
     why = r'^tomldiary-kit is not installed, .*: extraction with Scripted .*"tomldiary-kit\[langchain\]"$'
     with pytest.raises(MissingExtra, match=why):
         diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
+
+
+_HANGS = """
+import sys, threading
+from scripted_chat import Scripted
+from tomldiary import Diary, MemoryWriter
+
+asked = threading.Event()
+
+class Hanging(Scripted):
+    def _generate(self, *args, **kwargs):
+        asked.set()
+        threading.Event().wait()
+
+writer = MemoryWriter(Diary({folder!r}, agent=Hanging(answers=[])))
+writer.submit_nowait({turn})
+asked.wait()
+print(writer.close_sync(timeout=0)["pending"])
+"""
+
+
+def test_a_hanging_model_does_not_keep_the_process_alive(tmp_path):
+    turn = "__import__('tomldiary').Turn('ann', 's', 'I like tea.', 'ok')"
+    code = _HANGS.format(folder=str(tmp_path), turn=turn)
+    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_a_model_with_a_coroutine_alone_extracts(tmp_path):
+    class OnlyAsync(Scripted):
+        def _generate(self, *args, **kwargs):
+            raise NotImplementedError
+
+        async def _agenerate(self, *args, **kwargs):
+            return super()._generate(*args, **kwargs)
+
+    model = OnlyAsync(
+        answers=[calling(("upsert_preference", {"category": "likes", "text": "tea"})), DONE]
+    )
+    diary = Diary(tmp_path, agent=model)
+    diary.user("ann").add_turn("I like tea.", "ok", session_id="s")
+    assert [item.text for item in diary.user("ann").preferences("likes").values()] == ["tea"]

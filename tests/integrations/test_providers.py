@@ -1,4 +1,7 @@
-"""Chat models of real providers, as host and as extractor at once, over connections that break."""
+"""Models of real providers, each as host and as extractor at once, over connections that break.
+
+Both frameworks are in one file, because the clients of providers take seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 from langchain.agents import create_agent
+from pydantic_ai import Agent
+from pydantic_ai.models import override_allow_model_requests
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
 
-import programs
 from provider_server import provider_server, retry_soon
-from scripted_chat import DONE, Scripted, calling
-from tomldiary import Diary, MemoryWriter, RetryPolicy
+from tomldiary import DefaultPrefTable, Diary, MemoryWriter, RetryPolicy, extractor_agent
 from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware
+from tomldiary_pydantic_ai import DiaryCapability
 
 if TYPE_CHECKING:
     from langchain_anthropic import ChatAnthropic
     from langchain_openai import ChatOpenAI
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.models.openai import OpenAIChatModel
 
 TURNS = 4
 _RETRIES = 5  # of the provider's client, for connections that the server reset
@@ -134,43 +142,65 @@ def test_turns_of_concurrent_runs_are_kept(tmp_path, server):
     assert _kept(middleware.diary) == _expected("drink")
 
 
-_HANGS = """
-import sys, threading
-from scripted_chat import Scripted
-from tomldiary import Diary, MemoryWriter
-
-asked = threading.Event()
-
-class Hanging(Scripted):
-    def _generate(self, *args, **kwargs):
-        asked.set()
-        threading.Event().wait()
-
-writer = MemoryWriter(Diary({folder!r}, agent=Hanging(answers=[])))
-writer.submit_nowait({turn})
-asked.wait()
-print(writer.close_sync(timeout=0)["pending"])
-"""
+# pydantic-ai
 
 
-def test_a_hanging_model_does_not_keep_the_process_alive(tmp_path):
-    turn = "__import__('tomldiary').Turn('ann', 's', 'I like tea.', 'ok')"
-    code = _HANGS.format(folder=str(tmp_path), turn=turn)
-    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
-    assert done.stdout == "1\n"
+def _openai_model(url: str) -> OpenAIChatModel:
+    from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - slow to import
+    from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - slow to import
+
+    provider = OpenAIProvider(base_url=f"{url}/v1", api_key="x")
+    return OpenAIChatModel("gpt-5-mini", provider=provider)
 
 
-def test_a_model_with_a_coroutine_alone_extracts(tmp_path):
-    class OnlyAsync(Scripted):
-        def _generate(self, *args, **kwargs):
-            raise NotImplementedError
+def _anthropic_model(url: str) -> AnthropicModel:
+    from pydantic_ai.models.anthropic import AnthropicModel  # noqa: PLC0415 - slow to import
+    from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: PLC0415 - slow to import
 
-        async def _agenerate(self, *args, **kwargs):
-            return super()._generate(*args, **kwargs)
+    provider = AnthropicProvider(base_url=url, api_key="x")
+    return AnthropicModel("claude-haiku-4-5", provider=provider)
 
-    model = OnlyAsync(
-        answers=[calling(("upsert_preference", {"category": "likes", "text": "tea"})), DONE]
-    )
-    diary = Diary(tmp_path, agent=model)
-    diary.user("ann").add_turn("I like tea.", "ok", session_id="s")
-    assert [item.text for item in diary.user("ann").preferences("likes").values()] == ["tea"]
+
+def _wrapped(url: str) -> FallbackModel:
+    return FallbackModel(WrapperModel(_anthropic_model(url)), _openai_model(url))
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    retry_soon(monkeypatch)
+    with provider_server(reset_each=11, drop_each=5) as server, override_allow_model_requests(True):
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("make", "as_agent"),
+    [(_openai_model, True), (_wrapped, False)],
+    ids=["openai agent", "fallback"],
+)
+def test_host_and_extractor_share_a_model_object(tmp_path, breaking, make, as_agent):
+    model = make(breaking.url)
+    made = []
+    for number in range(2):
+        extractor = extractor_agent(DefaultPrefTable, model) if as_agent else model
+        diary = Diary(tmp_path / str(number), agent=extractor, similarity=100)
+        writer = MemoryWriter(diary, retry=RetryPolicy(first_pause=0.05))
+        memory = DiaryCapability(diary, user_id="ann", session_id="s", writer=writer)
+        made.append((Agent(model, capabilities=[memory]), writer))
+
+    async def talk():
+        failed = []
+        async with model:  # closes the host's connections at the end
+            for number in range(TURNS):
+                runs = [agent.run(f"I like drink {number}.") for agent, _ in made]
+                answers = await asyncio.gather(*runs, return_exceptions=True)
+                failed += [answer for answer in answers if isinstance(answer, BaseException)]
+            for _, writer in made:
+                await writer.aflush(60)
+        return failed
+
+    assert asyncio.run(talk()) == []
+    for _, writer in made:
+        stats = writer.close_sync()
+        assert (stats["completed"], stats["failed"]) == (TURNS, 0)
+        assert len(writer.diary.user("ann").preferences("likes")) == TURNS
+    assert breaking.counts["reset"]
