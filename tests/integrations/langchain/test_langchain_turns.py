@@ -598,10 +598,14 @@ class WhenReleased:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [(None, ("", "ok")), ("What should I cook?", ("What should I cook?", "ok"))]
+    ("applied", "given", "said", "mode"),
+    [
+        ("before", None, ("", "ok"), "invoke"),
+        ("before", "What should I cook?", ("What should I cook?", "ok"), "ainvoke"),
+        ("during the run", None, ("", "ok"), "ainvoke"),
+        ("during the run", "What should I cook?", ("What should I cook?", "ok"), "invoke"),
+    ],
 )
-@pytest.mark.parametrize("applied", ["before", "during the run"])
-@both
 def test_words_of_a_run_that_broke_off_in_another_process_are_not_submitted_again(
     tmp_path, applied, given, said, mode
 ):
@@ -955,8 +959,10 @@ def broken() -> str:
     raise Down
 
 
-@pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
-@pytest.mark.parametrize("saver", [None, InMemorySaver])
+@pytest.mark.parametrize(
+    ("mode", "saver"),
+    [("invoke", None), ("ainvoke", InMemorySaver), ("stream", InMemorySaver), ("astream", None)],
+)
 def test_a_turn_with_a_failing_tool_is_submitted(writer, mode, saver):
     call = AIMessage("Let me see.", tool_calls=[{"name": "broken", "args": {}, "id": "1"}])
     agent = agent_of(writer, call, tools=[broken], checkpointer=saver and saver())
@@ -2173,9 +2179,15 @@ def delta_state():
     return TypedDict("DeltaState", {"messages": Annotated[list[AnyMessage], channel(added)]})
 
 
-@both
-@pytest.mark.parametrize("state", [lambda: AgentState, delta_state], ids=["lists", "deltas"])
-@pytest.mark.parametrize("place", ["in front of the middleware", "in a graph"])
+@pytest.mark.parametrize(
+    ("place", "state", "mode"),
+    [
+        ("in front of the middleware", lambda: AgentState, "invoke"),
+        ("in front of the middleware", delta_state, "ainvoke"),
+        ("in a graph", lambda: AgentState, "ainvoke"),
+        ("in a graph", delta_state, "invoke"),
+    ],
+)
 def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
     tmp_path, place, state, mode
 ):

@@ -374,9 +374,19 @@ BOB = {"messages": [("user", "I am Bob.")]}
 
 
 @either
-@pytest.mark.parametrize("inner", [False, True])
-@pytest.mark.parametrize("place", ["settings", "context", "function", "function of a service"])
-@pytest.mark.parametrize("first", [failing, asking])
+@pytest.mark.parametrize(
+    ("first", "place", "inner"),
+    [  # each two of the three values once
+        (failing, "settings", False),
+        (asking, "settings", True),
+        (asking, "context", False),
+        (failing, "context", True),
+        (failing, "function", False),
+        (asking, "function", True),
+        (asking, "function of a service", False),
+        (failing, "function of a service", True),
+    ],
+)
 def test_unanswered_words_of_another_user_are_in_no_turn(
     first, place, inner, mode, tmp_path, caplog
 ):
