@@ -279,7 +279,7 @@ def test_a_storage_that_cannot_be_read_is_named_instead_of_the_card(tmp_path):
         assert "UserDiary('alice')" in shown
         assert "cannot be read" in shown
         assert "a parent folder is a file. Move that file away" in shown
-    address = Diary(RedisBackend("redis://127.0.0.1:1/0", timeout=0.5), agent="rules")
+    address = Diary(RedisBackend("redis://127.0.0.1:1/0", timeout=0.1), agent="rules")
     assert "cannot be reached (Connection refused)" in pretty(address)
     assert "cannot be reached (Connection refused)" in read(address._repr_html_())
 
