@@ -183,7 +183,7 @@ def test_threads_that_open_a_folder_at_once_share_what_it_needs(tmp_path):
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(6) as pool:
-            for number in range(150):
+            for number in range(50):
                 found = list(pool.map(opened, [tmp_path / str(number)] * 6))
                 assert [len(set(map(id, each))) for each in zip(*found, strict=True)] == [1, 1]
     finally:
