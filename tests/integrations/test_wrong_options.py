@@ -54,19 +54,26 @@ WITH_SESSION = [
     DiaryToolset,
     DiaryCapability,
 ]
+MAKERS = [*WITH_SESSION, recall_node, made_agent_memory]
+
+
+NUMBER = (7, "expected text, found int")
+# Each adapter calls a function with other arguments.
+NO_ARGUMENT = (
+    lambda: "alice",
+    r"a call with \((state, runtime|config|ctx)\) fails, too many",
+)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("make", "wrong", "message"),
     [
-        (7, "expected text, found int"),
-        (" ", "is blank"),
-        (async_id, "async function"),
-        (AsyncId(), "async function"),
-        (lambda: "alice", r"a call with \((state, runtime|config|ctx)\) fails, too many"),
+        *((make, *each) for make in MAKERS for each in (NUMBER, NO_ARGUMENT)),
+        (DiaryMiddleware, " ", "is blank"),
+        (DiaryMiddleware, async_id, "async function"),
+        (DiaryMiddleware, AsyncId(), "async function"),
     ],
 )
-@pytest.mark.parametrize("make", [*WITH_SESSION, recall_node, made_agent_memory])
 def test_an_id_is_text_or_a_plain_function(make: Any, wrong: Any, message: str) -> None:
     diary = Diary("memory:", agent="rules")
     for option in ("user_id", "session_id") if make in WITH_SESSION else ("user_id",):
@@ -99,18 +106,23 @@ def with_keywords(*_: Any, strict: bool = True) -> str:
     return "alice"
 
 
+FUNCTIONS: list[Any] = [
+    with_database(lambda database, *given: "alice"),
+    with_database(lambda database, given, *, strict: "alice"),
+    LateAnnotations(),
+    functools.partial(lambda database, *given: "alice", "database"),
+    with_keywords,
+    MagicMock(return_value="alice"),
+]
+
+
 @pytest.mark.parametrize(
-    "function",
+    ("make", "function"),
     [
-        with_database(lambda database, *given: "alice"),
-        with_database(lambda database, given, *, strict: "alice"),
-        LateAnnotations(),
-        functools.partial(lambda database, *given: "alice", "database"),
-        with_keywords,
-        MagicMock(return_value="alice"),
+        *((make, FUNCTIONS[0]) for make in MAKERS),
+        *((DiaryMiddleware, each) for each in FUNCTIONS[1:]),
     ],
 )
-@pytest.mark.parametrize("make", [*WITH_SESSION, recall_node, made_agent_memory])
 def test_any_function_that_can_be_called_names_the_user(make: Any, function: Any) -> None:
     make(Diary("memory:", agent="rules"), user_id=function)
     DiaryStore("memory:", user_label=function)

@@ -274,8 +274,8 @@ def test_a_replacing_import_removes_what_the_export_lacks(place):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("replace", [False, True])
-def test_an_export_with_one_error_changes_nothing(place, change, error, message, replace):
-    diary = opened(place)
+def test_an_export_with_one_error_changes_nothing(change, error, message, replace):
+    diary = opened("memory:")
     exported = filled(diary).export()
     change(exported)
     bob = diary.user("bob")
