@@ -28,6 +28,7 @@ from tomldiary.agents.submission import (
     AgentWriter,
     SubmittedMessages,
     errors_logged,
+    is_rolled_back,
     store_turn,
     submit_turn,
     with_ids,
@@ -460,7 +461,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _submit_broken(self, run: Run, error: BaseException) -> None:
         """Queue the turn of a run that ended in an error."""
-        if run.is_over:
+        if run.is_over or is_rolled_back(error):
             return
         status: TurnStatus = "failed"
         if isinstance(error, ParentCommand):  # a handoff: another agent has answered

@@ -17,7 +17,7 @@ from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.delegation import LANGCHAIN, is_within
 from tomldiary.agents.options import checked_episodes, checked_flag, checked_text
-from tomldiary.agents.submission import AgentWriter, submit_turn
+from tomldiary.agents.submission import AgentWriter, is_rolled_back, submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.agents.utterances import RunIds, UserTurn
 from tomldiary.agents.verbs import Verb  # noqa: TC001 - annotations are looked up at run time
@@ -294,8 +294,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         try:
             await self._begin(ctx, run)
             result = await handler()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             status = "cancelled"
+            run.is_turn = run.is_turn and not is_rolled_back(error)
             raise
         else:
             status = "completed"

@@ -1,6 +1,12 @@
-"""Deep agents of the server that test_langgraph_server starts: one has a task done in the background by the other."""
+"""Agents of the server that test_langgraph_server starts.
+
+A deep agent has a task done in the background by another one. A third agent waits until its run is cancelled.
+"""
+
+import asyncio
 
 from deepagents import create_deep_agent
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 
 from scripted_chat import Scripted, calling
@@ -18,3 +24,15 @@ asking = create_deep_agent(
     middleware=[memory],
     subagents=[{"name": "helper", "description": "finds places", "graph_id": "helping"}],
 )
+
+
+class Waiting(Scripted):
+    """Answers no message that begins with "Wait"."""
+
+    async def _agenerate(self, messages, stop=None, run_manager=None, **more):
+        if messages[-1].text.startswith("Wait"):
+            await asyncio.Event().wait()
+        return self._generate(messages)
+
+
+waiting = create_agent(Waiting(answers=[AIMessage("Told.")]), middleware=[memory])

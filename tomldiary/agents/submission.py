@@ -151,6 +151,11 @@ def _submit_without_waiting(writer: MemoryWriter | AgentWriter, turn: Turn) -> N
         loop.run_in_executor(None, lambda: asyncio.run(writer.submit_turn(turn)))
 
 
+def is_rolled_back(error: BaseException) -> bool:
+    """Return whether a LangGraph server cancelled a run in order to delete it and its checkpoints."""
+    return any(type(each).__name__ == "UserRollback" for each in error.args)
+
+
 @contextmanager
 def errors_logged(
     on_error: str,

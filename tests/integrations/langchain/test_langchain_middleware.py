@@ -528,7 +528,13 @@ def test_a_turn_retried_by_later_middleware_is_submitted_once(diary, writer):
     assert [(turn.status, turn.assistant_msg) for turn in writer.turns] == [("completed", "ok")]
 
 
-def test_a_cancelled_turn_is_submitted_as_cancelled(diary, writer):
+class UserRollback(Exception):
+    """The cause with which a LangGraph server cancels a run that it rolls back."""
+
+
+def cancelled(diary, writer, cause):
+    """Return what is submitted of a run that is cancelled with a cause."""
+
     class Endless(Scripted):
         async def _agenerate(self, messages, stop=None, run_manager=None, **_):
             self.asked.append(messages)
@@ -538,7 +544,7 @@ def test_a_cancelled_turn_is_submitted_as_cancelled(diary, writer):
     async def stop_it():
         task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("I like rain.")]}))
         await entered.wait()
-        task.cancel()
+        task.cancel(cause)
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -547,9 +553,15 @@ def test_a_cancelled_turn_is_submitted_as_cancelled(diary, writer):
         Endless(answers=[]), middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)]
     )
     asyncio.run(stop_it())
-    assert [(turn.status, *turn_said) for turn, turn_said in zip(writer.turns, writer.said, strict=True)] == [
-        ("cancelled", "I like rain.", "")
-    ]  # fmt: skip
+    return [(turn.status, *said) for turn, said in zip(writer.turns, writer.said, strict=True)]
+
+
+def test_a_cancelled_turn_is_submitted_as_cancelled(diary, writer):
+    assert cancelled(diary, writer, None) == [("cancelled", "I like rain.", "")]
+
+
+def test_a_turn_that_a_server_rolls_back_is_not_submitted(diary, writer):
+    assert cancelled(diary, writer, UserRollback()) == []
 
 
 @pytest.mark.parametrize("mode", ["invoke", "stream"])

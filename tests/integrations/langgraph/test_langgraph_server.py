@@ -32,7 +32,7 @@ USERS = 40
 BOTH = 2
 GRAPHS = ("chat", "probing", "retrieving", "telling")
 HAS_AGENTS = SERVER == HERE and importlib.util.find_spec("deepagents") is not None
-AGENTS = ("asking", "helping") if HAS_AGENTS else ()
+AGENTS = ("asking", "helping", "waiting") if HAS_AGENTS else ()
 
 
 class Server:
@@ -258,3 +258,24 @@ def test_what_a_deep_agent_and_its_background_task_tell_each_other_is_no_turn(se
     assert "I love pizza" in texts
     likes = Diary(server.folder / "memories").user("erin").preferences("likes").values()
     assert [item.text for item in likes] == ["I like tea."]
+
+
+@pytest.mark.skipif(not HAS_AGENTS, reason="deepagents is missing beside the server")
+def test_words_of_a_run_that_is_rolled_back_are_not_recorded(server):
+    async def use():
+        async with server.client("fay") as fay:
+            thread = (await fay.threads.create())["thread_id"]
+            await fay.runs.create(thread, "waiting", input=said("Wait, I like tea."))
+            state = {"next": []}
+            while state["next"] != ["model"]:
+                state = await fay.threads.get_state(thread)
+            await fay.runs.wait(
+                thread, "waiting", input=said("I like milk."), multitask_strategy="rollback"
+            )
+            state = await fay.threads.get_state(thread)
+        await outcome(server.client("fay"), "telling", {})
+        return [message["content"] for message in state["values"]["messages"]]
+
+    assert asyncio.run(use()) == ["I like milk.", "Told."]
+    likes = Diary(server.folder / "memories").user("fay").preferences("likes").values()
+    assert [item.text for item in likes] == ["I like milk."]

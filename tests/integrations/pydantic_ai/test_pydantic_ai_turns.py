@@ -273,7 +273,12 @@ def test_a_run_cancelled_in_a_tool_is_submitted(tmp_path: Path):
     setting.the_turn("cancelled", "Let me see.")
 
 
-def test_a_run_cancelled_during_a_model_request_is_submitted(tmp_path: Path):
+class UserRollback(Exception):
+    """The cause with which a LangGraph server cancels a run that it rolls back."""
+
+
+def cancelled(folder: Path, cause: Exception | None) -> Setting:
+    """Cancel a run with a cause during its model request."""
     waiting = asyncio.Event()
 
     async def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
@@ -281,17 +286,27 @@ def test_a_run_cancelled_during_a_model_request_is_submitted(tmp_path: Path):
         await asyncio.Event().wait()
         raise AssertionError
 
-    setting = Setting(tmp_path, respond)
+    setting = Setting(folder, respond)
 
     async def run() -> None:
         task = asyncio.create_task(setting.agent.run(SAID))
         await waiting.wait()
-        task.cancel()
+        task.cancel(cause)
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(run())
-    setting.the_turn("cancelled", "")
+    return setting
+
+
+def test_a_run_cancelled_during_a_model_request_is_submitted(tmp_path: Path):
+    cancelled(tmp_path, None).the_turn("cancelled", "")
+
+
+def test_a_run_that_a_langgraph_server_rolls_back_is_not_submitted(tmp_path: Path):
+    setting = cancelled(tmp_path, UserRollback())
+    setting.writer.close_sync()
+    assert setting.writer.turns == []
 
 
 def test_a_run_whose_model_failed_is_submitted(tmp_path: Path):
