@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,8 @@ class ChainRun:
     """The messages that it was given."""
     begun_in: Any = None
     """The config of the node that began it."""
+    task: asyncio.Task[Any] | None = None
+    """The task of the event loop that began it, if no run is around it."""
 
 
 class RunTree:
@@ -88,10 +92,20 @@ class RunTree:
             self._begun(ChainRun(run_id, around, is_tool=True))
 
     def _begun(self, run: ChainRun) -> ChainRun:
-        self.running[run.id] = run
-        if run.around is not None:
+        if run.around is None:
+            self._remove_cancelled()
+            with suppress(RuntimeError):  # no event loop
+                run.task = asyncio.current_task()
+        else:
             run.around.inner.add(run.id)
+        self.running[run.id] = run
         return run
+
+    def _remove_cancelled(self) -> None:
+        """Remove runs whose task was cancelled while LangChain reported their begin, because it reports no end of them."""
+        for run in list(self.running.values()):
+            if run.task is not None and run.task.cancelled():
+                RunTree.on_chain_end(self, run_id=run.id)
 
     def _around(self, named: UUID | None) -> ChainRun | None:
         """Return the run around a new one, or None.

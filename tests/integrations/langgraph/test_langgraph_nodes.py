@@ -482,6 +482,24 @@ def test_a_left_stream_of_events_leaves_nothing_in_the_tree_of_runs():
     assert kept() == before
 
 
+def test_streams_left_at_their_first_event_leave_no_runs_in_the_tree():
+    diary = Diary("memory:", agent=Noted())
+    chat = ("chat", lambda _: {"messages": [("ai", "Hello.")]})
+    graph = graph_of([chat, ("extract", extract_node(diary))])
+    given = {"messages": [HumanMessage("Hello")]}
+
+    async def main():
+        for _ in range(3):
+            events = graph.astream_events(given, ALICE, version="v2")
+            await anext(events)
+            await events.aclose()
+        await graph.ainvoke(given, ALICE)
+
+    before = {*runs().running}
+    asyncio.run(main())
+    assert {*runs().running} <= before
+
+
 def test_messages_and_memory_may_have_other_names():
     extractor = Noted()
     diary = Diary("memory:", agent=extractor)
