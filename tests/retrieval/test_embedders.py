@@ -122,6 +122,30 @@ def test_a_blank_question_finds_nothing_and_asks_no_embedder():
     assert not embedder.asked
 
 
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda alice: alice.recall("puppy"),
+        lambda alice: DiaryStore(alice.diary).search((), query="puppy"),
+    ],
+    ids=["recall", "store"],
+)
+def test_no_vector_of_a_text_forgotten_during_a_search_is_stored(search, tmp_path, caplog):
+    def embed(texts):
+        if texts == ["puppy"]:
+            Diary(tmp_path).user("alice").forget(matching="dog")
+        return [meaning(text) for text in texts]
+
+    alice = remembered(embed, tmp_path)
+    DiaryStore(alice.diary).put(("alice", "notes"), "1", {"text": TEXTS[0]})
+    with caplog.at_level(logging.WARNING):
+        search(alice)
+    assert not list(tmp_path.rglob("vectors-*"))
+    assert not [each for each in caplog.records if "embedder" in each.message]
+    alice.recall("couch")
+    assert list(tmp_path.rglob("vectors-*"))
+
+
 @pytest.mark.parametrize("embedder", [Broken(), "local"], ids=["failing", "missing"])
 def test_without_its_embedder_a_search_goes_on_by_words_with_one_warning(
     embedder, caplog, monkeypatch

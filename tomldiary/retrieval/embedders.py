@@ -98,13 +98,22 @@ class DiaryEmbedder:
         self._has_warned = False
 
     def prepared(
-        self, user: str, collections: Sequence[Collection[Any]], query: str
+        self, user: str, collections: Sequence[Collection[Any]], query: str, epoch: int
     ) -> QueryVector | None:
-        """Embed a question and all texts without a vector. Return None on failure, which is logged once."""
+        """Embed a question and all texts without a vector. Return None on failure, which is logged once.
+
+        Args:
+            user: The user.
+            collections: The entries to search.
+            query: The question.
+            epoch: The user's fencing token before the entries were read. If it changes, no vector is stored.
+        """
         if not query.strip():
             return None
         try:
-            return self._prepared(user, collections, query)
+            return self._prepared(user, collections, query, epoch)
+        except Forgotten:  # no failure of the embedder
+            return None
         except Exception as error:  # noqa: BLE001 - search must work without the embedder
             if not self._has_warned:
                 self._has_warned = True
@@ -114,7 +123,7 @@ class DiaryEmbedder:
             return None
 
     def _prepared(
-        self, user: str, collections: Sequence[Collection[Any]], query: str
+        self, user: str, collections: Sequence[Collection[Any]], query: str, epoch: int
     ) -> QueryVector:
         if self._embed is None:
             self._embed = local_embedder()
@@ -122,11 +131,10 @@ class DiaryEmbedder:
         if self._vectors is None:
             embedding = Embedding(len(vector), self._embed, (), name_of(self._given))
             self._vectors = Vectors(self._engine, embedding)
-        forgotten = self._engine.backend.epoch(user)
         missing = self._vectors.of(user).missing_below(collections)
         for start in range(0, len(missing), _BATCH):
             texts = missing[start : start + _BATCH]
-            self._vectors.add(user, texts, self._embed(texts), forgotten)
+            self._vectors.add(user, texts, self._embed(texts), epoch)
         return QueryVector(vector, self._vectors.of(user))
 
 

@@ -85,9 +85,11 @@ class Finder:
 
     def _by_words(self, query: str, snapshots: Sequence[Snapshot]) -> Iterable[Found] | None:
         several: list[Iterator[Found]] = []
-        for user, mine in _by_user(snapshots).items():
-            known = self._diary.embedder
-            asked = known.prepared(user, mine, query) if known is not None else None
+        known, owned = self._diary.embedder, _by_user(snapshots)
+        # Read before the first text is embedded, because that takes long.
+        epochs = {} if known is None else {user: self._epoch(user) for user in owned}
+        for user, mine in owned.items():
+            asked = None if known is None else known.prepared(user, mine, query, epochs[user])
             found = self._index(user).search(mine, query, asked)
             if found is None:
                 return None
@@ -133,7 +135,10 @@ class Finder:
         self._vectors.add(user, texts, vectors, epoch)
 
     def _index(self, user: str) -> Index:
-        return self._indexes.of(user, self._diary.engine.backend.epoch(user))
+        return self._indexes.of(user, self._epoch(user))
+
+    def _epoch(self, user: str) -> int:
+        return self._diary.engine.backend.epoch(user)
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:

@@ -214,10 +214,11 @@ class UserRecall:
         searched = kinds_named(kinds)
         start, end = _bounds(time_range)
         with context.reading():
-            index, current = self._current(searched)
             # An entry of the past is not embedded again.
             embedder = rules.embedder if context.past is None else None
-            vector = embedder and embedder.prepared(context.user_id, current, query)
+            epoch = context.epoch if embedder is not None else 0
+            index, current = self._current(searched)
+            vector = embedder and embedder.prepared(context.user_id, current, query, epoch)
             asked, found = index.search(current, query, vector) or ([], iter(()))
             holding = {
                 each: each.kind.within(each.namespace, context.until).current(
