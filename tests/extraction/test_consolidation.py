@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -477,6 +478,32 @@ def test_what_the_model_read_of_forgotten_memory_is_not_stored(alice):
 
     assert alice.consolidate(extractor=Repeating(), limit=1).read == 1
     assert [item.text for item in alice.preferences("goals").values()] == ["repeat []"]
+
+
+def forgetting(alice, text, read):
+    """Return an extractor that forgets a text while it reads the first episode, and notes what it was shown."""
+
+    async def extractor(message, *, deps):
+        if not read:
+            await alice.aforget(matching=text)
+        read.append((deps.user_msg, [said for said, _ in deps.earlier]))
+
+    return extractor
+
+
+def test_no_exchange_forgotten_meanwhile_is_shown_with_a_later_episode(alice):
+    read = []
+    alice.consolidate(extractor=forgetting(alice, "Paris", read))
+    assert read[1:] == [("I live in Tokyo", []), ("I live in Oslo", [])]
+
+
+def test_an_episode_is_read_as_an_erasure_left_it_meanwhile(alice, tmp_path):
+    file = tmp_path / "m/alice/episodes/2026-01.toml"
+    file.write_text(file.read_text().replace("in Oslo", "in a walnut"))
+    os.utime(file, (1, 1))
+    read = []
+    alice.consolidate(extractor=forgetting(alice, "walnut", read))
+    assert [said for said, _ in read[-2:]] == ["I live in Tokyo", "I live in Oslo"]
 
 
 def test_the_command_line_consolidates(tmp_path):

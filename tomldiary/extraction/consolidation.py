@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.episodes import Episode
+    from tomldiary.extraction.context import Exchange
     from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.toml.document import Document
 
@@ -71,7 +72,7 @@ class _Pending(NamedTuple):
     document: str
     when: datetime
     earlier: tuple[tuple[str, str], ...]
-    """The exchanges before it in its session."""
+    """The documents and the ids of the episodes before it in its session."""
 
     @property
     def mark(self) -> tuple[str, tuple[str, str]]:
@@ -156,7 +157,7 @@ def _pending(
         episode = to_episode(key, entry)
         session = before.setdefault(episode.session_id, [])
         earlier = tuple(session[-diary.context_turns :]) if diary.context_turns else ()
-        session.append((episode.input[:1000], episode.output[:1000]))
+        session.append((document, key))
         if at == ALWAYS or ("_source" in entry and not include_read):
             continue
         each = _Pending(episode, document, at, earlier)
@@ -174,9 +175,10 @@ async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
     """Read one episode and store the result; return None if it was removed or read meanwhile."""
     for _ in range(_ATTEMPTS):
         epoch = await diary.turns.current_epoch(user_id)  # before any data is read
-        if await in_thread(_is_done, diary, user_id, each):
+        current = await in_thread(_current, diary, user_id, each)
+        if current is None:
             return None
-        operations = await _extract(diary, user_id, each)
+        operations = await _extract(diary, user_id, each.when, *current)
         try:
             return await in_thread(_commit, diary, user_id, each, operations, epoch)
         except Forgotten:
@@ -184,11 +186,12 @@ async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
     return None
 
 
-async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation]:
-    episode = each.episode
-    said_at = each.when.astimezone()
+async def _extract(
+    diary: Diary, user_id: str, when: datetime, episode: Episode, earlier: tuple[Exchange, ...]
+) -> list[Operation]:
+    said_at = when.astimezone()
     deps = await diary.turns.build_deps(user_id, episode.session_id, context_now=said_at)
-    deps.earlier = each.earlier
+    deps.earlier = earlier
     deps.user_msg, deps.assistant_msg = episode.input, episode.output
     deps.begin_turn()
     message = await in_thread(diary.turns.message, deps)
@@ -200,6 +203,26 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
         raise ExtractionError(f"the episode could not be read ({type(error).__name__}).") from error
     # The session may have a summary of later turns, or no conversation at all.
     return [each for each in found if not isinstance(each, SetSummary)]
+
+
+def _current(
+    diary: Diary, user_id: str, each: _Pending
+) -> tuple[Episode, tuple[Exchange, ...]] | None:
+    """Return an episode and the exchanges before it as they are stored now; None if it is not to be read.
+
+    They were listed earlier, and may be forgotten meanwhile.
+    """
+    episode = _stored(diary, user_id, each.document, each.episode.id)
+    if episode is None or _is_done(diary, user_id, each):
+        return None
+    before = [_stored(diary, user_id, *place) for place in each.earlier]
+    found = [(one.input[:1000], one.output[:1000]) for one in before if one is not None]
+    return episode, tuple(found)
+
+
+def _stored(diary: Diary, user_id: str, document: str, key: str) -> Episode | None:
+    entry = diary.engine.document(user_id, document).table(("episodes", key))
+    return None if entry is None else to_episode(key, entry)
 
 
 def _is_done(diary: Diary, user_id: str, each: _Pending) -> bool:
