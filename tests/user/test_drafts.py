@@ -483,6 +483,15 @@ def test_forgetting_a_session_erases_its_drafts(tmp_path):
     assert b"canary" not in stored
 
 
+def test_forgetting_a_session_erases_drafts_of_the_entries_it_wrote(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    for key, session in (("tea", "s1"), ("chess", "s2")):
+        alice.upsert_preference("likes", f"{key} at noon", id=key, session_id=session)
+        alice.upsert_preference("likes", f"{key} at five", id=key, session_id="s3", ephemeral=True)
+    alice.forget(session_id="s1")
+    assert [each.key for each in alice.drafts("s3")] == ["likes/chess"]
+
+
 def test_export_and_import_take_drafts_along(alice):
     written(alice)
     bob = alice.diary.user("bob")

@@ -102,11 +102,7 @@ class DiaryEmbedder:
     ) -> QueryVector | None:
         """Embed a question and all texts without a vector. Return None on failure, which is logged once.
 
-        Args:
-            user: The user.
-            collections: The entries to search.
-            query: The question.
-            epoch: The user's fencing token before the entries were read. If it changes, no vector is stored.
+        No vector is stored if the user's fencing token is no longer `epoch`, as it was before the entries were read.
         """
         if not query.strip():
             return None
