@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -295,6 +296,37 @@ def test_one_entry_is_erased_with_all_its_versions(alice):
     assert alice.history("likes/pref001") == []
     assert alice.upsert_preference("likes", "jazz")[0] == "pref003"
     assert alice.forget(key="likes/pref001").entries == 0
+
+
+def renamed(alice, tmp_path, old, new):
+    """Give the header of an entry another path, as a person does."""
+    path = tmp_path / "alice" / "preferences.toml"
+    path.write_text(path.read_text().replace(f"[preferences.{old}]", f"[preferences.{new}]"))
+    os.utime(path, (1, 1))  # the save is over
+    assert new.replace(".", "/") in [hit.key for hit in alice.recall(CANARY)]
+
+
+def test_an_entry_is_erased_under_the_ids_it_had_before_a_person_renamed_it(alice, tmp_path):
+    alice.upsert_preference("likes", f"{CANARY} bread")
+    alice.upsert_preference("likes", f"{CANARY} rolls", id="pref001")
+    renamed(alice, tmp_path, "likes.pref001", "likes.bakery")
+    alice.upsert_preference("likes", f"{CANARY} buns", id="bakery")
+    renamed(alice, tmp_path, "likes.bakery", "routines.bakery")
+    alice.upsert_preference("likes", f"{CANARY} oil")
+    alice.remove_preference("likes", "pref002")
+    alice.forget(key="routines/bakery")
+    left = {change.key for change in alice.history() if CANARY in f"{change.before}{change.after}"}
+    assert left == {"likes/pref002"}
+
+
+@pytest.mark.parametrize("is_rolled_back", [False, True])
+def test_an_erased_earlier_id_of_an_entry_leaves_the_entry(alice, tmp_path, is_rolled_back):
+    alice.upsert_preference("likes", f"{CANARY} bread")
+    renamed(alice, tmp_path, "likes.pref001", "likes.bakery")
+    if is_rolled_back:
+        alice.rollback(1)
+    alice.forget(key="likes/bakery" if is_rolled_back else "likes/pref001")
+    assert list(alice.preferences("likes")) == ["pref001" if is_rolled_back else "bakery"]
 
 
 @pytest.mark.parametrize("kind", ["draft", "waiting change"])

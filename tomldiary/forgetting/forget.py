@@ -167,7 +167,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
     conflicts: set[str] = set()
     for kind, document, replay in _studied(records, texts, kinds, selection):
         text = texts.get(kind)
-        document.decide()
+        document.decide(text or "")
         for part in _parts(document, replay):
             parts[part.number, kind] = part
             if part.is_touched:
@@ -225,6 +225,8 @@ def _studied(
                 try:
                     document.study(before, when)
                     document.study(after, when)
+                    if selection.key:
+                        document.study_change(before, after)
                 except DocumentError:
                     replay.lose(number)
             if text is not None:

@@ -262,6 +262,8 @@ class Tables:
         """The content that stays, with a session that stated it."""
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
         self._seen: dict[State, Path] = {}
+        self._former: dict[Path, set[tuple[Path, Any]]] = {}
+        """The earlier path of an entry that a person gave another id, and when the entry was created."""
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
         # By redacted state: its replacement at its first occurrence.
@@ -282,14 +284,28 @@ class Tables:
                 if not known.get(state.content):
                     known[state.content] = author(state.values)
 
+    def study_change(self, before: str, after: str) -> None:
+        """Collect the entries that have another id after a change of the document."""
+        old, new = self._versions.cut(before).states, self._versions.cut(after).states
+        gone = {
+            (old[path].values.get("_created"), old[path].content): path
+            for path in old.keys() - new.keys()
+        }
+        for path in new.keys() - old.keys() if gone else ():
+            created = new[path].values.get("_created")
+            former = gone.get((created, new[path].content))
+            if former is not None:
+                self._former.setdefault(path, set()).add((former, created))
+
     def statements(self) -> set[tuple[str, ...]]:
         """Return what the entry that the selection names by its key said in any version."""
         home, key = home_of(self.kind), self._selection.key
         named = (one for one in self._seen.items() if entry_key(one[1], home) == key)
         return {statement(self.kind, path, state.values) for state, path in named} - {()}
 
-    def decide(self) -> None:
+    def decide(self, current: str) -> None:
         """Choose the entries to redact: those with content that only the selection stated."""
+        self._select_former_ids(current)
         if self._selection.key and entry_kind(self.kind).is_private:
             # What a pending change said before an edit is a version of the entry too.
             for state, path in self._seen.items():
@@ -298,6 +314,22 @@ class Tables:
         self.affected = {
             path for path, said in self.selected.items() if said - self.kept.get(path, {}).keys()
         }
+
+    def _select_former_ids(self, current: str) -> None:
+        """Select what the entry that the selection names by its key said under ids that it no longer has."""
+        home, key = home_of(self.kind), self._selection.key
+        waiting = [path for path in self._former if entry_key(path, home) == key]
+        known = {*waiting, *(self._versions.cut(current).states if waiting else ())}
+        while waiting:
+            for former, created in self._former.get(waiting.pop(), ()):
+                if former in known:
+                    continue
+                known.add(former)
+                waiting.append(former)
+                for state, path in self._seen.items():
+                    if path == former and state.values.get("_created") == created:
+                        self.selected.setdefault(path, set()).add(state.content)
+                        self.kept.get(path, {}).pop(state.content, None)
 
     def gone(self) -> list[Path]:
         """Return the entries of the document that are erased completely."""
