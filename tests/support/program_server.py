@@ -35,7 +35,8 @@ def requests(listening: socket.socket, connections: list[socket.socket]) -> Iter
         for each in select.select([listening, *connections], [], [])[0]:
             if each is listening:
                 connections.append(listening.accept()[0])
-                connections[-1].send(b"!")
+                with contextlib.suppress(BrokenPipeError):  # the worker has ended meanwhile
+                    connections[-1].send(b"!")
                 continue
             request, descriptors, *_ = socket.recv_fds(each, 1 << 20, 4)
             if request:
