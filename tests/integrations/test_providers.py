@@ -162,7 +162,7 @@ def _anthropic_model(url: str) -> AnthropicModel:
 
 
 def _wrapped(url: str) -> FallbackModel:
-    return FallbackModel(WrapperModel(_anthropic_model(url)), _openai_model(url))
+    return FallbackModel(WrapperModel(_openai_model(url)), _anthropic_model(url))
 
 
 @pytest.fixture
@@ -174,8 +174,8 @@ def breaking(monkeypatch):
 
 @pytest.mark.parametrize(
     ("make", "as_agent"),
-    [(_openai_model, True), (_wrapped, False)],
-    ids=["openai agent", "fallback"],
+    [(_openai_model, True), (_anthropic_model, False), (_wrapped, False)],
+    ids=["openai agent", "anthropic", "fallback"],
 )
 def test_host_and_extractor_share_a_model_object(tmp_path, breaking, make, as_agent):
     model = make(breaking.url)
