@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import program_server
 import programs
 from capabilities import needs_fork
 
@@ -78,22 +76,3 @@ def test_a_program_that_never_ends_is_killed():
     program = programs.start("-c", "import time\nwhile True: time.sleep(1)")
     assert program.communicate(timeout=0.5) == ""
     assert program.returncode == -9
-
-
-@needs_fork
-def test_a_worker_that_ends_early_leaves_the_process_to_the_others():
-    def connected():
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.connect(listening.getsockname())
-        return connection
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(f"\0a test of {os.getpid()}")
-        listening.listen()
-        connected().close()
-        with connected() as connection:
-            line = [sys.executable, program_server.__file__, str(listening.fileno())]
-            server = subprocess.Popen(line, pass_fds=[listening.fileno()])
-            listening.close()  # else a server that failed would leave the connection waiting
-            assert connection.recv(1) == b"!"
-    assert server.wait(60) == 0

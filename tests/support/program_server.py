@@ -2,8 +2,6 @@
 
     program_server.py SOCKET MODULES...
 
-It listens at the socket, and ends with the last connection.
-
 A request has the arguments of Python, a folder and the environment, and comes with four descriptors: the program's
 streams, and a pipe that gets its process id at first, and its exit code at the end.
 """
@@ -18,40 +16,18 @@ import json
 import os
 import re
 import runpy
-import select
 import socket
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
-def requests(listening: socket.socket, connections: list[socket.socket]) -> Iterator[tuple]:
-    """Yield requests with their descriptors until the last connection is closed."""
-    while True:
-        for each in select.select([listening, *connections], [], [])[0]:
-            if each is listening:
-                connections.append(listening.accept()[0])
-                with contextlib.suppress(BrokenPipeError):  # the worker has ended meanwhile
-                    connections[-1].send(b"!")
-                continue
-            request, descriptors, *_ = socket.recv_fds(each, 1 << 20, 4)
-            if request:
-                yield request, descriptors
-                continue
-            connections.remove(each)
-            each.close()
-            if not connections:
-                sys.exit()
-
-
-def next_program(listening: socket.socket) -> list:
+def next_program(control: socket.socket) -> list:
     """Wait for requests; return each one in a child of its own, and never in this process."""
-    connections: list[socket.socket] = []
-    for request, descriptors in requests(listening, connections):
+    while True:
+        request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 4)
+        if not request:
+            sys.exit()
         if os.fork():
             for each in descriptors:
                 os.close(each)
@@ -59,8 +35,7 @@ def next_program(listening: socket.socket) -> list:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             continue
-        for each in (listening, *connections):
-            each.close()
+        control.close()
         *streams, status = descriptors
         if child := os.fork():
             for each in streams:
@@ -76,7 +51,6 @@ def next_program(listening: socket.socket) -> list:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - they are the streams of the process
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - they are the streams of the process
         return json.loads(request)
-    raise AssertionError  # the process ends with the last connection
 
 
 def main() -> None:

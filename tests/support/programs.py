@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import select
@@ -116,34 +115,14 @@ def _request(arguments, streams, imported, cwd, env):
 
 @functools.cache
 def _connection(imported):
-    """Return the connection to a process that has imported these modules; all workers of a run share this process.
-
-    It ends with the last connection. Its address is a name that no file has, and that two workers cannot both bind.
-    """
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or os.getpid()
-    address = f"\0tomldiary {run} {hashlib.sha256(repr(imported).encode()).hexdigest()[:16]}"
-    for _ in range(3):  # the process may just be ending
-        with contextlib.suppress(OSError), _socket() as listening:
-            listening.bind(address)
-            listening.listen()
-            _start_server(listening, imported)
-        connection = _socket()
-        with contextlib.suppress(OSError):
-            connection.connect(address)
-            if connection.recv(1):
-                atexit.register(connection.close)
-                return connection
-        connection.close()
-    raise RuntimeError(f"no process could import {imported}")
-
-
-def _socket():
-    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-def _start_server(listening, imported):
-    """Start a process that this one need not wait for."""
-    listening.set_inheritable(True)
-    line = [sys.executable, program_server.__file__, str(listening.fileno()), *imported]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    os.posix_spawn(sys.executable, line, env)
+    """Start a process that imports these modules; return the connection to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, program_server.__file__, str(theirs.fileno()), *imported],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    atexit.register(process.wait)
+    atexit.register(ours.close)
+    return ours
