@@ -232,6 +232,15 @@ def test_readers_ignore_a_half_written_record(tmp_path, alice, part):
     assert path.read_bytes().startswith(before)
 
 
+def test_a_writer_cuts_a_torn_record_off_that_a_reader_has_seen(tmp_path, alice):
+    path = segment(tmp_path)
+    with path.open("ab") as file:
+        file.write(b"[[tx]]\n" + b"x" * 5000)
+    alice.diary.engine.backend.last_record("alice")
+    write(alice)
+    assert b"xxx" not in path.read_bytes()
+
+
 def test_another_record_of_the_same_length_is_read_again(tmp_path, alice):
     reader, path = LocalBackend(tmp_path), segment(tmp_path)
     old = reader.last_record("alice")

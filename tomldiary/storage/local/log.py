@@ -49,7 +49,12 @@ class End(NamedTuple):
     segment: str
     at: int
     token: FileToken | None
-    """The version of the segment, which shows whether it was appended to or replaced."""
+    """The version of the segment when it was read or appended to."""
+
+    def is_there(self, files: FileSystem) -> bool:
+        """Return whether the segment still ends here: it was not changed or replaced, and nothing torn follows."""
+        token = files.token(self.segment)
+        return token is not None and token == self.token and token[1] == self.at
 
 
 def segments(files: FileSystem, folder: Path) -> list[Path]:
@@ -359,14 +364,13 @@ class HistoryTails:
         if (
             cached is not None
             and 0 < cached.folder_time == changed  # no segment was added since
-            and cached.end.token == self._files.token(cached.end.segment)
+            and cached.end.is_there(self._files)
         ):
             return cached
         for newest in reversed(segments(self._files, Path(place)) if changed else []):
             try:
-                token = self._files.token(
-                    newest
-                )  # first, because another process may append during the read
+                # First, because another process may append during the read.
+                token = self._files.token(newest)
                 record, at = last_record(self._files, newest)
             except FileNotFoundError:
                 continue  # just removed by a complete erasure
