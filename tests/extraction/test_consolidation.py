@@ -506,6 +506,16 @@ def test_an_episode_is_read_as_an_erasure_left_it_meanwhile(alice, tmp_path):
     assert [said for said, _ in read[-2:]] == ["I live in Tokyo", "I live in Oslo"]
 
 
+def test_an_episode_is_read_without_a_hand_edit_that_a_rule_forbids(alice, tmp_path):
+    alice.diary.constrain("episodes", Constraint(immutable=True))
+    file = tmp_path / "m/alice/episodes/2026-01.toml"
+    file.write_text(file.read_text().replace("I live in", "I fled"))
+    os.utime(file, (1, 1))
+    read = []
+    alice.consolidate(extractor=forgetting(alice, "walnut", read))
+    assert read[-1] == ("I live in Oslo", ["I live in Paris"])
+
+
 def test_the_command_line_consolidates(tmp_path):
     alice = Diary(tmp_path).user("alice")
     alice.episodes.add("I love chess.", "Fine.")

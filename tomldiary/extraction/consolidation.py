@@ -149,9 +149,7 @@ def _pending(
     rows = [
         (happened(entry), key, entry, document)
         for document in episode_kinds(listed)
-        for key, entry in episode_entries(
-            engine.kept(document, engine.readable_part(user_id, document))
-        )
+        for key, entry in episode_entries(_episodes(diary, user_id, document))
     ]
     for at, key, entry, document in sorted(rows, key=lambda row: row[:2]):
         episode = to_episode(key, entry)
@@ -212,17 +210,24 @@ def _current(
 
     They were listed earlier, and may be forgotten meanwhile.
     """
-    episode = _stored(diary, user_id, each.document, each.episode.id)
-    if episode is None or _is_done(diary, user_id, each):
-        return None
-    before = [_stored(diary, user_id, *place) for place in each.earlier]
-    found = [(one.input[:1000], one.output[:1000]) for one in before if one is not None]
-    return episode, tuple(found)
+    places = [(each.document, each.episode.id), *each.earlier]
+    with diary.engine.reading():
+        if _is_done(diary, user_id, each):
+            return None
+        documents = {name: _episodes(diary, user_id, name) for name in {name for name, _ in places}}
+    entries = [(key, documents[name].table(("episodes", key))) for name, key in places]
+    episode, *before = [None if found is None else to_episode(key, found) for key, found in entries]
+    if episode is None:
+        return None  # expired
+    return episode, tuple(
+        (one.input[:1000], one.output[:1000]) for one in before if one is not None
+    )
 
 
-def _stored(diary: Diary, user_id: str, document: str, key: str) -> Episode | None:
-    entry = diary.engine.document(user_id, document).table(("episodes", key))
-    return None if entry is None else to_episode(key, entry)
+def _episodes(diary: Diary, user_id: str, document: str) -> Document:
+    """Return a document of episodes without expired ones and without forbidden hand edits."""
+    engine = diary.engine
+    return engine.kept(document, engine.readable_part(user_id, document))
 
 
 def _is_done(diary: Diary, user_id: str, each: _Pending) -> bool:
