@@ -13,7 +13,7 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -34,7 +34,7 @@ from tomldiary.writer.writer import MemoryWriter
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Container, Generator, Iterable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.extraction.context import Turn
@@ -178,6 +178,16 @@ def errors_logged(
         tell(logger, f"{what}: {cause_of(error)}")
 
 
+class _Read(NamedTuple):
+    """The messages at a place of a thread as its last run read them."""
+
+    ids: tuple[str, ...]
+    """Their first ids."""
+    checkpoint: str
+    tasks: frozenset[str]
+    """The tasks of the checkpoint that read them."""
+
+
 class SubmittedMessages:
     """The messages that this process submitted to a memory, so that each is submitted once. Thread-safe.
 
@@ -188,10 +198,8 @@ class SubmittedMessages:
         # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
         self._guard = threading.RLock()
         self._known: Recent[str, None] = Recent(_KNOWN)
-        self._first_ids: Recent[str, dict[str, tuple[tuple[str, ...], tuple[str, str]]]] = Recent(
-            _KNOWN
-        )
-        """The first ids of messages at a place by user, in the order of the runs, and the place in their last run."""
+        self._first_ids: Recent[str, dict[str, _Read]] = Recent(_KNOWN)
+        """The messages at a place by user, in the order of the runs."""
         self._replayed: Recent[str, str] = Recent(_KNOWN)
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
@@ -222,20 +230,19 @@ class SubmittedMessages:
         of_message = [digest(session, thread, one) for one in ids]
         with self._guard:
             by_user = self._first_ids.get(key, {})
-            last = next(reversed(by_user.values()), ((), ("", "")))
-            first, seen_at = by_user.get(user, last)
-            known, now = first, current_place(settings)
-            if _is_replay(settings, seen_at) and len(known) == len(ids):
-                for each, first_id in zip(of_message, known, strict=True):
-                    self._replayed.keep(
-                        each, first_id
-                    )  # the replay may be resumed, or replayed too
+            last = next(reversed(by_user.values()), _Read((), "", frozenset()))
+            read = by_user.get(user, last)
+            known, (checkpoint, task) = read.ids, current_place(settings)
+            if _is_replay(settings, read.checkpoint, read.tasks) and len(known) == len(ids):
+                for each, first in zip(of_message, known, strict=True):
+                    self._replayed.keep(each, first)  # the replay may be resumed, or replayed too
             else:
                 known = tuple(map(self._replayed.get, of_message, ids))
-            # Of several tasks that read the messages, a resumed run repeats the first one.
-            place = seen_at if known == first and seen_at[0] == now[0] else now
+            # Several tasks of a run may read the messages. If it is resumed, any of them may be the first to repeat.
+            is_same_run = known == read.ids and checkpoint == read.checkpoint
+            tasks = read.tasks | {task} if is_same_run else frozenset({task})
             others = {who: one for who, one in by_user.items() if who != user}
-            self._first_ids.keep(key, {**others, user: (known, place)})
+            self._first_ids.keep(key, {**others, user: _Read(known, checkpoint, tasks)})
         return known
 
     def first_attempt(
@@ -300,7 +307,7 @@ class SubmittedMessages:
         """Return the user who wrote a message with an unknown id; a replay assigns new ids, so its text is compared."""
         key = digest(where, kept_thread(settings), "", message.text)
         sayers, seen_at = self._sayers.get(key, ({}, ("", "")))
-        if user not in sayers and _is_replay(settings, seen_at):
+        if user not in sayers and _is_replay(settings, seen_at[0], {seen_at[1]}):
             return next(reversed(sayers))
         self._sayers.keep(key, ({**sayers, user: None}, current_place(settings)))
         return user
@@ -422,11 +429,11 @@ def _key(user: str, session: str, message: Spoken) -> str:
     return digest(user, session, message.id, message.text)
 
 
-def _is_replay(settings: Any, seen_at: tuple[str, str]) -> bool:
-    """Return whether a run repeats one that saw its words at a place: it began at or before it, or resumes its task."""
-    now = current_place(settings)
-    is_repeated = "" < named_checkpoint(settings) <= seen_at[0] < now[0]
-    return is_repeated or (seen_at == now and is_resumed(settings))
+def _is_replay(settings: Any, seen_at: str, tasks: Container[str]) -> bool:
+    """Return whether a run repeats one whose tasks read its words: it began at or before it, or resumes one of them."""
+    now, task = current_place(settings)
+    is_repeated = "" < named_checkpoint(settings) <= seen_at < now
+    return is_repeated or (seen_at == now and task in tasks and is_resumed(settings))
 
 
 def _place(settings: Any, where: str, message: Spoken) -> str:

@@ -1091,6 +1091,32 @@ def test_a_replay_of_an_entrypoint_that_was_resumed_records_no_words_twice():
     assert [turn.input for turn in diary.user("alice").episodes.list("t1")] == ["tea", ""]
 
 
+def test_words_that_several_tasks_read_are_recorded_once_when_one_is_resumed():
+    diary = Diary("memory:", agent="rules", episodes=True)
+    extract = extract_node(diary)
+
+    @task
+    def answer():
+        return AIMessage(uuid4().hex)
+
+    @task
+    def record(thread):
+        extract.invoke({"messages": thread})
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def chat(text):
+        thread = add_messages([("user", text)], answer().result())
+        record(thread).result()
+        extract.invoke({"messages": thread})
+        interrupt("What else?")
+
+    chat.invoke("tea", ALICE)
+    chat.invoke(
+        None, ALICE
+    )  # only the entrypoint itself is repeated, with another id of the message
+    assert [turn.input for turn in diary.user("alice").episodes.list("t1")] == ["tea"]
+
+
 def test_an_entrypoint_that_another_user_resumes_records_no_words_of_the_first():
     diary = Diary("memory:", agent=Likes())
     extract = extract_node(diary)
