@@ -25,6 +25,7 @@ _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
 """Metadata of the thread of a background task in deepagents; a server adds it to the runs."""
 _OF_GRADER = "rubric_grader_configured_model"
 """Metadata of an agent that grades the work of another one in deepagents."""
+_FEW = 64  # runs among which cancelled ones may remain
 
 
 def tell_within(framework: str, is_here: Callable[[], bool]) -> None:
@@ -68,6 +69,8 @@ class RunTree:
 
     def __init__(self) -> None:
         self.running: dict[UUID | None, ChainRun] = {}
+        self._most = _FEW
+        """The number of runs at which cancelled ones are removed. It grows, so that many open runs are seldom searched."""
 
     def on_chain_start(
         self,
@@ -93,7 +96,8 @@ class RunTree:
 
     def _begun(self, run: ChainRun) -> ChainRun:
         if run.around is None:
-            self._remove_cancelled()
+            if len(self.running) >= self._most:
+                self._remove_cancelled()
             with suppress(RuntimeError):  # no event loop
                 run.task = asyncio.current_task()
         else:
@@ -106,6 +110,7 @@ class RunTree:
         for run in list(self.running.values()):
             if run.task is not None and run.task.cancelled():
                 RunTree.on_chain_end(self, run_id=run.id)
+        self._most = _FEW + 2 * len(self.running)
 
     def _around(self, named: UUID | None) -> ChainRun | None:
         """Return the run around a new one, or None.
