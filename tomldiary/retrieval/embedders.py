@@ -102,7 +102,7 @@ class DiaryEmbedder:
     ) -> QueryVector | None:
         """Embed a question and all texts without a vector. Return None on failure, which is logged once.
 
-        No vector is stored if the user's fencing token is no longer `epoch`, as it was before the entries were read.
+        No vector is stored if the user's fencing token is no longer `epoch`, as it was before any text was embedded.
         """
         if not query.strip():
             return None
