@@ -70,9 +70,12 @@ class PulledFolder:
             if not any(part.startswith(".") for part in path.parts)
         )
 
-    def newest(self, name: str) -> Pulled | None:
-        """Return the newest line of a file; None for a file that was added."""
-        return self._texts[name][-1] if name in self._texts else None
+    def lines(self, name: str) -> list[Pulled]:
+        """Return the lines of a file, the newest one last; none for a file that was added.
+
+        After an interrupted `pull`, the file may have the text of an older line.
+        """
+        return self._texts.get(name, [])
 
     def note(self, name: str, data: bytes, epoch: int) -> None:
         """Add a line to the list: the file has this text, which is stored."""

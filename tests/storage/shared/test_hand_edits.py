@@ -213,6 +213,38 @@ def test_push_brings_nothing_back_that_was_forgotten(engine, alice, tmp_path, se
     assert "tea" not in "".join(path.read_text() for path in tmp_path.rglob("*.toml"))
 
 
+def test_push_brings_nothing_back_that_was_forgotten_before_a_failed_pull(engine, alice, tmp_path):
+    run(engine, "pull", str(tmp_path))
+    alice.forget(matching="tea")
+    alice.upsert_preference("likes", "coffee")
+    folder = tmp_path / "alice"
+    (folder / ".preferences.toml.new").mkdir()  # the file cannot be replaced
+    assert run(engine, "pull", str(tmp_path)).exit_code != 0
+    file = folder / "preferences.toml"
+    file.write_text(file.read_text() + "# a comment\n")
+    assert isinstance(run(engine, "push", str(tmp_path)).exception, Forgotten)
+    assert texts(alice) == ["coffee"]
+    file.unlink()
+    (folder / ".preferences.toml.new").rmdir()
+    assert run(engine, "pull", str(tmp_path)).exit_code == 0
+    file.write_text(file.read_text().replace('"coffee"', '"mocha"'))
+    assert run(engine, "push", str(tmp_path)).exit_code == 0
+    assert texts(alice) == ["mocha"]
+
+
+def test_push_refuses_an_edit_after_a_failed_pull_of_another_database(engine, alice, tmp_path):
+    other = engines.space(engine.name)
+    Diary(other.backend(), agent="rules").user("alice").upsert_preference("likes", "coffee")
+    run(engine, "pull", str(tmp_path))
+    folder = tmp_path / "alice"
+    (folder / ".preferences.toml.new").mkdir()  # the file cannot be replaced
+    assert run(other, "pull", str(tmp_path)).exit_code != 0
+    file = folder / "preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"green tea"'))
+    done = run(other, "push", str(tmp_path))
+    assert f"{file}: was pulled from {engine.backend().database}. Push" in str(done.exception)
+
+
 @engines.on_each_server
 def test_push_brings_nothing_back_that_was_forgotten_during_a_push(
     engine, alice, tmp_path, monkeypatch

@@ -334,21 +334,20 @@ def push(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
         file = folder / name
         directory, _, kind = name.removesuffix(".toml").partition("/")
         user = decode_folder(directory) or _user_of_hash(backend, directory)
-        known = pulled.newest(name)
-        if known is not None and known.database != str(backend.database):
+        known = pulled.lines(name)
+        for other in {each.database for each in known} - {str(backend.database)}:
             raise InvalidValue(
-                f"was pulled from {known.database}. Push it there, or pull {backend.database} to another folder and edit"
-                " that",
+                f"was pulled from {other}. Push it there, or pull {backend.database} to another folder and edit that",
                 where=str(file),
             )
-        if known is None and (user is None or entry_kind(kind).name not in KINDS):
+        if not known and (user is None or entry_kind(kind).name not in KINDS):
             raise InvalidValue(
                 "is not a document of a user; move the file out of the folder", where=str(file)
             )
         text = decode_utf8(file.read_bytes(), path=str(file))
         readable(text, str(file))
         epoch = None if user is None else backend.epoch(user)
-        if user is None or epoch is None or (known is not None and known.epoch != epoch):
+        if user is None or epoch is None or any(each.epoch != epoch for each in known):
             raise Forgotten(f"{file}: {_FORGOTTEN} Remove the file, then pull.")
         edited.append((name, user, kind, text, epoch))
     displaced: list[str] = []
