@@ -48,7 +48,8 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     If a user cannot be copied, the others are, and the error is raised at the end. If a database cannot be reached,
     the copy ends. Repeat an interrupted run: users that the target already has in the same state are not changed.
     Turns in a writer's queue are not copied, so close the writers first. Of an erased user, only the fencing token is
-    copied. A folder does not store the ids of erased users, so their tokens cannot be copied from a folder.
+    copied. A folder does not store the ids of erased users, so their tokens cannot be copied from a folder; those whom the
+    target still has are found by their ids there.
 
     Args:
         source: The backend to read. Each user is read under the user's lock, and again if another process writes.
@@ -70,7 +71,11 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     users = source.users()
     # `users` leaves out folders that cannot be read, and those without a document.
     folders_left = set(source.known_users() if isinstance(source, LocalFolder) else ()) - {*users}
-    erased = source.erased_users() if isinstance(source, ListsErased) else []
+    if isinstance(source, ListsErased):
+        erased = source.erased_users()
+    else:
+        others = {*target.users()} - {*users} - folders_left
+        erased = [user for user in sorted(others) if source.epoch(user)]
     failures: dict[str, DiaryError] = {}
 
     def copied(user: str) -> Copied | None:

@@ -258,6 +258,20 @@ def test_fencing_tokens_of_erased_users_are_copied(name, opened):
 
 
 @pairs
+def test_a_copy_names_a_user_who_was_erased_since_the_last_copy(source, target, opened):
+    one, two = opened(source), opened(target)
+    diary = fill(one)
+    Diary(two, agent="rules").user("carol").upsert_preference("likes", "tea")
+    assert len([*copy_users(one, two)]) == 2
+    diary.user("bob").forget(everything=True)
+    with pytest.raises(BackendError, match="the memory of 'bob' differs"):
+        list(copy_users(one, two))
+    Diary(two).user("bob").forget(everything=True)
+    assert "bob" not in two.users()
+    assert not any(each.is_new for each in copy_users(one, two))
+
+
+@pairs
 def test_a_turn_of_a_run_from_before_an_erasure_is_refused_by_a_copy(source, target, opened):
     one, two = opened(source), opened(target)
     diary = Diary(one, agent="rules")
