@@ -319,6 +319,17 @@ def test_an_entry_is_erased_under_the_ids_it_had_before_a_person_renamed_it(alic
     assert left == {"likes/pref002"}
 
 
+def test_an_entry_whose_time_is_a_list_is_erased_under_its_earlier_id(alice, tmp_path):
+    alice.upsert_preference("likes", f"{CANARY} bread")
+    path = tmp_path / "alice" / "preferences.toml"
+    path.write_text(re.sub("_created = .*", "_created = [1]", path.read_text()))
+    renamed(alice, tmp_path, "likes.pref001", "likes.bakery")
+    renamed(alice, tmp_path, "likes.bakery", "likes.baker")
+    alice.forget(key="likes/baker")
+    left = {change.key for change in alice.history() if CANARY in f"{change.before}{change.after}"}
+    assert left == {"likes/pref001"}  # it had another time
+
+
 @pytest.mark.parametrize("is_rolled_back", [False, True])
 def test_an_erased_earlier_id_of_an_entry_leaves_the_entry(alice, tmp_path, is_rolled_back):
     alice.upsert_preference("likes", f"{CANARY} bread")

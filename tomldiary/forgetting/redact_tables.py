@@ -262,7 +262,7 @@ class Tables:
         """The content that stays, with a session that stated it."""
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
         self._seen: dict[State, Path] = {}
-        self._former: dict[Path, set[tuple[Path, Any]]] = {}
+        self._former: dict[Path, set[tuple[Path, str]]] = {}
         """The earlier path of an entry that a person gave another id, and when the entry was created."""
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
@@ -287,12 +287,9 @@ class Tables:
     def study_change(self, before: str, after: str) -> None:
         """Collect the entries that have another id after a change of the document."""
         old, new = self._versions.cut(before).states, self._versions.cut(after).states
-        gone = {
-            (old[path].values.get("_created"), old[path].content): path
-            for path in old.keys() - new.keys()
-        }
+        gone = {(_created(old[path]), old[path].content): path for path in old.keys() - new.keys()}
         for path in new.keys() - old.keys() if gone else ():
-            created = new[path].values.get("_created")
+            created = _created(new[path])
             former = gone.get((created, new[path].content))
             if former is not None:
                 self._former.setdefault(path, set()).add((former, created))
@@ -327,7 +324,7 @@ class Tables:
                 known.add(former)
                 waiting.append(former)
                 for state, path in self._seen.items():
-                    if path == former and state.values.get("_created") == created:
+                    if path == former and _created(state) == created:
                         self.selected.setdefault(path, set()).add(state.content)
                         self.kept.get(path, {}).pop(state.content, None)
 
@@ -503,6 +500,11 @@ class Tables:
             tail = split_tail(block.text)[1]
             changed = Block(block.path, render_block(block.path, want) + tail)
         return self._versions.same(Block(changed.path, changed.text))
+
+
+def _created(state: State) -> str:
+    """Return when an entry was created, as a text; a person may have written any value there."""
+    return str(state.values.get("_created"))
 
 
 def _cannot_redact(path: Path) -> InvalidValue:
