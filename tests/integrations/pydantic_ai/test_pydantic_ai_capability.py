@@ -502,7 +502,8 @@ def test_memory_is_in_the_instructions_only_on_request():
 def test_a_capability_offers_the_tools_of_the_toolset(tmp_path: Path):
     def offered(**options: Any) -> list[str]:
         model = TestModel(call_tools=[])
-        agent = Agent(model, capabilities=[DiaryCapability(tmp_path, "alice", **options)])
+        memory = DiaryCapability(tmp_path, "alice", record=False, **options)
+        agent = Agent(model, capabilities=[memory])
         asyncio.run(agent.run("hello"))
         parameters = model.last_model_request_parameters
         assert parameters is not None
@@ -689,7 +690,7 @@ def test_a_template_in_a_spec_is_filled_in_from_the_deps(tmp_path: Path):
     diary = diary_with(path=tmp_path)
     for user in ("acme/ann", "acme/bob"):
         diary.user(user).upsert_preference("likes", f"the secret of {user}")
-    who = {"diary": str(tmp_path), "user_id": "{{tenant}}/{{ user }}"}
+    who = {"diary": str(tmp_path), "user_id": "{{tenant}}/{{ user }}", "record": False}
     agent: Any = Agent.from_spec(
         {"model": "test", "capabilities": [{"DiaryCapability": who}]},
         custom_capability_types=[DiaryCapability],
@@ -734,7 +735,7 @@ def test_a_spec_file_makes_a_capability(tmp_path: Path):
     file = tmp_path / "agent.yaml"
     file.write_text(
         f"model: test\ncapabilities:\n  - DiaryCapability:\n      diary: {tmp_path}/memories\n"
-        "      user_id: alice\n      tools: read\n",
+        "      user_id: alice\n      tools: read\n      record: false\n",
         encoding="utf-8",
     )
     agent = Agent.from_file(file, custom_capability_types=[DiaryCapability])
