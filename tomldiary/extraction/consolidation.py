@@ -215,12 +215,13 @@ def _current(
         if _is_done(diary, user_id, each):
             return None
         documents = {name: _episodes(diary, user_id, name) for name in {name for name, _ in places}}
-    entries = [(key, documents[name].table(("episodes", key))) for name, key in places]
-    episode, *before = [None if found is None else to_episode(key, found) for key, found in entries]
-    if episode is None:
+    tables = [(key, documents[name].table(("episodes", key))) for name, key in places]
+    (_, own), *others = tables
+    if own is None:
         return None  # expired
-    return episode, tuple(
-        (one.input[:1000], one.output[:1000]) for one in before if one is not None
+    before = [to_episode(key, table) for key, table in others if table is not None]
+    return to_episode(each.episode.id, own), tuple(
+        (one.input[:1000], one.output[:1000]) for one in before
     )
 
 

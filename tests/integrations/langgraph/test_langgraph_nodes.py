@@ -1061,23 +1061,25 @@ def test_a_replayed_entrypoint_records_no_turn_twice():
     assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
 
 
+@task
+def new_answer():
+    return AIMessage(uuid4().hex)
+
+
+@task
+def record(node, thread):
+    node.invoke({"messages": thread})
+
+
 def test_a_replay_of_an_entrypoint_that_was_resumed_records_no_words_twice():
     diary = Diary("memory:", agent="rules", episodes=True)
     recall, extract = recall_node(diary), extract_node(diary)
-
-    @task
-    def answer():
-        return AIMessage(uuid4().hex)
-
-    @task
-    def record(thread):
-        extract.invoke({"messages": thread})
 
     @entrypoint(checkpointer=InMemorySaver())
     def chat(text):
         asked = add_messages([], [("user", text)])
         recall.invoke({"messages": asked})
-        record(add_messages(asked, answer().result())).result()
+        record(extract, add_messages(asked, new_answer().result())).result()
         interrupt("What else?")
 
     chat.invoke("tea", ALICE)
@@ -1091,18 +1093,10 @@ def test_words_that_several_tasks_read_are_recorded_once_when_one_is_resumed():
     diary = Diary("memory:", agent="rules", episodes=True)
     extract = extract_node(diary)
 
-    @task
-    def answer():
-        return AIMessage(uuid4().hex)
-
-    @task
-    def record(thread):
-        extract.invoke({"messages": thread})
-
     @entrypoint(checkpointer=InMemorySaver())
     def chat(text):
-        thread = add_messages([("user", text)], answer().result())
-        record(thread).result()
+        thread = add_messages([("user", text)], new_answer().result())
+        record(extract, thread).result()
         extract.invoke({"messages": thread})
         interrupt("What else?")
 
