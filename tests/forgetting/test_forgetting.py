@@ -305,6 +305,32 @@ def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     assert turns == {"I love chess.": "s1#1", "jazz": "s1#2"}
 
 
+@pytest.mark.parametrize("removed_by", ["limit", "verb"])
+def test_turns_are_numbered_on_after_their_conversation_was_removed(tmp_path, removed_by):
+    diary = Diary(tmp_path, agent="rules", episodes=True, max_conversations=1)
+    alice = diary.user("alice")
+    for said in ("I love jazz.", "I love chess."):
+        alice.add_turn(said, "ok", "a thread")
+    if removed_by == "limit":
+        alice.add_turn("hello", "ok", "a thread#1")
+    else:
+        alice.remove_conversation("a thread")
+    assert "a thread" not in alice.conversations()
+    alice.add_turn("I love tea.", "ok", "a thread")
+    alice.add_turn("hello", "ok", "new")
+    turns = {
+        item.text: alice.why(f"likes/{key}").turn
+        for key, item in alice.preferences("likes").items()
+    }
+    assert turns == {
+        "I love jazz.": "a thread#1",
+        "I love chess.": "a thread#2",
+        "I love tea.": "a thread#3",
+    }
+    assert [alice.episodes.get(turn).input for turn in turns.values()] == list(turns)
+    assert alice.episodes.get("new#1").input == "hello"
+
+
 def test_everything_removes_the_user(diary):
     for name in ("alice", "bob"):
         diary.user(name).add_turn("I love jazz.", "ok", "s1")

@@ -124,9 +124,22 @@ class Conversations:
         """Increment the turns of a session alone, for a draft."""
         self.ensure(session_id, now=now)
         entry = dict(self._edit.table((_ROOT, session_id)) or {})
-        entry["_turns"] = count_of(entry.get("_turns"), 0) + 1
+        entry["_turns"] = _turns(entry) + 1
         entry["_updated"] = updated_at(entry, now)
         self._edit.put((_ROOT, session_id), entry)
+
+    def may_have_removed(self, session_id: str) -> bool:
+        """Return whether a session has no turns, and turns were counted in sessions that were removed."""
+        if _turns(self.find(session_id) or {}):
+            return False
+        counted = (self._tables.table(_PROGRESS) or {}).get("total_turns")
+        return count_of(counted, 0) > sum(_turns(entry) for _, entry in self.entries())
+
+    def resume(self, session_id: str, turns: int, *, now: str) -> None:
+        """Create a session if it does not exist, and continue its count after `turns`."""
+        self.ensure(session_id, now=now)
+        entry = dict(self._edit.table((_ROOT, session_id)) or {})
+        self._edit.put((_ROOT, session_id), {**entry, "_turns": turns})
 
     def set_summary(
         self, session_id: str, summary: str, keywords: Iterable[str] | None, *, now: str
@@ -159,6 +172,10 @@ class Conversations:
         self.migrate()
         if not self._edit.delete((_ROOT, session_id)):
             raise unknown_session(session_id)
+
+
+def _turns(entry: Mapping[str, Any]) -> int:
+    return count_of(entry.get("_turns"), 0)
 
 
 def unknown_session(session_id: str) -> UnknownEntry:
@@ -198,7 +215,7 @@ def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
     known: dict[str, Any] = {
         "_created": str(entry.get("_created", "")),
         "_updated": last_used(entry),
-        "_turns": count_of(entry.get("_turns"), 0),
+        "_turns": _turns(entry),
         "summary": str(entry.get("summary", "")),
         "keywords": text_list(entry.get("keywords")),
     }

@@ -177,6 +177,12 @@ def shares_turn(source: str, other: str) -> bool:
     return first <= end and start <= last
 
 
+def last_turn(source: str, session: str) -> int:
+    """Return the number of the last turn that a source names; 0 if it names no turn of the session."""
+    found = _TURNS.fullmatch(source)
+    return int(found[3] or found[2]) if found is not None and found[1] == session else 0
+
+
 def author(entry: Mapping[str, Any]) -> str:
     """Return the session that last wrote an entry; "" if none is stored."""
     for name in ("_updated_by", "_created_by"):

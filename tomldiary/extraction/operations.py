@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.fields import data_text, entry_text, source_of, wrong_fields
+from tomldiary.entries.fields import data_text, entry_text, last_turn, source_of, wrong_fields
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
 from tomldiary.errors import (
@@ -32,7 +32,7 @@ from tomldiary.history.record import Source
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.similarity import same_text
-from tomldiary.toml.values import encode_nulls, in_utc
+from tomldiary.toml.values import encode_nulls, in_utc, render_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -241,6 +241,8 @@ def apply_turn(
     # Begun first, so that history lists its changes first.
     transaction.entries("preferences")
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
+    if turns and conversations.may_have_removed(session_id):
+        conversations.resume(session_id, _last_turn(transaction, session_id), now=now)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
     source = turn_source(conversations, session_id, turns) if turns else origin
@@ -466,6 +468,23 @@ def turn_source(
     entry = conversations.find(session_id) or {}
     last = entry.get("_turns", 0) - later
     return source_of(session_id, last - turns + 1, last)
+
+
+def _last_turn(transaction: Transaction, session_id: str) -> int:
+    """Return the number of the last turn of a session that an entry names; 0 if there is none."""
+    # Only documents with this text are parsed: a user may have many episodes, and most sessions are new.
+    named = render_text(f"{session_id}#")[1:-1]
+    read = partial(transaction.engine.backend.read, transaction.user)
+    stored = ((kind, read(kind)) for kind in sorted(transaction.listed()))
+    kinds = [kind for kind, found in stored if found is not None and named in found.text]
+    return max(
+        (
+            last_turn(str(entry.get("_source", "")), session_id)
+            for kind, document in zip(kinds, transaction.documents(kinds), strict=True)
+            for entry in entry_kind(kind).tables(document).values()
+        ),
+        default=0,
+    )
 
 
 _NAMES = frozenset(
