@@ -272,6 +272,8 @@ def test_drafts_have_a_row_each(diary):
     row = alice.drafts().to_pandas().loc[0]
     assert (row["session"], row["origin"]) == ("monday", "web")
     assert (row["change"], row["new"]) == ("added", "green tea")
+    assert row["expires"] > row["created"]
+    assert alice.review().to_pandas()["expires"].dtype.kind == "M"
     assert "green tea" in alice.drafts()._repr_html_()
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _Row = dict[str, Any]
 _Table = tuple[tuple[str, ...], "Callable[[Any], Iterable[_Row]]"]
 """The columns, and the function that returns the rows of an object."""
-_TIMES = ("time", "created", "updated", "last_write", "valid_from", "valid_to")
+_TIMES = ("time", "created", "updated", "last_write", "valid_from", "valid_to", "expires")
 _KINDS = tuple(kind.name for kind in KINDS.values() if not kind.is_private)
 _NUMBERS = {
     **dict.fromkeys(("confidence", "score"), float),
