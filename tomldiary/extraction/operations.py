@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text, last_turn, source_of, wrong_fields
-from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
+from tomldiary.entries.kinds import ITEMS, KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
 from tomldiary.errors import (
     DiaryError,
@@ -475,7 +475,8 @@ def _last_turn(transaction: Transaction, session_id: str) -> int:
     # Only documents with this text are parsed: a user may have many episodes, and most sessions are new.
     named = render_text(f"{session_id}#")[1:-1]
     read = partial(transaction.engine.backend.read, transaction.user)
-    stored = ((kind, read(kind)) for kind in sorted(transaction.listed()))
+    listed = (kind for kind in transaction.listed() if entry_kind(kind) is not ITEMS)
+    stored = ((kind, read(kind)) for kind in listed)
     kinds = [kind for kind, found in stored if found is not None and named in found.text]
     return max(
         (
