@@ -58,6 +58,8 @@ sys.exit(3)
     done = programs.run("-c", code, "x", cwd=tmp_path, env={"WHO": "alice"})
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout == f"{tmp_path} alice x\na thread\nat exit\n"
+    left = "import os\nfile = open(os.devnull)\nfile.me = [file]"
+    assert "unclosed file" in programs.run("-W", "always::ResourceWarning", "-c", left).stderr
 
 
 @needs_fork

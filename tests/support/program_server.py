@@ -8,6 +8,7 @@ streams, and a pipe that gets its process id at first, and its exit code at the 
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import gc
@@ -27,7 +28,7 @@ def next_program(control: socket.socket) -> list:
     while True:
         request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 4)
         if not request:
-            sys.exit()
+            os._exit(0)
         if os.fork():
             for each in descriptors:
                 os.close(each)
@@ -53,8 +54,27 @@ def next_program(control: socket.socket) -> list:
         return json.loads(request)
 
 
+_codes: list[int] = []
+"""The exit code of this program, once it has ended without an error."""
+
+
+def leave() -> None:
+    """End a program after its other exit functions: Python's teardown of all modules takes 50 to 150 ms of CPU."""
+    if not _codes:
+        return
+    program = vars(sys.modules["__main__"])
+    if program is not globals():
+        program.clear()
+    gc.collect()  # what the program left open is a warning
+    with contextlib.suppress(Exception):  # Python reports it, and changes the exit code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_codes[0])
+
+
 def main() -> None:
     number, *modules = sys.argv[1:]
+    atexit.register(leave)
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # a program that ends need not look at it
@@ -67,6 +87,16 @@ def main() -> None:
         option, first, *arguments = arguments
         action, message, category = (*option.split(":"), "", "Warning")[:3]
         warnings.filterwarnings(action, re.escape(message), getattr(builtins, category))
+    try:
+        run(first, arguments)
+    except SystemExit as ending:
+        if ending.code is None or isinstance(ending.code, int):
+            _codes.append((ending.code or 0) & 0xFF)
+        raise
+    _codes.append(0)
+
+
+def run(first: str, arguments: list[str]) -> None:
     if first == "-c":
         code, *rest = arguments
         sys.argv = ["-c", *rest]

@@ -1,7 +1,8 @@
 """Programs in processes of their own that need not import: one process has imported all, and is forked for each.
 
-A program has its own process id, streams, environment and folder. It can be killed, and its interpreter ends in the
-usual way. Tests of what happens as Python starts, or of options of Python, have to start it themselves.
+A program has its own process id, streams, environment and folder. It can be killed. Its threads and its exit functions
+end in the usual way, and what it left open is a warning, but Python does not tear down the modules. Tests of that, of
+what happens as Python starts, or of options of Python, have to start it themselves.
 """
 
 from __future__ import annotations
