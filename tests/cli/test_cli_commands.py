@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -429,14 +430,18 @@ def test_an_export_to_a_dash_is_printed(memories):
 # edit
 
 EDITOR = """
-import pathlib, sys
-steps = pathlib.Path(sys.argv[1])
-old, new, *rest = steps.read_text().split("|")
-steps.write_text("|".join(rest))
-file = pathlib.Path(sys.argv[2])
-text = file.read_text()
-assert old in text, text
-file.write_text(text.replace(old, new, 1))
+import sys
+with open(sys.argv[1], "r+") as steps:
+    old, new, *rest = steps.read().split("|")
+    steps.seek(0)
+    steps.truncate()
+    steps.write("|".join(rest))
+with open(sys.argv[2], "r+", encoding="utf-8") as file:
+    text = file.read()
+    assert old in text, text
+    file.seek(0)
+    file.truncate()
+    file.write(text.replace(old, new, 1))
 """
 
 
@@ -522,7 +527,7 @@ def test_edit_keeps_a_text_that_does_not_parse_beside_the_memory(memories, edit)
 def test_edit_stores_no_text_that_the_editor_emptied(memories):
     before = (memories / "alice/preferences.toml").read_bytes()
     for emptied in ("", "\n \n"):
-        script = f"import pathlib, sys; pathlib.Path(sys.argv[1]).write_text({emptied!r})"
+        script = f"import sys; open(sys.argv[1], 'w').write({emptied!r})"
         editor = shlex.join([sys.executable, "-c", script])
         done = call("edit", "--path", memories, VISUAL=editor)
         assert done.returncode == 2
@@ -603,44 +608,47 @@ def test_edit_names_the_line_of_a_misspelt_category(memories, edit):
     assert f"  {number} | [preferences.lieks.pref001]\n" in done.stdout
 
 
-def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
-    script = tmp_path / "writes.py"
-    script.write_text(
-        "import sys; from tomldiary import Diary\n"
-        f"Diary({str(memories)!r}).user('alice').upsert_preference('likes', 'late tea')\n"
-        "file = sys.argv[1]; text = open(file).read()\n"
-        "open(file, 'w').write(text.replace('dark roast', 'light roast'))\n"
+def edit_while(memories, change):
+    """Edit a text, and change the memory while the editor is open; return what the command did."""
+    opened, editor = memories.parent / "opened", memories.parent / "editor"
+    os.mkfifo(opened)
+    editor.write_text(
+        f"#!/bin/sh\ncat {shlex.quote(str(opened))}\n"
+        'text=$(sed "s/dark roast/light roast/" "$1")\nprintf "%s\\n" "$text" >"$1"\n'
     )
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
-    editor = {"VISUAL": shlex.join([sys.executable, str(script)]), "PYTHONPATH": paths}
-    done = CliRunner(env=editor).invoke(app, ["edit", "--path", str(memories)])
+    editor.chmod(0o700)
+
+    def changes():
+        with opened.open("w"):  # returns once the editor reads it, and ends that
+            change()
+
+    other = threading.Thread(target=changes)
+    other.start()
+    done = CliRunner(env={"VISUAL": str(editor)}).invoke(
+        app, ["edit", "--path", str(memories), "--json"]
+    )
+    other.join()
     assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_edit_keeps_what_an_agent_wrote_meanwhile(memories):
+    alice = Diary(memories).user("alice")
+    edit_while(memories, lambda: alice.upsert_preference("likes", "late tea"))
     assert {"I love light roast.", "late tea"} <= {*likes(memories)}
 
 
 @pytest.mark.parametrize("other", ["agent", "person"])
-def test_edit_says_what_another_writer_changed_meanwhile(memories, tmp_path, other):
-    file, script = memories / "alice/preferences.toml", tmp_path / "writes.py"
-    writes = (
-        "from tomldiary import Diary\n"
-        f"Diary({str(memories)!r}).user('alice').upsert_preference('likes', 'mocha', id='pref001')"
-        if other == "agent"
-        else f"change({str(file)!r}, 'I love dark roast.', 'mocha')"
-    )
-    script.write_text(
-        "import sys\n"
-        "def change(file, old, new):\n"
-        "    text = open(file).read()\n"
-        "    assert old in text\n"
-        "    open(file, 'w').write(text.replace(old, new))\n"
-        f"{writes}\n"
-        "change(sys.argv[1], 'dark roast', 'light roast')\n"
-    )
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
-    editor = {"VISUAL": shlex.join([sys.executable, str(script)]), "PYTHONPATH": paths}
-    done = CliRunner(env=editor).invoke(app, ["edit", "--path", str(memories), "--json"])
-    assert done.exit_code == 0, done.output
-    [problem] = json.loads(done.stdout)["problems"]
+def test_edit_says_what_another_writer_changed_meanwhile(memories, other):
+    file = memories / "alice/preferences.toml"
+
+    def change():
+        if other == "agent":
+            Diary(memories).user("alice").upsert_preference("likes", "mocha", id="pref001")
+        else:
+            file.write_text(file.read_text().replace("I love dark roast.", "mocha"))
+
+    [problem] = edit_while(memories, change)["problems"]
     assert problem.startswith("preferences.likes.pref001: another writer also changed it")
     assert "I love light roast." in likes(memories)
     changes = Diary(memories).user("alice").history("likes/pref001")

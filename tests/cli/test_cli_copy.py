@@ -119,26 +119,31 @@ def test_the_demo_refuses_a_database_without_showing_its_password(tmp_path, monk
 
 READ_ONLY = """
 mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 77
-"$3" -m tomldiary copy "$1" "$2"
+"$2" -c '
+import sys
+from tomldiary.cli.app import app
+for each in ("whole", "without locks"):
+    app(["copy", f"{sys.argv[1]}/{each}", f"{sys.argv[2]}/{each}"], standalone_mode=False)
+' "$1" "$3"
 """
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a mount of its own")
-@pytest.mark.parametrize("has_locks", [True, False])
-def test_a_read_only_folder_is_copied(tmp_path, has_locks):
+def test_a_read_only_folder_is_copied(tmp_path):
     """A backup, for instance, which may be without the folder of the locks."""
     source, target = tmp_path / "source", tmp_path / "target"
-    Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
-    if not has_locks:
-        shutil.rmtree(source / ".tomldiary")
-    shell = ["unshare", "-rm", "sh", "-c", READ_ONLY, "sh", str(source), str(target)]
-    done = subprocess.run(
-        [*shell, sys.executable], capture_output=True, text=True, check=False, timeout=60
-    )
+    folders = [source / "whole", source / "without locks"]
+    for folder in folders:
+        Diary(folder, agent="rules").user("alice").upsert_preference("likes", "tea")
+    shutil.rmtree(folders[1] / ".tomldiary")
+    shell = ["unshare", "-rm", "sh", "-c", READ_ONLY, "sh", source, sys.executable, target]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode == 77 or done.stderr.startswith("unshare:"):
         pytest.skip(f"no mount is allowed here: {done.stderr}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(Diary(target, agent="rules").user("alice").preferences("likes")) == 1
+    for folder in folders:
+        copied = Diary(target / folder.name, agent="rules").user("alice")
+        assert len(copied.preferences("likes")) == 1, folder.name
 
 
 def test_an_altered_record_is_copied_as_it_is(tmp_path):

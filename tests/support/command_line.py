@@ -22,9 +22,9 @@ class Done(NamedTuple):
     stderr: str
 
 
-def call(*arguments, cwd=None, check=None, **environment):
+def call(*arguments, cwd=None, check=None, encoding="utf-8", **environment):
     """Run a command in this process; return its exit code and what it printed."""
-    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2)]
     code = 0
     with (
         mock.patch.dict(os.environ, {"COLUMNS": "80", **environment}),
@@ -48,3 +48,16 @@ def program(*arguments, **environment):
     """Run a command in a process of its own."""
     env = {**os.environ, **environment}
     return programs.run("-m", "tomldiary", *arguments, cwd=ROOT, env=env, check=True)
+
+
+def program_after(code, *arguments, **environment):
+    """Run a command in a process that has run some code; return its exit code, and its output and errors in one text."""
+    lines = ("import os, sys", code, "from tomldiary.__main__ import main", "main()")
+    env = {**os.environ, **environment}
+    reading, writing = os.pipe()
+    streams = (0, writing, writing)
+    started = programs.start("-c", "\n".join(lines), *arguments, streams=streams, env=env)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        told = file.read()
+    return started.wait(), told
