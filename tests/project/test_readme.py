@@ -21,8 +21,6 @@ import io
 import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +28,7 @@ from typing import NamedTuple
 
 import pytest
 
+import programs
 from command_line import call
 from tomldiary import Diary, UserDiary
 from tomldiary.storage import protocol
@@ -49,7 +48,7 @@ FILE = re.compile(r"# (memories/\S+\.toml)\n")
 NEEDS = re.compile(r"# needs tomldiary-kit\[([\w,]+)\]\n")
 MODULES = {"chroma": "chromadb", "qdrant": "qdrant_client"}
 """Libraries that are tested in an environment of their own."""
-HOOKS = "reopened or lose_no_update or forgotten_session"
+HOOKS = "reopened or processes_lose"
 """The tests of a suite that call the methods of a class on a page; tests/storage/test_backends.py runs the others."""
 TEST_FILE = re.compile(r"# (test_\w+\.py)\n")
 
@@ -82,23 +81,11 @@ def matches(shown, found):
 
 
 def in_another_process(*arguments):
-    """Run Python like a reader who installed this tree, and return what it prints."""
+    """Run Python like a reader who installed this tree, and return its exit code and what it prints."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        env={
-            **os.environ,
-            "PYTHONPATH": paths,
-            "PYTHONUTF8": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    env = {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = programs.run(*arguments, env=env)
+    return done.returncode, done.stdout + done.stderr
 
 
 class Reader:
