@@ -6,8 +6,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import subprocess
-import sys
 import threading
 import tomllib
 from datetime import UTC, datetime, timedelta, timezone
@@ -549,8 +547,9 @@ def test_an_excluded_kind_is_not_changed(kind):
 
 def test_the_default_compactor_is_loaded_only_when_it_is_due(tmp_path):
     script = """if True:
-        import sys
+        import logging, sys
         from tomldiary import CompactionConfig, Diary
+        logging.basicConfig(filename=sys.argv[2])
         config = CompactionConfig(enabled=True, user_turn_interval=2)
         diary = Diary(sys.argv[1], agent="rules", compaction_config=config)
         alice = diary.user("alice")
@@ -564,11 +563,7 @@ def test_the_default_compactor_is_loaded_only_when_it_is_due(tmp_path):
         print(alice.conversations()["s"].turns, len(alice.recall("tea coffee")))
     """
     log = tmp_path / "log"
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "memories")],
-        env={"TOMLDIARY_LOG_FILE": str(log), "PYTHONPATH": ":".join(filter(None, sys.path))},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = programs.run("-c", script, tmp_path / "memories", log)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 2\n", "")
     assert 'python -m pip install "tomldiary-kit[pydantic-ai]"' in log.read_text()
 

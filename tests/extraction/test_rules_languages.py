@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import programs
 from tomldiary import Diary
 from tomldiary.extraction.rules import LANGUAGES, find_statements, language_of
 
@@ -185,7 +184,7 @@ alice = Diary("memory:", agent="rules").user("alice")
 for said in ("我喜欢猫", "我喜欢狗"):
     alice.add_turn(said, "ok", session_id="s")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = programs.run("-c", code, check=True)
     assert done.stderr.count("do not know this language: Chinese") == 1
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import subprocess
-import sys
+import signal
 import tomllib
 
 import pytest
 from test_readme import PAGES, ROOT, blocks, name
+
+import programs
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -47,19 +49,16 @@ def test_the_application_of_the_fastapi_page_starts_as_shown(tmp_path):
     file = [each.text for each in blocks(PAGE) if each.language == "python"][:2]
     (tmp_path / "app.py").write_text("\n\n".join(file), "utf-8")
     (shown,) = re.findall(r"start it with: uvicorn (.+)", file[1])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", *shlex.split(shown), "--port", "0"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    command = ("-m", "uvicorn", *shlex.split(shown), "--port", "0")
+    reading, writing = os.pipe()
+    process = programs.start(*command, cwd=tmp_path, streams=(0, 1, writing))
+    os.close(writing)
+    with os.fdopen(reading) as stderr:
         told = []
-        for line in process.stderr:
+        for line in stderr:
             told.append(line)
             if "startup complete" in line:
                 break
         assert "startup complete" in told[-1], "".join(told)
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(60)

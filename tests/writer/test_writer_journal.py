@@ -11,8 +11,6 @@ import shutil
 import signal
 import stat
 import statistics
-import subprocess
-import sys
 import threading
 import time
 import tomllib
@@ -368,9 +366,7 @@ time.sleep(60)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_holds_neither_its_parents_journal_nor_its_turns(tmp_path):
-    parent = subprocess.Popen(
-        [sys.executable, "-c", FORK, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    parent = programs.start("-c", FORK, tmp_path)
     lines = {parent.stdout.readline().strip() for _ in range(2)}
     [child] = [int(line) for line in lines - {"ready"}]
     assert "ready" in lines
@@ -387,7 +383,7 @@ def test_a_forked_child_holds_neither_its_parents_journal_nor_its_turns(tmp_path
             assert time.monotonic() < deadline
             writer.look_for_dead_writers()
             writer.flush(LONG)
-    parent.stdout.close()
+    parent.communicate()
     diary = Diary(tmp_path, agent="rules")
     for user, text in (("alice", "of the parent"), ("bob", "of the child")):
         assert [item.text for item in diary.user(user).preferences("likes").values()] == [text]
