@@ -17,33 +17,50 @@ import json
 import os
 import re
 import runpy
+import signal
 import socket
 import sys
 import types
 import warnings
 
+_running: dict[int, int] = {}
+"""The status pipes of running programs by their process ids."""
+
+
+def report(*_: object) -> None:
+    """Write the exit codes of programs that have ended to their status pipes."""
+    while _running:
+        child, code = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            break
+        status = _running.pop(child)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(status, b"%d\n" % os.waitstatus_to_exitcode(code))
+        os.close(status)
+
 
 def next_program(control: socket.socket) -> list:
     """Wait for requests; return each one in a child of its own, and never in this process."""
+    signal.signal(signal.SIGCHLD, report)
     while True:
         request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 4)
         if not request:
             os._exit(0)
-        if os.fork():
-            for each in descriptors:
-                os.close(each)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            continue
-        control.close()
         *streams, status = descriptors
-        if child := os.fork():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until the child is known
+        child = os.fork()
+        if child:
             for each in streams:
                 os.close(each)
             os.write(status, b"%d\n" % child)
-            os.write(status, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            os._exit(0)
+            _running[child] = status
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        control.close()
+        for each in _running.values():
+            os.close(each)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
