@@ -346,16 +346,16 @@ def test_the_report_names_changes_that_the_table_refuses(tmp_path):
 
 
 def test_every_turn_is_applied_exactly_once_after_kills(tmp_path):
-    log = write(tmp_path, chat(60))
+    log = write(tmp_path, chat(30))
     whole = Diary(tmp_path / "whole", agent="rules", durability="process")
     ingest(whole, log, "ann")
     expected = documents(whole)
-    assert turns_counted(whole) == {"chat-0": 20, "chat-1": 20, "chat-2": 20}
+    assert turns_counted(whole) == {"chat-0": 10, "chat-1": 10, "chat-2": 10}
 
     chance = random.Random(7)
     kills = 0
     for _ in range(40):
-        turns = chance.randint(1, 15)
+        turns = chance.randint(1, 7)
         if not run_and_kill(tmp_path / "cut", log, turns, chance.random() * 0.02):
             break
         kills += 1

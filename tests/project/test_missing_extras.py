@@ -42,8 +42,8 @@ USES = [
     ("postgres", "psycopg", ALICE + STORE),
     ("redis", "redis", "from tomldiary import Diary; Diary('redis://localhost/0')"),
     ("notebook", "pandas", ALICE + "alice.preferences().to_pandas()"),
-    ("notebook", "matplotlib.pyplot", ALICE + "alice.plot_history()"),
-    ("notebook", "matplotlib.figure", REPORT),
+    ("notebook", "matplotlib", ALICE + "alice.plot_history()"),
+    ("notebook", "matplotlib", REPORT),
 ]  # fmt: skip
 BLOCK = """
 import importlib.abc, sys
