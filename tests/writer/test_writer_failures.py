@@ -182,7 +182,7 @@ def test_the_breaker_stops_requests_to_a_failing_model(tmp_path, caplog):
         deps.upsert("likes", None, deps.user_msg, ())
 
     diary = diary_at(tmp_path, remember)
-    options = {"retry": RetryPolicy(3, 0.001, 0.001), "breaker": 3, "breaker_pause": 0.02}
+    options = {"retry": RetryPolicy(3, 0.001, 0.001), "breaker": 3, "breaker_pause": 0.01}
     with MemoryWriter(diary, workers=1, **options) as writer:
         for user in range(2):
             writer.submit_nowait(Turn(f"user{user}", "s", "tea", "ok"))

@@ -145,10 +145,10 @@ def test_a_writer_that_is_created_waits_for_no_server():
     pytest.importorskip("redis")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        diary = Diary(f"redis://127.0.0.1:{port}/0?timeout=3", agent="rules")
+        diary = Diary(f"redis://127.0.0.1:{port}/0?timeout=1.5", agent="rules")
         begin = time.monotonic()
         writer = MemoryWriter(diary)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 1.4
     writer.close_sync()
 
 
