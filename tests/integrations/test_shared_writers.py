@@ -144,7 +144,9 @@ next(run)
 
 
 def test_a_turn_that_comes_too_late_at_exit_is_reported(tmp_path):
-    ended = programs.run("-c", ABANDONED, tmp_path, imported=programs.FRAMEWORKS, check=True)
+    ended = programs.run(
+        "-c", ABANDONED, tmp_path, imported=programs.FRAMEWORKS, check=True, teardown=True
+    )
     assert "a turn could not be stored" in ended.stderr
 
 

@@ -2,8 +2,8 @@
 
     program_server.py SOCKET MODULES...
 
-A request has the arguments of Python, a folder and the environment, and comes with four descriptors: the program's
-streams, and a pipe that gets its process id at first, and its exit code at the end.
+A request has the arguments of Python, a folder, the environment, and whether Python tears down the modules. It comes
+with four descriptors: the program's streams, and a pipe that gets its process id at first, and its exit code at the end.
 """
 
 from __future__ import annotations
@@ -97,10 +97,14 @@ def main() -> None:
         importlib.import_module(module)
     gc.freeze()  # a program that ends need not look at it
     gc.enable()
-    (first, *arguments), folder, environment = next_program(socket.socket(fileno=int(number)))
+    (first, *arguments), folder, environment, teardown = next_program(
+        socket.socket(fileno=int(number))
+    )
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    if teardown:
+        atexit.unregister(leave)
     sys.path[0:1] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     while first == "-W":
         option, first, *arguments = arguments

@@ -1,8 +1,9 @@
 """Programs in processes of their own that need not import: one process has imported all, and is forked for each.
 
 A program has its own process id, streams, environment and folder. It can be killed. Its threads and its exit functions
-end in the usual way, and what it left open is a warning, but Python does not tear down the modules. Tests of that, of
-what happens as Python starts, or of options of Python, have to start it themselves.
+end in the usual way, and what it left open is a warning. Python tears down the modules only with `teardown=True`, which
+tests of the end of a program need. Tests of what happens as Python starts, or of options of Python, have to start it
+themselves.
 """
 
 from __future__ import annotations
@@ -71,21 +72,21 @@ class Program:
         return said
 
 
-def start(*arguments, imported=CORE, cwd=None, env=None, streams=None):
+def start(*arguments, imported=CORE, cwd=None, env=None, streams=None, teardown=False):
     """Start a program with these arguments of Python; unless it gets descriptors, its input and output are pipes."""
     if streams is not None:
-        return Program(_request(arguments, streams, imported, cwd, env))
+        return Program(_request(arguments, streams, imported, cwd, env, teardown))
     (its_stdin, stdin), (stdout, its_stdout) = os.pipe(), os.pipe()
-    status = _request(arguments, (its_stdin, its_stdout, 2), imported, cwd, env)
+    status = _request(arguments, (its_stdin, its_stdout, 2), imported, cwd, env, teardown)
     os.close(its_stdin)
     os.close(its_stdout)
     return Program(status, os.fdopen(stdin, "w", buffering=1), os.fdopen(stdout))
 
 
-def run(*arguments, imported=CORE, cwd=None, env=None, check=False, timeout=120, stdin=os.devnull):
+def run(*arguments, check=False, timeout=120, stdin=os.devnull, **options):
     """Run a program with these arguments of Python; return what `subprocess.run` would, in text.
 
-    It reads its input from the file `stdin`.
+    It reads its input from the file `stdin`. The other options are those of `start`.
     """
     with (
         Path(stdin).open() as given,
@@ -93,7 +94,7 @@ def run(*arguments, imported=CORE, cwd=None, env=None, check=False, timeout=120,
         tempfile.TemporaryFile("w+", encoding="utf-8") as stderr,
     ):
         streams = [each.fileno() for each in (given, stdout, stderr)]
-        program = start(*arguments, imported=imported, cwd=cwd, env=env, streams=streams)
+        program = start(*arguments, streams=streams, **options)
         program.wait(timeout)
         for each in (stdout, stderr):
             each.seek(0)
@@ -104,10 +105,10 @@ def run(*arguments, imported=CORE, cwd=None, env=None, check=False, timeout=120,
     return done
 
 
-def _request(arguments, streams, imported, cwd, env):
+def _request(arguments, streams, imported, cwd, env, teardown):
     """Have a program started; return the pipe that tells its process id and its exit code."""
     environment = dict(os.environ if env is None else env)
-    request = json.dumps([[*map(str, arguments)], str(cwd or Path.cwd()), environment])
+    request = json.dumps([[*map(str, arguments)], str(cwd or Path.cwd()), environment, teardown])
     reading, writing = os.pipe()
     socket.send_fds(_connection(imported), [request.encode()], [*streams, writing])
     os.close(writing)

@@ -789,7 +789,7 @@ LOOP = "asyncio.run(asyncio.sleep(0))"
 )
 def test_a_program_that_exits_finishes_its_turns_first(tmp_path, extractor, end):
     script = EXIT.format(extractor=extractor) + end
-    done = programs.run("-c", script, tmp_path)
+    done = programs.run("-c", script, tmp_path, teardown=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert texts(Diary(tmp_path, agent="rules"), "alice") == [f"turn {n}" for n in range(30)]
 
@@ -852,7 +852,7 @@ print(writer.close_sync()["completed"])
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_a_writer_of_its_own(tmp_path):
-    done = programs.run("-c", FORK, tmp_path, timeout=2 * LONG)
+    done = programs.run("-c", FORK, tmp_path, timeout=2 * LONG, teardown=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
     diary = Diary(tmp_path, agent="rules")
     assert texts(diary, "alice") == ["parent 0", "parent 1"]
@@ -892,7 +892,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_during_the_first_turn_applies_its_own_turns(tmp_path):
-    done = programs.run("-c", FORK_AT_ONCE, tmp_path, timeout=2 * LONG)
+    done = programs.run("-c", FORK_AT_ONCE, tmp_path, timeout=2 * LONG, teardown=True)
     assert done.returncode == 0
     diary = Diary(tmp_path, agent="rules")
     assert [texts(diary, user) for user in ("alice", "bob")] == [["I love tea."], ["I love jazz."]]

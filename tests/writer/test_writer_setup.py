@@ -49,7 +49,7 @@ gate.set()
 
 @pytest.mark.parametrize(("place", "fate"), [("m", "it is kept in"), ("memory:", "it is lost")])
 def test_turns_left_at_the_end_are_reported_without_logging(tmp_path, place, fate):
-    done = programs.run("-c", LEFT, place, cwd=tmp_path, check=True)
+    done = programs.run("-c", LEFT, place, cwd=tmp_path, check=True, teardown=True)
     assert f"closed with 1 turn not applied; {fate}" in done.stderr
 
 

@@ -400,7 +400,7 @@ print(writer.close_sync(timeout=0)["pending"])
 def test_a_hanging_model_does_not_keep_the_process_alive(tmp_path):
     turn = "__import__('tomldiary').Turn('ann', 's', 'I like tea.', 'ok')"
     code = _HANGS.format(folder=str(tmp_path), turn=turn)
-    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
+    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True, teardown=True)
     assert done.stdout == "1\n"
 
 

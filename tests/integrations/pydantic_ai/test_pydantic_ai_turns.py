@@ -389,7 +389,7 @@ diary = Diary({str(tmp_path)!r}, agent="rules")
 agent = Agent(TestModel(call_tools=[]), capabilities=[DiaryCapability(diary, user_id="alice")])
 agent.run_sync({SAID!r})
 """
-    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
+    done = programs.run("-c", code, imported=programs.FRAMEWORKS, check=True, teardown=True)
     assert done.stderr == ""
     likes = Diary(tmp_path).user("alice").preferences("likes")
     assert [item.text for item in likes.values()] == [SAID]
@@ -2278,7 +2278,7 @@ from pathlib import Path
 from test_pydantic_ai_turns import SAID, Setting
 Setting(Path({str(tmp_path)!r})).agent.run_sync(SAID)
 """
-    programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
+    programs.run("-c", code, imported=programs.FRAMEWORKS, check=True, teardown=True)
     assert Diary(tmp_path).user("alice").conversations()["s1"].turns == 1
 
 
@@ -2305,7 +2305,7 @@ slow = FunctionModel(wait)
 agent = Setting(Path({str(tmp_path)!r})).agent
 {use}
 """
-    programs.run("-c", code, imported=programs.FRAMEWORKS, check=True)
+    programs.run("-c", code, imported=programs.FRAMEWORKS, check=True, teardown=True)
     alice = Diary(tmp_path).user("alice")
     assert alice.conversations()["s1"].turns == 1
     assert [each.text for each in alice.preferences()["likes"].values()] == [SAID]
