@@ -90,9 +90,20 @@ def write_new(file: Path, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(file)) from None
 
 
-def replace_file(file: Path, text: str, staged: Path | None = None) -> None:
-    """Replace a file atomically, with a modification time at which the engine considers the save complete."""
-    fresh = staged or file.with_name(f".{file.name}.new")
+def staged(file: Path) -> Path:
+    """Return the path of the new text of a file until it replaces the file."""
+    return file.with_name(f".{file.name}.new")
+
+
+def replace_file(file: Path, text: str, fresh: Path | None = None) -> None:
+    """Replace a file atomically, with a modification time at which the engine considers the save complete.
+
+    Args:
+        file: The file to replace.
+        text: The new text.
+        fresh: The path of the new text until then; None means `staged(file)`.
+    """
+    fresh = fresh or staged(file)
     try:
         fresh.unlink(missing_ok=True)
         write_new(fresh, text)

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from tomldiary.cli.places import replace_file
+from tomldiary.cli.places import replace_file, staged
 from tomldiary.errors import InvalidValue
 
 
@@ -41,7 +41,8 @@ class PulledFolder:
             # The last line of an interrupted pull may be incomplete; its file was not written.
             with suppress(ValueError):
                 name, digest, epoch, database = json.loads(line)
-                self._texts.setdefault(name, []).append(Pulled(digest, epoch, database))
+                if not {"..", "/"} & {*Path(name).parts}:  # a file elsewhere, which no pull wrote
+                    self._texts.setdefault(name, []).append(Pulled(digest, epoch, database))
 
     def edited(self) -> list[str]:
         """Return the names of the files that were added or edited, sorted."""
@@ -101,19 +102,23 @@ class PulledFolder:
         replace_file(file, text)
 
     def keep_only(self, names: set[str]) -> None:
-        """Remove the files that are not in `names`, and the lines of texts that no file has."""
-        for name in self._names():
-            if name in names:
-                continue
+        """Remove the files that are not in `names`, and the lines of texts that no file has.
+
+        What an interrupted `pull` left of them is removed, too: staged files and empty folders.
+        """
+        for name in sorted({*self._names(), *self._texts} - names):
             self._keep_edited(name)
-            (self._folder / name).unlink()
+            file = self._folder / name
+            for each in (file, staged(file)):
+                each.unlink(missing_ok=True)
             for parent in Path(name).parents[:-1]:  # their names may be that of an erased user
                 with suppress(OSError):  # not empty
                     (self._folder / parent).rmdir()
         if names:
             replace_file(self._list, "".join(map(self._line, sorted(names))))
         else:
-            self._list.unlink(missing_ok=True)
+            for each in (self._list, staged(self._list)):
+                each.unlink(missing_ok=True)
 
     def _keep_edited(self, name: str) -> None:
         if self.is_edited(name):

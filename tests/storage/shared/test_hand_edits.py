@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 
@@ -19,6 +20,38 @@ from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
+
+KILLED_PULL = """
+import os, signal, sys
+from pathlib import Path
+from typer.testing import CliRunner
+from tomldiary import Diary
+from tomldiary.cli.app import app
+
+folder, url, moment = sys.argv[1:]
+
+def kill_at(name):
+    function = getattr(Path, name)
+
+    def call(path, *arguments, **options):
+        if "bob" in path.parts or path.name == "bob":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(path, *arguments, **options)
+
+    setattr(Path, name, call)
+
+def pull():
+    CliRunner().invoke(app, ["pull", folder, "--path", url])
+
+if moment == "staged":  # the text is written, and does not replace the file
+    kill_at("replace")
+else:  # the file of an erased user is removed, its folder is not
+    pull()
+    Diary(url).user("bob").forget(everything=True)
+    kill_at("rmdir")
+pull()
+"""
+"""Pulls from a database to a folder, and ends its process at a moment."""
 
 
 @pytest.fixture
@@ -293,6 +326,24 @@ def test_pull_removes_the_folder_of_an_erased_user(engine, alice, tmp_path):
         (tmp_path / "alice" / "notes.txt").write_text("mine")
         bob.forget(everything=True)
     assert (tmp_path / "alice" / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("moment", ["staged", "removed"])
+def test_pull_removes_what_a_killed_pull_left_of_an_erased_user(engine, alice, tmp_path, moment):
+    bob = alice.diary.user("bob")
+    bob.upsert_preference("likes", "chess")
+    command = [sys.executable, "-c", KILLED_PULL, str(tmp_path), engine.url, moment]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    left = {path.name for path in (tmp_path / "bob").iterdir()}
+    assert left == ({".preferences.toml.new"} if moment == "staged" else set())
+    bob.forget(everything=True)
+    (tmp_path.parent / ".outside.toml.new").write_text("mine")
+    with (tmp_path / ".pulled").open("a") as lines:
+        lines.write('["../outside.toml", "a digest", 0, "a database"]\n')
+    assert run(engine, "pull", str(tmp_path)).exit_code == 0
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert left == {".pulled", "alice", "alice/preferences.toml"}
+    assert (tmp_path.parent / ".outside.toml.new").exists()
 
 
 def test_a_line_of_a_pulled_folder_that_lacks_a_value_is_skipped(engine, alice, tmp_path):
