@@ -330,6 +330,43 @@ def test_an_entry_whose_time_is_a_list_is_erased_under_its_earlier_id(alice, tmp
     assert left == {"likes/pref001"}  # it had another time
 
 
+@pytest.mark.parametrize(
+    ("ids", "left"),
+    [
+        ({"pref002": "pref001", "pref003": "pref002"}, ["tea"]),
+        ({"pref001": "pref002", "pref002": "pref001"}, ["oil", "tea"]),
+    ],
+    ids=["renumbered", "exchanged"],
+)
+def test_an_entry_is_erased_under_an_id_that_another_one_got_instead(alice, tmp_path, ids, left):
+    for text in ("oil", f"{CANARY} bread", "tea"):
+        alice.upsert_preference("likes", text)
+    path = tmp_path / "alice" / "preferences.toml"
+    head, *tables = path.read_text().split("\n\n")
+    if "pref003" in ids:
+        del tables[0]
+    text = "\n\n".join([head, *tables])
+    path.write_text(re.sub(r"pref\d+(?=\])", lambda found: ids.get(found[0], found[0]), text))
+    os.utime(path, (1, 1))  # the save is over
+    (hit,) = alice.recall(CANARY)
+    alice.forget(key=hit.key)
+    assert alice.traces(CANARY) == []
+    assert sorted(item.text for item in alice.preferences("likes").values()) == left
+
+
+def test_an_entry_is_erased_under_a_name_that_another_one_has_now(alice, tmp_path):
+    alice.blocks.set("plan", f"{CANARY} bread")
+    path = tmp_path / "alice" / "blocks.toml"
+    path.write_text(path.read_text().replace("[blocks.plan]", "[blocks.bakery]"))
+    os.utime(path, (1, 1))  # the save is over
+    alice.blocks.set("plan", "a trip")
+    alice.blocks.set("plan", "a trip to Lyon")
+    alice.forget(key="blocks/bakery")
+    assert alice.traces(CANARY) == []
+    assert [change.key for change in alice.history()] == ["blocks/plan", "blocks/plan"]
+    assert alice.blocks["plan"].text == "a trip to Lyon"
+
+
 @pytest.mark.parametrize("is_rolled_back", [False, True])
 def test_an_erased_earlier_id_of_an_entry_leaves_the_entry(alice, tmp_path, is_rolled_back):
     alice.upsert_preference("likes", f"{CANARY} bread")

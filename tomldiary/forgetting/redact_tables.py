@@ -287,12 +287,11 @@ class Tables:
     def study_change(self, before: str, after: str) -> None:
         """Collect the entries that have another id after a change of the document."""
         old, new = self._versions.cut(before).states, self._versions.cut(after).states
-        gone = {(_created(old[path]), old[path].content): path for path in old.keys() - new.keys()}
-        for path in new.keys() - old.keys() if gone else ():
-            created = _created(new[path])
-            former = gone.get((created, new[path].content))
-            if former is not None:
-                self._former.setdefault(path, set()).add((former, created))
+        gone = {(_created(state), state.content): path for path, state in old.items() - new.items()}
+        for path, state in new.items() - old.items() if gone else ():
+            former = gone.get((_created(state), state.content))
+            if former not in {None, path}:
+                self._former.setdefault(path, set()).add((former, _created(state)))
 
     def statements(self) -> set[tuple[str, ...]]:
         """Return what the entry that the selection names by its key said in any version."""
@@ -315,18 +314,27 @@ class Tables:
     def _select_former_ids(self, current: str) -> None:
         """Select what the entry that the selection names by its key said under ids that it no longer has."""
         home, key = home_of(self.kind), self._selection.key
-        waiting = [path for path in self._former if entry_key(path, home) == key]
-        known = {*waiting, *(self._versions.cut(current).states if waiting else ())}
+        waiting = [
+            (former, created)
+            for path, renamed in self._former.items()
+            if entry_key(path, home) == key
+            for former, created in renamed
+        ]
+        stored = self._versions.cut(current).states if waiting else {}
+        known: set[tuple[Path, str]] = set()
         while waiting:
-            for former, created in self._former.get(waiting.pop(), ()):
-                if former in known:
-                    continue
-                known.add(former)
-                waiting.append(former)
-                for state, path in self._seen.items():
-                    if path == former and _created(state) == created:
-                        self.selected.setdefault(path, set()).add(state.content)
-                        self.kept.get(path, {}).pop(state.content, None)
+            path, created = waiting.pop()
+            if (path, created) in known or entry_key(path, home) == key:
+                continue
+            known.add((path, created))
+            if path in stored and _created(stored[path]) == created:
+                continue  # the entry has this id again
+            waiting += [each for each in self._former.get(path, ()) if each[1] == created]
+            states = [state for state, at in self._seen.items() if at == path]
+            others = {state.content for state in states if _created(state) != created}
+            for said in {state.content for state in states} - others:
+                self.selected.setdefault(path, set()).add(said)
+                self.kept.get(path, {}).pop(said, None)
 
     def gone(self) -> list[Path]:
         """Return the entries of the document that are erased completely."""
