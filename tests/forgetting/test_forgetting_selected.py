@@ -367,6 +367,19 @@ def test_an_entry_is_erased_under_a_name_that_another_one_has_now(alice, tmp_pat
     assert alice.blocks["plan"].text == "a trip to Lyon"
 
 
+def test_changes_that_wait_under_an_earlier_id_of_an_entry_are_erased(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    alice.upsert_preference("likes", f"{CANARY} bread")
+    alice.upsert_preference("likes", f"{CANARY} buns", id="pref001", actor="web:x")
+    alice.upsert_preference("likes", f"{CANARY} oil", id="pref001", session_id="s1", ephemeral=True)
+    renamed(alice, tmp_path, "likes.pref001", "likes.bakery")
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "green tea", id="pref002", actor="web:x")
+    alice.forget(key="likes/bakery")
+    assert alice.traces(CANARY) == []
+    assert [change.text for change in alice.review()] == ["green tea"]
+
+
 @pytest.mark.parametrize("is_rolled_back", [False, True])
 def test_an_erased_earlier_id_of_an_entry_leaves_the_entry(alice, tmp_path, is_rolled_back):
     alice.upsert_preference("likes", f"{CANARY} bread")

@@ -167,7 +167,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
     conflicts: set[str] = set()
     for kind, document, replay in _studied(records, texts, kinds, selection):
         text = texts.get(kind)
-        document.decide(text or "")
+        document.decide()
         for part in _parts(document, replay):
             parts[part.number, kind] = part
             if part.is_touched:
@@ -235,6 +235,10 @@ def _studied(
             if selection.key:
                 copies = selection.copies | document.statements()
                 selection = replace(selection, copies=copies)
+        if selection.key:
+            for kind, document, _ in found:
+                former = selection.former | document.select_former_ids(texts.get(kind, ""))
+                selection = replace(selection, former=former)
         yield from found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.fields import author, sessions
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, home_of
 from tomldiary.errors import DocumentError, InvalidTOML, InvalidValue
-from tomldiary.forgetting.selection import Selection, content, statement
+from tomldiary.forgetting.selection import Selection, content, created_in, statement
 from tomldiary.history.timeline import EMPTY, redo, undo
 from tomldiary.toml.block_edit import edit_block
 from tomldiary.toml.document import (
@@ -290,7 +290,7 @@ class Tables:
         gone = {(_created(state), state.content): path for path, state in old.items() - new.items()}
         for path, state in new.items() - old.items() if gone else ():
             former = gone.get((_created(state), state.content))
-            if former not in {None, path}:
+            if former is not None and former != path:
                 self._former.setdefault(path, set()).add((former, _created(state)))
 
     def statements(self) -> set[tuple[str, ...]]:
@@ -299,9 +299,8 @@ class Tables:
         named = (one for one in self._seen.items() if entry_key(one[1], home) == key)
         return {statement(self.kind, path, state.values) for state, path in named} - {()}
 
-    def decide(self, current: str) -> None:
+    def decide(self) -> None:
         """Choose the entries to redact: those with content that only the selection stated."""
-        self._select_former_ids(current)
         if self._selection.key and entry_kind(self.kind).is_private:
             # What a pending change said before an edit is a version of the entry too.
             for state, path in self._seen.items():
@@ -311,8 +310,12 @@ class Tables:
             path for path, said in self.selected.items() if said - self.kept.get(path, {}).keys()
         }
 
-    def _select_former_ids(self, current: str) -> None:
-        """Select what the entry that the selection names by its key said under ids that it no longer has."""
+    def select_former_ids(self, current: str) -> set[tuple[str, str]]:
+        """Select what the entry that the selection names by its key said under ids that it no longer has.
+
+        Returns:
+            The keys with these ids, each with the time at which the entry was created.
+        """
         home, key = home_of(self.kind), self._selection.key
         waiting = [
             (former, created)
@@ -321,20 +324,21 @@ class Tables:
             for former, created in renamed
         ]
         stored = self._versions.cut(current).states if waiting else {}
-        known: set[tuple[Path, str]] = set()
+        found: set[tuple[str, str]] = set()
         while waiting:
             path, created = waiting.pop()
-            if (path, created) in known or entry_key(path, home) == key:
+            one = entry_key(path, home), created
+            # The entry may have the id again.
+            if one in found or one[0] == key or created == _created(stored.get(path)):
                 continue
-            known.add((path, created))
-            if path in stored and _created(stored[path]) == created:
-                continue  # the entry has this id again
+            found.add(one)
             waiting += [each for each in self._former.get(path, ()) if each[1] == created]
             states = [state for state, at in self._seen.items() if at == path]
             others = {state.content for state in states if _created(state) != created}
             for said in {state.content for state in states} - others:
                 self.selected.setdefault(path, set()).add(said)
                 self.kept.get(path, {}).pop(said, None)
+        return found
 
     def gone(self) -> list[Path]:
         """Return the entries of the document that are erased completely."""
@@ -510,9 +514,9 @@ class Tables:
         return self._versions.same(Block(changed.path, changed.text))
 
 
-def _created(state: State) -> str:
-    """Return when an entry was created, as a text; a person may have written any value there."""
-    return str(state.values.get("_created"))
+def _created(state: State | None) -> str:
+    """Return when an entry was created; "" without a state."""
+    return created_in(state.values) if state is not None else ""
 
 
 def _cannot_redact(path: Path) -> InvalidValue:

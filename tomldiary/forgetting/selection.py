@@ -78,7 +78,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """The data to erase; exactly one of the fields is set, besides the last two. Create it with `one_of`."""
+    """The data to erase; exactly one of the fields is set, besides the last three. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -94,6 +94,8 @@ class Selection:
     """The operation ids that history loses; journals may still hold these turns, which are done."""
     copies: frozenset[tuple[str, ...]] = frozenset()
     """What the entry `key` said; the pending change that added it may have had another id."""
+    former: frozenset[tuple[str, str]] = frozenset()
+    """The keys that the entry `key` had before a person renamed its table, each with when it was created."""
 
     @classmethod
     def one_of(
@@ -166,7 +168,10 @@ class Selection:
         document, path = place_of(pending)
         if not path:
             return False
-        is_same = entry_key(path, home_of(document)) == self.key
+        key, held = entry_key(path, home_of(document)), held_entry(pending)
+        if held and (key, created_in(held)) in self.former:
+            return True
+        is_same = key == self.key
         if not self.copies or pending.get("is_new") is not True:
             return is_same
         kind = entry_kind(document)
@@ -175,7 +180,7 @@ class Selection:
             return True  # no other entry can have got its id
         # A new entry gets another id if its own is taken, or the id of an equal entry that is stored.
         may_be_renamed = kind is PREFERENCES or (is_assigned and kind in {FACTS, EPISODES})
-        return may_be_renamed and statement(document, path, held_entry(pending)) in self.copies
+        return may_be_renamed and statement(document, path, held) in self.copies
 
     def is_mentioned(self, text: str) -> bool:
         """Return whether a field of a transaction mentions the selected session, entry or text."""
@@ -237,6 +242,11 @@ def statement(
     """Return what an entry says, whatever its id: the tables above it and its text; () without a text."""
     text = identity(entry_kind(document).text(values)) if values else ""
     return (*path[:-1], text) if text else ()
+
+
+def created_in(values: Mapping[str, Any]) -> str:
+    """Return when an entry was created, as a text; a person may have written any value there."""
+    return str(values.get("_created"))
 
 
 def content(values: Mapping[str, Any]) -> str:
