@@ -17,6 +17,7 @@ from processes import as_user
 from tomldiary import Diary
 from tomldiary.cli.commands import edit
 from tomldiary.cli.places import shown
+from tomldiary.storage.files import FileSystem
 
 
 @pytest.fixture
@@ -307,6 +308,30 @@ def test_an_edit_that_is_saved_during_an_erasure_brings_nothing_back(memories, m
     edit.save_text(diary, "alice", "preferences", text, backend.epoch("alice"))
     erasing.join(20)
     assert "tea" not in (memories / "alice" / "preferences.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("owner", "step"), [(os, "utime"), (FileSystem, "exchange")])
+def test_an_edit_keeps_what_another_program_saves_meanwhile(memories, monkeypatch, owner, step):
+    diary = Diary(memories, agent="rules", durability="process")
+    alice, backend = diary.user("alice"), diary.engine.backend
+    alice.upsert_preference("likes", "chess")
+    file = memories / "alice" / "preferences.toml"
+    text = file.read_text("utf-8")
+    function = getattr(owner, step)
+
+    def after_a_save(*arguments):
+        monkeypatch.undo()
+        saved = file.with_name(".other")
+        saved.write_text(text.replace('"chess"', '"go"'), "utf-8")
+        saved.replace(file)
+        return function(*arguments)
+
+    monkeypatch.setattr(owner, step, staticmethod(after_a_save))
+    edited = text.replace('"tea"', '"green tea"')
+    edit.save_text(diary, "alice", "preferences", edited, backend.epoch("alice"))
+    likes = [item.text for item in alice.preferences("likes").values()]
+    assert {"green tea", "go"} <= {*likes}
+    assert list(file.parent.glob(".staged-*")) == []
 
 
 def test_an_edit_that_was_killed_leaves_no_text_behind_an_erasure(memories, monkeypatch):

@@ -95,21 +95,20 @@ def staged(file: Path) -> Path:
     return file.with_name(f".{file.name}.new")
 
 
-def replace_file(file: Path, text: str, fresh: Path | None = None) -> None:
-    """Replace a file atomically, with a modification time at which the engine considers the save complete.
+def write_staged(fresh: Path, text: str) -> None:
+    """Write the new text of a file, with a modification time at which the engine considers the save complete."""
+    fresh.unlink(missing_ok=True)
+    write_new(fresh, text)
+    # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
+    modified = time.time() - _SAVE_AGE
+    os.utime(fresh, (modified, modified))
 
-    Args:
-        file: The file to replace.
-        text: The new text.
-        fresh: The path of the new text until then; None means `staged(file)`.
-    """
-    fresh = fresh or staged(file)
+
+def replace_file(file: Path, text: str) -> None:
+    """Replace a file atomically by a save that the engine considers complete."""
+    fresh = staged(file)
     try:
-        fresh.unlink(missing_ok=True)
-        write_new(fresh, text)
-        # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
-        modified = time.time() - _SAVE_AGE
-        os.utime(fresh, (modified, modified))
+        write_staged(fresh, text)
         fresh.replace(file)
     except OSError as error:  # name the document, not its staged copy
         raise OSError(error.errno, error.strerror, str(file)) from None
