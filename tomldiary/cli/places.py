@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.layout import SYSTEM
+from tomldiary.storage.local.publish import put_in_place, take_back
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.storage.shared.database import without_secrets
@@ -19,6 +20,7 @@ from tomldiary.storage.shared.urls import is_shared_url
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from tomldiary.storage.files import FileToken
     from tomldiary.storage.protocol import Backend
 
 _SAVE_AGE = 2.0  # seconds; longer than the engine waits for a save to be complete
@@ -95,7 +97,7 @@ def staged(file: Path) -> Path:
     return file.with_name(f".{file.name}.new")
 
 
-def write_staged(fresh: Path, text: str) -> None:
+def _write_staged(fresh: Path, text: str) -> None:
     """Write the new text of a file, with a modification time at which the engine considers the save complete."""
     fresh.unlink(missing_ok=True)
     write_new(fresh, text)
@@ -104,11 +106,33 @@ def write_staged(fresh: Path, text: str) -> None:
     os.utime(fresh, (modified, modified))
 
 
+def is_replaced(file: Path, text: str, fresh: str, expected: FileToken | None) -> bool:
+    """Replace a file atomically; return False if another program has saved it meanwhile.
+
+    Args:
+        file: The file.
+        text: The new text.
+        fresh: The path of the new text until then.
+        expected: The version to replace; None replaces any.
+    """
+    files = FileSystem()
+    try:
+        _write_staged(Path(fresh), text)
+        ours = files.token(fresh)
+        if put_in_place(files, fresh, str(file), expected, ours) is not None:
+            return True
+        if files.exists(fresh):  # the other program saved during the exchange
+            take_back(files, fresh, str(file), ours)
+    except OSError as error:  # name the document, not its staged copy
+        raise OSError(error.errno, error.strerror, str(file)) from None
+    return False
+
+
 def replace_file(file: Path, text: str) -> None:
     """Replace a file atomically by a save that the engine considers complete."""
     fresh = staged(file)
     try:
-        write_staged(fresh, text)
+        _write_staged(fresh, text)
         fresh.replace(file)
     except OSError as error:  # name the document, not its staged copy
         raise OSError(error.errno, error.strerror, str(file)) from None

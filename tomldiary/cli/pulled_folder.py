@@ -9,8 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from tomldiary.cli.places import replace_file, staged
+from tomldiary.cli.places import is_replaced, replace_file, staged
 from tomldiary.errors import InvalidValue
+from tomldiary.storage.files import FileSystem
 
 
 class Pulled(NamedTuple):
@@ -95,11 +96,13 @@ class PulledFolder:
         Raises:
             InvalidValue: The file has been edited meanwhile.
         """
+        file = self._folder / name
+        version = FileSystem().token(str(file))
         self._keep_edited(name)
         self.note(name, text.encode(), epoch)
-        file = self._folder / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(file, text)
+        if not is_replaced(file, text, str(staged(file)), version):
+            raise self._edited(name)
 
     def keep_only(self, names: set[str]) -> None:
         """Remove the files that are not in `names`, and the lines of texts that no file has.
@@ -122,10 +125,13 @@ class PulledFolder:
 
     def _keep_edited(self, name: str) -> None:
         if self.is_edited(name):
-            raise InvalidValue(
-                "was edited during this call and was not overwritten. Push it, then pull again",
-                where=str(self._folder / name),
-            )
+            raise self._edited(name)
+
+    def _edited(self, name: str) -> InvalidValue:
+        return InvalidValue(
+            "was edited during this call and was not overwritten. Push it, then pull again",
+            where=str(self._folder / name),
+        )
 
 
 def _digest(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -30,25 +31,25 @@ from tomldiary.cli.app import app
 
 folder, url, moment = sys.argv[1:]
 
-def kill_at(name):
-    function = getattr(Path, name)
+def kill_at(owner, name):
+    function = getattr(owner, name)
 
     def call(path, *arguments, **options):
         if "bob" in path.parts or path.name == "bob":
             os.kill(os.getpid(), signal.SIGKILL)
         return function(path, *arguments, **options)
 
-    setattr(Path, name, call)
+    setattr(owner, name, call)
 
 def pull():
     CliRunner().invoke(app, ["pull", folder, "--path", url])
 
 if moment == "staged":  # the text is written, and does not replace the file
-    kill_at("replace")
+    kill_at(os, "utime")
 else:  # the file of an erased user is removed, its folder is not
     pull()
     Diary(url).user("bob").forget(everything=True)
-    kill_at("rmdir")
+    kill_at(Path, "rmdir")
 pull()
 """
 """Pulls from a database to a folder, and ends its process at a moment."""
@@ -391,6 +392,17 @@ def test_pull_overwrites_no_edit_that_is_made_meanwhile(
     done = run(engine, "pull", str(tmp_path))
     assert f"{file}: was edited during this call and was not overwritten" in str(done.exception)
     assert file.read_text() == "# mine\n"
+
+
+def test_pull_overwrites_no_edit_of_its_last_moment(engine, alice, tmp_path, monkeypatch):
+    run(engine, "pull", str(tmp_path))
+    alice.upsert_preference("likes", "coffee")
+    file = tmp_path / "alice" / "preferences.toml"
+    after_each(monkeypatch, os, "utime", lambda: file.write_text("# mine\n"))
+    done = run(engine, "pull", str(tmp_path))
+    assert f"{file}: was edited during this call and was not overwritten" in str(done.exception)
+    assert file.read_text() == "# mine\n"
+    assert [each.name for each in file.parent.iterdir()] == ["preferences.toml"]
 
 
 def test_pull_names_the_first_file_that_is_added_meanwhile(engine, alice, tmp_path, monkeypatch):

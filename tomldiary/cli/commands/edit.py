@@ -28,7 +28,7 @@ from tomldiary.cli.options import (
     user_option,
 )
 from tomldiary.cli.output import print_error, print_json, print_text
-from tomldiary.cli.places import writable, write_staged
+from tomldiary.cli.places import is_replaced, writable
 from tomldiary.cli.pulled_folder import PulledFolder
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import (
@@ -43,8 +43,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
-from tomldiary.storage.files import FileSystem
-from tomldiary.storage.local.publish import put_in_place, staged_path, take_back
+from tomldiary.storage.local.publish import staged_path
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import without_secrets
@@ -272,7 +271,7 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         # Named like a staged document of a transaction, so that recovery removes it after a kill.
         seq = next_sequence(backend.last_record(user))
         fresh = staged_path(folder, document, text.encode(), seq)
-        if not _is_replaced(file, text, fresh, cast("FileToken | None", version)):
+        if not is_replaced(file, text, fresh, cast("FileToken | None", version)):
             raise RevisionConflict.of(user)
 
     # An erasure takes the same lock, so it runs before or after the save. In a database, the holder of a lock that is
@@ -280,28 +279,6 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
     with backend.lock(user, engine.lock_timeout):
         repeated(save, engine.lock_timeout)
         repeated(lambda: engine.logged_versions(user, [document]), engine.lock_timeout)
-
-
-def _is_replaced(file: Path, text: str, fresh: str, expected: FileToken | None) -> bool:
-    """Replace a document of a folder atomically; return False if another program has saved it meanwhile.
-
-    Args:
-        file: The document.
-        text: The new text.
-        fresh: The path of the new text until then.
-        expected: The version to replace; None if there is no readable one.
-    """
-    files = FileSystem()
-    try:
-        write_staged(Path(fresh), text)
-        ours = files.token(fresh)
-        if put_in_place(files, fresh, str(file), expected, ours) is not None:
-            return True
-        if files.exists(fresh):  # the other program saved during the exchange
-            take_back(files, fresh, str(file), ours)
-    except OSError as error:  # name the document, not its staged copy
-        raise OSError(error.errno, error.strerror, str(file)) from None
-    return False
 
 
 def _database(path: str) -> tuple[Diary, SharedBackend]:
