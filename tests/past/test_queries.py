@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from langgraph.store.base import PutOp
 from pydantic import BaseModel
 
 from hand_edits import age
@@ -15,6 +16,7 @@ from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
 from tomldiary.history.timeline import Timeline
+from tomldiary.storage import MemoryBackend
 from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
 
@@ -299,6 +301,32 @@ def test_rollback_of_a_removal_restores_a_list_of_tables(alice, tmp_path):
     assert alice.items.delete("m/k")
     alice.rollback()
     assert store.get(("alice", "m"), "k").value == {"x": 1, "list": [{"n": 1}]}
+
+
+class CountingReads(MemoryBackend):
+    """Counts how often history is read."""
+
+    reads = 0
+
+    def records(self, user):
+        self.reads += 1
+        return super().records(user)
+
+
+def test_rollback_reads_history_as_often_for_many_documents_as_for_one():
+    reads = []
+    for count in (1, 20):
+        backend = CountingReads()
+        store = DiaryStore(Diary(backend))
+        names = [("alice", f"notes {number}") for number in range(count)]
+        store.batch([PutOp(name, key, {"text": "tea"}) for name in names for key in "ab"])
+        texts = store.diary.user("alice").export(entries=True)["entries"]
+        store.batch([PutOp(name, "a", None) for name in names])
+        backend.reads = 0
+        store.diary.user("alice").rollback()
+        reads.append(backend.reads)
+        assert store.diary.user("alice").export(entries=True)["entries"] == texts
+    assert reads[0] == reads[1]
 
 
 def test_rollback_restores_comments_and_position(alice, tmp_path):

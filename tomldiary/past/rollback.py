@@ -16,7 +16,7 @@ from tomldiary.history.timeline import check_follows, out_of_reach, pruned, undo
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.document import META, Document, Path, digest, split_tail
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.lexer import Block, split_blocks
+from tomldiary.toml.lexer import split_blocks
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, moment, same_value
 
 if TYPE_CHECKING:
@@ -234,15 +234,21 @@ class Undo:
                 entry_kind(kind).remove(transaction.edit(kind), path, self._rules)
             else:
                 back.setdefault(kind, {})[path] = state or ("", {})
+        edits = {kind: transaction.edit(kind) for kind in back}
+        # The former order is needed only for missing entries, because existing ones keep their place.
+        lacking = [
+            kind
+            for kind, states in back.items()
+            if any(edits[kind].table(path) is None for path in states)
+        ]
+        # One read of history for all documents.
+        texts = self._past.texts(oldest - 1, lacking) if lacking else {}
         for kind, states in back.items():
-            edit = transaction.edit(kind)
+            edit = edits[kind]
             after: Path | None = None
             behind = ""
-            order: list[Block] = []
-            # The former order is needed only for missing entries, because existing ones keep their place.
-            if any(edit.table(path) is None for path in states):
-                text = self._past.texts(oldest - 1, [kind])[kind]
-                order = [block for block in split_blocks(text) if block.path and not block.is_array]
+            blocks = split_blocks(texts[kind]) if kind in texts else []
+            order = [block for block in blocks if block.path and not block.is_array]
             # In document order, so that each block is restored after its former predecessor.
             for block in order:
                 was, values = states.get(block.path, ("", {}))
