@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from file_systems import SetClock
-from power_cuts import Names, Recorder, SameDisk, crash_states, materialise, tree_of
+from power_cuts import (
+    Names,
+    Recorder,
+    SameDisk,
+    crash_states,
+    materialise,
+    tree_of,
+    without_syncs,
+)
 from processes import close
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
@@ -86,7 +94,6 @@ class Workload:
         self.recorder.mark(user, len(self.states[user]) - 1, is_watched=False)
         beside = path.with_name("edited~") if style == "rename" else path
         files = self.recorder
-        guard, files.left_out = files.left_out, None
         descriptor = files.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         files.write(descriptor, text.encode())
         files.sync_file(descriptor)
@@ -95,7 +102,6 @@ class Workload:
             files.replace(beside, path)
         os.utime(path, (1, 1))
         files.sync_folder(path.parent)
-        files.left_out = guard
         self.did(user)
 
     def run(self):  # noqa: PLR0915 - one history, told in order
@@ -250,8 +256,8 @@ class Examiner:
             shutil.rmtree(folder)
 
 
-def record(disk, window=CHECKPOINT_INTERVAL, durability="full", left_out=None):
-    recorder = Recorder(disk / "recorded", left_out)
+def record(disk, window=CHECKPOINT_INTERVAL, durability="full"):
+    recorder = Recorder(disk / "recorded")
     recorder.top.mkdir()
     workload = Workload(recorder, window, durability)
     workload.run()
@@ -475,12 +481,13 @@ def left_out(guard):
         "snapshot's name", "torn versions",
     ],
 )  # fmt: skip
-def test_without_any_one_sync_a_power_cut_loses_data(disk, monkeypatch, guard):
+def test_without_any_one_sync_a_power_cut_loses_data(recorded, disk, monkeypatch, guard):
     if guard == "torn versions":
         monkeypatch.setattr(recovery, "is_torn", lambda *_: False)
-    workload = record(disk, SHORT, left_out=left_out(guard))
+    workload, _ = recorded(SHORT)
+    recorder = without_syncs(workload.recorder, left_out(guard))
     # Where a document was cut off between two entries, it looks like one that somebody has edited.
     cuts = range(60, 400, 28) if guard == "their names" else ()
-    states = list(crash_states(workload.recorder, subsets=0, cuts=cuts))
+    states = list(crash_states(recorder, subsets=0, cuts=cuts))
     random.Random(1).shuffle(states)  # most of these matter late
     assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

@@ -12,6 +12,7 @@ what may be found after the power went at any of them, by the rules that a file 
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import os
@@ -49,6 +50,8 @@ class Sync:
     """A file or a folder that was synced."""
 
     node: int
+    call: str
+    path: str
 
 
 @dataclass(frozen=True)
@@ -68,17 +71,10 @@ class SameDisk(FileSystem):
 
 
 class Recorder(SameDisk):
-    """Records the operations on everything below a folder; what is there already is on the disk.
+    """Records the operations on everything below a folder; what is there already is on the disk."""
 
-    Args:
-        top: The folder.
-        left_out: Called with this object, the name of a sync and its path; a sync for which it is true is not made.
-    """
-
-    def __init__(self, top: Path, left_out=None) -> None:
+    def __init__(self, top: Path) -> None:
         self.top = top
-        self.left_out = left_out
-        self.last_synced = ""  # the last file
         self.operations: list[Write | Names | Sync | Mark] = []
         self.folders: dict[int, dict[str, int]] = {TOP: {}}
         self.sizes: dict[int, int] = {}
@@ -171,23 +167,18 @@ class Recorder(SameDisk):
         return at
 
     def sync_file(self, descriptor):
-        if not self._is_left_out("sync_file", self._paths.get(descriptor, "")):
-            os.fsync(descriptor)
-            if descriptor in self._opened:
-                self.operations.append(Sync(self._opened[descriptor][0]))
-        if descriptor in self._opened and self._opened[descriptor][0] in self.sizes:
-            self.last_synced = self._paths[descriptor]
-
-    def _is_left_out(self, call, path):
-        return self.left_out is not None and self.left_out(self, call, path)
+        os.fsync(descriptor)
+        self._synced("sync_file", descriptor)
 
     def sync_data(self, descriptor):
-        if not self._is_left_out("sync_data", self._paths.get(descriptor, "")):
-            self.sync_file(descriptor)
+        os.fsync(descriptor)
+        self._synced("sync_data", descriptor)
 
-    def sync_folder(self, path):
-        if not self._is_left_out("sync_folder", os.fspath(path)):
-            super().sync_folder(path)
+    def _synced(self, call, descriptor):
+        if descriptor in self._opened:
+            node = self._opened[descriptor][0]
+            call = "sync_folder" if node in self.folders else call
+            self.operations.append(Sync(node, call, self._paths[descriptor]))
 
     def replace(self, source, target):
         FileSystem.replace(source, target)
@@ -246,6 +237,28 @@ class Recorder(SameDisk):
         place = self._place(path)
         if place is not None:
             self._written(self._named(place), size, None)
+
+
+def without_syncs(recorder: Recorder, is_left_out) -> Recorder:
+    """Return the record of the same operations without some of the syncs that the workload made.
+
+    Args:
+        recorder: What was done.
+        is_left_out: Called with the record so far, the name of a sync and its path.
+    """
+    left = copy.copy(recorder)
+    left.operations = []
+    left.last_synced = ""  # the last file
+    is_watched = True
+    for operation in recorder.operations:
+        if isinstance(operation, Mark):
+            is_watched = operation.is_watched
+        is_sync = isinstance(operation, Sync)
+        if not (is_sync and is_watched and is_left_out(left, operation.call, operation.path)):
+            left.operations.append(operation)
+        if is_sync and operation.node in recorder.sizes:
+            left.last_synced = operation.path
+    return left
 
 
 @dataclass
