@@ -77,13 +77,15 @@ def split(tmp_path):
     return opened(tmp_path / "m", SMALL, limit=1000)
 
 
-def filled(diary, count=24):
+def filled(diary, count=24, together=8):
+    """Store three entries for each number, those of `together` numbers in one transaction."""
     alice = diary.user("alice")
-    for number in range(count):
-        with alice.transaction(session_id=f"s{number % 3}"):
-            alice.upsert_preference("likes", f"thing number {number}")
-            alice.facts.commit(Diet(role=f"r{number % 12}", food=f"food {number}"))
-            alice.facts.commit(Birth(who=f"w{number}", year=number))
+    for first in range(0, count, together):
+        with alice.transaction(session_id=f"s{first // together % 3}"):
+            for number in range(first, min(first + together, count)):
+                alice.upsert_preference("likes", f"thing number {number}")
+                alice.facts.commit(Diet(role=f"r{number % 12}", food=f"food {number}"))
+                alice.facts.commit(Birth(who=f"w{number}", year=number))
     return alice
 
 
@@ -217,7 +219,7 @@ def test_split_memory_answers_like_an_unsplit_one(operations):
 def test_one_document_is_enough_until_it_is_full(split):
     alice = filled(split, 3)
     assert parts(alice) == ["preferences"]
-    filled(split)
+    filled(split, together=1)
     names = parts(alice)
     assert names[:3] == ["preferences", "preferences/002", "preferences/003"]
     assert all(len(alice.document(name)) <= SMALL for name in names)
@@ -233,7 +235,7 @@ def test_a_change_writes_only_the_part_that_holds_the_entry(split):
 
 
 def test_a_new_entry_goes_to_a_part_that_is_half_empty(split):
-    alice = filled(split)
+    alice = filled(split, together=1)
     count = len(parts(alice))
     for number in range(1, 6):
         alice.remove_preference("likes", f"pref{number:03d}")
@@ -400,7 +402,7 @@ def test_rollback_of_a_removal_refuses_if_another_part_has_the_key(split):
 
 
 def test_forget_finds_entries_in_all_parts(split):
-    alice = filled(split)
+    alice = filled(split, together=1)
     alice.forget(session_id="s1")
     assert len(alice.preferences("likes")) == 16
     folder = Path(split.engine.backend.folder("alice"))
