@@ -231,7 +231,7 @@ def test_killed_retention_loses_no_kept_transaction(tmp_path):
     store = tmp_path / "store"
     alice = filled(opened(store, durability="process"))
     want = [texts(alice.as_of(seq)) for seq in range(13)]
-    seen = set()
+    seen, left = set(), set()
     for at in range(1, 60, 2):
         root = tmp_path / str(at)
         shutil.copytree(store, root)
@@ -239,6 +239,10 @@ def test_killed_retention_loses_no_kept_transaction(tmp_path):
         assert texts(alice) == want[12]
         ended = prune_until(root, at)
         assert ended in {0, -signal.SIGKILL}
+        state = (ended, *sorted((path.name, path.stat().st_size) for path in root.rglob("*")))
+        if state in left:
+            continue  # most operations change nothing
+        left.add(state)
         assert (
             verify(Diary(root, agent="rules").engine.backend, "alice") is None
         )  # before any repair
