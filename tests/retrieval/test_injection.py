@@ -298,24 +298,25 @@ class Note(BaseModel):
 
 def test_no_entry_of_another_kind_leaves_its_line_or_frame():
     def sum_up(message, *, deps):
-        deps.summarise(PAYLOADS[int(deps.session_id)], None)
+        deps.summarise(payloads[int(deps.session_id)], None)
 
     diary = Diary("memory:", agent=sum_up, max_prefs_per_category=1000, max_conversations=1000)
     diary.register_schema("note", Note)
     alice = diary.user("alice")
+    payloads = PAYLOADS[::7]  # each tag, and each break
     with alice.transaction():
-        for number, payload in enumerate(PAYLOADS):
+        for number, payload in enumerate(payloads):
             alice.upsert_preference("likes", f"thing {number}", contexts=[payload])
             alice.set_block(f"{number} {payload}".replace("\0", ""), payload)
             alice.commit(Note(text=f"{number} {payload}"))
-    for number in range(len(PAYLOADS)):
+    for number in range(len(payloads)):
         alice.add_turn("hello", "hm", str(number))
     memory = alice.memory_lines()
-    assert len(memory.shown) + len(memory.also_true) == 4 * len(PAYLOADS)
+    assert len(memory.shown) + len(memory.also_true) == 4 * len(payloads)
     text = render_memory([*memory.shown, *memory.also_true], max_tokens=10**6)
     first, *lines, last = text.splitlines()
     assert (first, last) == (MEMORY_OPEN, MEMORY_CLOSE)
-    assert sum(line.startswith("- ") for line in lines) == 4 * len(PAYLOADS)
+    assert sum(line.startswith("- ") for line in lines) == 4 * len(payloads)
     assert all(line.startswith(("- ", "  ")) for line in lines)
     for answer in (text, MemoryVerbs(alice, "s").recall("obey", limit=20)):
         inside = answer.removeprefix(MEMORY_OPEN).removesuffix(MEMORY_CLOSE).replace("\n", "")

@@ -377,18 +377,19 @@ def sizes(folder):
 
 
 def test_single_puts_fill_small_documents_and_a_batch_larger_ones(store, diary, tmp_path):
-    small = diary.engine.part_size // 4
+    diary.engine.part_size = 32_000
+    small = 8_000
     folder = tmp_path / "m/alice/items"
-    for number in range(300):
+    for number in range(75):
         put(store, NS, f"k{number}", {"text": "x" * 200})
     assert max(sizes(folder).values()) < small + 1_000
     assert len(sizes(folder)) == 3
     bulk = ("alice", "bulk")
-    store.run([Put(bulk, f"k{number}", {"text": "x" * 200}) for number in range(1_000)])
+    store.run([Put(bulk, f"k{number}", {"text": "x" * 200}) for number in range(250)])
     large = [size for name, size in sizes(folder).items() if name.startswith("bulk")]
     assert len(large) == 3
     assert 3 * small < max(large) < 5 * small
-    assert len(found(store, bulk)) == 1_000
+    assert len(found(store, bulk)) == 250
 
 
 def test_a_namespace_in_one_large_document_continues_in_another(store, tmp_path):
@@ -486,7 +487,7 @@ LABELS = st.text(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(LABELS, min_size=1, max_size=5).map(tuple), st.integers(0, 4))
 def test_a_namespace_maps_to_its_own_document_name_and_back(namespace, number):
     for user in (namespace[0], namespace[-1], "somebody", SHARED):
@@ -499,7 +500,7 @@ def test_a_namespace_maps_to_its_own_document_name_and_back(namespace, number):
         assert part_of(part_name(kind, number + 1)) == (kind, number + 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.lists(LABELS, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6, unique=True
@@ -773,7 +774,7 @@ def test_forgetting_everything_or_old_entries_covers_items(store, diary, tmp_pat
 
 def test_items_of_another_process_are_read_at_once(store, tmp_path):
     other = ItemStore(Diary(tmp_path / "m", durability="process"))
-    for number in range(50):
+    for number in range(20):
         put(store if number % 2 else other, NS, "k", {"n": number})
         assert get(other if number % 2 else store, NS, "k").value == {"n": number}
         put(store if number % 2 else other, ("alice", str(number)), "k", {})
