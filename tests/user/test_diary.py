@@ -279,10 +279,11 @@ def test_only_the_relevant_part_of_a_large_memory_is_sent(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=1000, durability="process")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "grows orchids on the balcony")
-    for number in range(400):
-        alice.upsert_preference(
-            "likes", f"thing number {number} that has nothing to do with plants"
-        )
+    with alice.transaction():
+        for number in range(400):
+            alice.upsert_preference(
+                "likes", f"thing number {number} that has nothing to do with plants"
+            )
     deps = run(diary.turns.build_deps("alice", "s"))
     deps.user_msg, deps.assistant_msg = "My orchids are in flower!", "Lovely."
     message = turn_message(deps)

@@ -320,16 +320,16 @@ def test_an_import_of_many_entries_takes_time_in_proportion_to_them():
         assert len(alice.preferences("likes")) == count
         return taken
 
-    assert seconds(4_000) < 20 * seconds(500)
+    assert seconds(2_000) < 20 * seconds(250)
 
 
 def test_a_turn_after_an_import_of_many_conversations_is_fast():
     alice = Diary("memory:", agent="rules", max_conversations=10).user("alice")
-    tables = "".join(f'[conversations.s{n}]\nsummary = "one"\n\n' for n in range(10_000))
+    tables = "".join(f'[conversations.s{n}]\nsummary = "one"\n\n' for n in range(4_000))
     alice.import_(exported("conversations", tables))
     began = time.process_time()
     alice.add_turn("I love tea.", "Noted.", "new")
-    assert time.process_time() - began < 1.5
+    assert time.process_time() - began < 0.6
     assert len(alice.conversations()) == 10
 
 
