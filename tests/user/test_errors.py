@@ -131,7 +131,7 @@ def fill(folder):
 
 
 def test_an_error_of_a_worker_process_reaches_its_parent(tmp_path):
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         refused = pool.submit(fill, tmp_path)
         with pytest.raises(LimitReached, match="likes is full") as told:
             refused.result(timeout=60)
