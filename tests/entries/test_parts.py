@@ -648,19 +648,20 @@ def test_tool_writes_in_a_further_part_are_known_to_the_turn(split):
 def test_a_part_that_a_killed_process_began_is_whole_or_absent(tmp_path):
     count = 1
     alice = opened(tmp_path / "full", SMALL, limit=1000).user("alice")
+    long = "x" * 150
     while len(parts(alice)) < 2:
-        alice.upsert_preference("likes", f"thing number {count}")
+        alice.upsert_preference("likes", f"thing number {count} {long}")
         count += 1
     for number in range(1, 60, 2):
         place = tmp_path / str(number)
         alice = opened(place, SMALL, limit=1000).user("alice")
         for each in range(1, count - 1):
-            alice.upsert_preference("likes", f"thing number {each}")
+            alice.upsert_preference("likes", f"thing number {each} {long}")
         child = os.fork()
         if child == 0:
             files = HookedFiles(killed_before(number))
             diary = opened(LocalBackend(place, durability="none", files=files), SMALL, limit=1000)
-            diary.user("alice").upsert_preference("likes", f"thing number {count - 1}")
+            diary.user("alice").upsert_preference("likes", f"thing number {count - 1} {long}")
             os._exit(0)
         is_done = os.waitpid(child, 0)[1] == 0
         alice = opened(place, SMALL, limit=1000).user("alice")
