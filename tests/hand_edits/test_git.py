@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hand_edits import age
 from tomldiary import Diary
 from tomldiary.doctor.doctor import check
 
@@ -87,6 +88,7 @@ def test_reads_and_writes_go_on_during_a_merge_and_both_sides_are_kept(tmp_path,
     file.write_text(ours + new.replace("pref003", "jazz").replace("pref004", "funk"))
     git("add", "-A")
     git("commit", "-qm", "merged")
+    age(file)
     alice.upsert_preference("likes", "ska")
     assert sorted(texts(alice)) == sorted(["tea", "coffee", "blues", "rock", "jazz", "funk", "ska"])
     by_hand = [change for change in alice.history() if change.type == "hand"]
