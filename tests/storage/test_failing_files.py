@@ -152,7 +152,7 @@ SCENARIOS = {
     "a change of a document in a folder": (lambda alice: put_nested(alice, "a"), put_nested),
     "a long user id": (None, lambda user: user.upsert_preference("likes", "tea")),
 }
-LIKE_OTHERS = {"a change", "a change of a document in a folder"}
+LIKE_OTHERS = {"a change", "a full segment", "a change of a document in a folder"}
 """They make the file operations of a removal, which the short form has."""
 
 
