@@ -220,7 +220,7 @@ def test_forgetting_removes_the_vectors_of_recall(tmp_path):
 def test_removed_and_changed_texts_leave_the_matrix_in_place():
     alice = remembered(Counting())
     alice.recall("tea")
-    for turn in range(20):
+    for turn in range(10):
         keys = list(alice.preferences("likes"))
         words = [*MEANINGS][turn % 8], [*MEANINGS][turn * 3 % 8]
         alice.upsert_preference("likes", f"{words[0]} {words[1]} {turn}")

@@ -153,7 +153,7 @@ def test_recalls_of_a_growing_memory_keep_one_kind_for_each_document():
         return sum(type(each) is ItemKind for each in gc.get_objects())
 
     diary = Diary("memory:")
-    alice, store, before, rounds = diary.user("alice"), ItemStore(diary), kinds(), 40
+    alice, store, before, rounds = diary.user("alice"), ItemStore(diary), kinds(), 20
     for number in range(rounds):
         store.run([Put(("alice", f"n{number}"), "k", {"text": "tea"})])
         alice.recall("tea")
