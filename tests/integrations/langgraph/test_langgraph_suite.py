@@ -25,13 +25,15 @@ class DiarySuite(StoreSuite):
 
 
 class TestDiaryInFiles(DiarySuite):
+    surfaces = ("async",)
+
     def make_store(self, tmp_path, *, index=None, ttl=None):
         diary = Diary(tmp_path / "memories", durability="process")
         return DiaryStore(diary, index=index, ttl=ttl)
 
 
 class TestDiaryInMemory(DiarySuite):
-    surfaces = ("async",)
+    surfaces = ("sync",)
 
     def make_store(self, tmp_path, *, index=None, ttl=None):
         return DiaryStore("memory:", index=index, ttl=ttl)
@@ -42,7 +44,8 @@ class TestDiarySharedByAll(DiarySuite):
     user_label = None
 
     def make_store(self, tmp_path, *, index=None, ttl=None):
-        return DiaryStore("memory:", None, index=index, ttl=ttl)
+        diary = Diary(tmp_path / "memories", durability="process")
+        return DiaryStore(diary, None, index=index, ttl=ttl)
 
 
 class TestInMemoryStore(StoreSuite):

@@ -25,28 +25,16 @@ _VALUE: dict[str, Any] = {
     "title": "t", "n": 7, "on": True, "none": None, "nested": {"a": "na", "b": {"c": "nbc"}},
     "list": ["l0", "l1", {"x": "l2x"}], "rows": [{"c": "r0"}, {"c": "r1"}, {}],
 }  # fmt: skip
-_PATHS: list[tuple[str, list[str]]] = [
-    ("title", ["t"]),
-    ("n", ["7"]),
-    ("on", ["True"]),
-    ("none", []),
-    ("missing", []),
-    ("nested.a", ["na"]),
-    ("nested.b.c", ["nbc"]),
-    ("nested.b", ['{"c": "nbc"}']),
-    ("nested.a.b", []),
-    ("list[0]", ["l0"]),
-    ("list[-1]", ['{"x": "l2x"}']),
-    ("list[-1].x", ["l2x"]),
-    ("list[9]", []),
-    ("list[x]", []),
-    ("list[", []),
-    ("title[0]", []),
-    ("rows[*].c", ["r0", "r1"]),
-    ("nested.*", ["na", '{"c": "nbc"}']),
-    ("{title,nested.a}", ["t", "na"]),
-    ("{title,missing}", ["t"]),
-]
+_PATHS: list[tuple[list[str], list[str]]] = [
+    (
+        ["title", "n", "on", "nested.a", "nested.b", "nested.b.c", "list[0]", "list[-1]", "list[-1].x", "rows[*].c"],
+        ["t", "7", "True", "na", '{"c": "nbc"}', "nbc", "l0", '{"x": "l2x"}', "l2x", "r0", "r1"],
+    ),
+    (["none", "missing", "nested.a.b", "list[9]", "list[x]", "list[", "title[0]"], []),
+    (["nested.*"], ["na", '{"c": "nbc"}']),
+    (["{title,nested.a}"], ["t", "na"]),
+    (["{title,missing}"], ["t"]),
+]  # fmt: skip
 
 
 class Vectors(StoreFixtures):
@@ -142,10 +130,10 @@ class Vectors(StoreFixtures):
         assert [key for page in pages for key in keys(page)] == keys(whole)
         assert len({item.key for item in whole}) == 7  # noqa: PLR2004 - all of them
 
-    @pytest.mark.parametrize("query", ["", None, "x" * 500, "?!., ;:-", "  "])
-    def test_odd_queries_find_something(self, indexed: Calls, query: str | None) -> None:
+    def test_odd_queries_find_something(self, indexed: Calls) -> None:
         indexed.put(NS, "k", {"text": "hello"})
-        assert keys(indexed.search(NS, query=query)) == ["k"]
+        for query in ("", None, "x" * 500, "?!., ;:-", "  "):
+            assert keys(indexed.search(NS, query=query)) == ["k"]
 
     def test_the_best_of_several_fields_counts(self, embedding: Opener) -> None:
         store = embedding("a", "b")
@@ -169,11 +157,11 @@ class Vectors(StoreFixtures):
         store.put(NS, "one", {"t": ["pears"]})
         assert keys(store.search(NS, query="apples", limit=2)) == ["many", "one"]
 
-    @pytest.mark.parametrize("script", _SCRIPTS)
-    def test_text_in_any_script_finds_itself(self, indexed: Calls, script: str) -> None:
-        for name, text in _SCRIPTS.items():
-            indexed.put(NS, name, {"text": text})
-        assert indexed.search(NS, query=_SCRIPTS[script])[0].key == script
+    def test_text_in_any_script_finds_itself(self, indexed: Calls) -> None:
+        for script, text in _SCRIPTS.items():
+            indexed.put(NS, script, {"text": text})
+        for script, text in _SCRIPTS.items():
+            assert indexed.search(NS, query=text)[0].key == script
 
     def test_one_match_is_found_among_many_others(self, indexed: Calls, base: Any) -> None:
         noise = [base.PutOp(("docs", "noise"), f"n{n}", {"text": f"zz{n}zz"}) for n in range(200)]
@@ -184,11 +172,11 @@ class Vectors(StoreFixtures):
         assert len(set(keys(found))) == 10  # noqa: PLR2004 - the limit
         assert keys(indexed.search(NS, query="the needle", limit=1)) == ["match"]
 
-    @pytest.mark.parametrize(("path", "expected"), _PATHS)
+    @pytest.mark.parametrize(("paths", "expected"), _PATHS)
     def test_a_path_names_what_is_embedded(
-        self, indexed: Calls, embedder: Embedder, path: str, expected: list[str]
+        self, indexed: Calls, embedder: Embedder, paths: list[str], expected: list[str]
     ) -> None:
-        indexed.put(NS, "k", _VALUE, index=[path])
+        indexed.put(NS, "k", _VALUE, index=paths)
         assert sorted(embedder.asked) == sorted(expected)
 
     @pytest.mark.parametrize("kind", [UserDict, MappingProxyType])
