@@ -1130,8 +1130,7 @@ def test_a_retried_agent_records_the_words_once(writer, config, saver, mode):
 
 
 @either
-@pytest.mark.parametrize("kind", ["fallback", "node"])
-@pytest.mark.parametrize("config", [{}, THREAD])
+@pytest.mark.parametrize(("kind", "config"), [("fallback", THREAD), ("node", {})])
 def test_an_agent_that_follows_a_failed_one_records_the_words_once(writer, kind, config, mode):
     first, second = agent_of(writer, Down()), agent_of(writer, OK)
     if kind == "fallback":
@@ -1650,8 +1649,9 @@ def test_an_answer_without_text_follows_a_question_that_was_summarised(writer, c
 
 
 @either
-@pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "t2"}}])
-@pytest.mark.parametrize("name", ["tools", "tool_node"])
+@pytest.mark.parametrize(
+    ("name", "config"), [("tools", {"configurable": {"thread_id": "t2"}}), ("tool_node", None)]
+)
 def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
     writer.diary.user("alice").upsert_preference("likes", "rain")
     model = Scripted(answers=[OK])
@@ -1752,8 +1752,7 @@ def graph_of(*nodes, chain=True):
     return builder.compile(checkpointer=InMemorySaver())
 
 
-@pytest.mark.parametrize("chain", [True, False])
-@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize(("chain", "is_shared"), [(True, True), (False, False)])
 def test_two_agents_of_a_graph_submit_each_message_once(writer, chain, is_shared):
     memories = [DiaryMiddleware(writer.diary, user_id="alice", writer=writer) for _ in range(2)]
     agents = [
@@ -1770,8 +1769,7 @@ def test_two_agents_of_a_graph_submit_each_message_once(writer, chain, is_shared
 
 
 @either
-@pytest.mark.parametrize("is_traced", [False, True])
-@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize(("remembers", "is_traced"), [(True, True), (False, False)])
 def test_words_before_a_handoff_are_submitted_once(writer, mode, remembers, is_traced):
     @tool
     def hand_off(runtime: ToolRuntime) -> Any:
@@ -2182,9 +2180,7 @@ def delta_state():
 @pytest.mark.parametrize(
     ("place", "state", "mode"),
     [
-        ("in front of the middleware", lambda: AgentState, "invoke"),
-        ("in front of the middleware", delta_state, "ainvoke"),
-        ("in a graph", lambda: AgentState, "ainvoke"),
+        ("in front of the middleware", lambda: AgentState, "ainvoke"),
         ("in a graph", delta_state, "invoke"),
     ],
 )
@@ -2231,9 +2227,10 @@ def test_words_that_another_process_left_without_notes_stay_those_of_their_user(
 
 
 @either
-@pytest.mark.parametrize("user", ["ann", "bob"])
 @pytest.mark.parametrize(
-    "form", [HumanMessage, lambda text: {"role": "user", "content": text}], ids=["object", "dict"]
+    ("user", "form"),
+    [("ann", lambda text: {"role": "user", "content": text}), ("bob", HumanMessage)],
+    ids=["ann dict", "bob object"],
 )
 def test_a_message_sent_alone_to_an_agent_is_known_in_another_process(tmp_path, form, user, mode):
     (tmp_path / "diary").mkdir()
