@@ -200,13 +200,18 @@ def ask(alice, name, **arguments):
     return str(done.all_messages()[2].parts[0].content)
 
 
+@pytest.fixture(scope="module")
+def exported(alice):
+    return "".join(alice.export()["documents"].values())
+
+
 def found(alice, door, kind):
     (hit,) = alice.recall(word(door, kind), kinds=[kind])
     return hit
 
 
 @cells
-def test_an_entry_is_found_explained_and_exported_whoever_wrote_it(alice, door, kind):
+def test_an_entry_is_found_explained_and_exported_whoever_wrote_it(alice, exported, door, kind):
     text = word(door, kind)
     hit = found(alice, door, kind)
     assert text in hit.text
@@ -214,7 +219,7 @@ def test_an_entry_is_found_explained_and_exported_whoever_wrote_it(alice, door, 
     assert text in why.text
     assert why.changes
     assert alice.history(hit.full_key)
-    assert any(text in document for document in alice.export()["documents"].values())
+    assert text in exported
 
 
 @some_cells
@@ -266,41 +271,34 @@ def copied(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "m")
 
 
-# Two tools of models forget by the same verb, and a node deletes as the store does: these have one kind each.
-@pytest.mark.parametrize(
-    ("door", "kind"),
-    [
-        *((door, kind) for door in ("store", "langchain", "pydantic") for kind in KINDS),
-        ("nodes", "facts"),
-        ("cli", "items"),
-    ],
-)
-def test_what_any_door_wrote_another_one_removes(copied, door, kind):
-    folder, alice = copied, opened(copied).user("alice")
-    hit = found(alice, door, kind)
-    key = hit.full_key
-    own = hit.key.rpartition("/")[2] if kind in {"preferences", "facts", "items"} else hit.key
-    with_door = FORGETTERS[door]
-    if with_door == "langchain":
-        (forget,) = diary_tools(alice.diary, "alice", tools=["forget"])
-        assert forget.invoke({"key": key}).startswith("🗑️")
-    elif with_door == "pydantic":
-        assert ask(alice, "forget", key=key).startswith("🗑️")
-    elif with_door == "store":
-        DiaryStore(alice.diary).delete(namespace(kind), own)
-    elif with_door == "nodes":
+@pytest.mark.parametrize("door", DOORS)
+def test_what_any_door_wrote_another_one_removes(copied, door):
+    folder, alice, with_door = copied, opened(copied).user("alice"), FORGETTERS[door]
+    # A node deletes as the store does: it has one kind.
+    kinds = ["facts"] if with_door == "nodes" else KINDS
+    for kind in kinds:
+        hit = found(alice, door, kind)
+        key = hit.full_key
+        own = hit.key.rpartition("/")[2] if kind in {"preferences", "facts", "items"} else hit.key
+        if with_door == "langchain":
+            (forget,) = diary_tools(alice.diary, "alice", tools=["forget"])
+            assert forget.invoke({"key": key}).startswith("🗑️")
+        elif with_door == "pydantic":
+            assert ask(alice, "forget", key=key).startswith("🗑️")
+        elif with_door == "store":
+            DiaryStore(alice.diary).delete(namespace(kind), own)
+        elif with_door == "nodes":
 
-        def remove(state, *, store):
-            store.delete(namespace(kind), own)
-            return state
+            def remove(state, *, store, kind=kind, own=own):
+                store.delete(namespace(kind), own)
+                return state
 
-        graph_of(remove, store=DiaryStore(alice.diary)).invoke({}, config("s9"))
-    else:
-        cli(folder, "forget", "--user", "alice", "--session", door, "--yes")
-    assert alice.recall(word(door, kind)) == []
+            graph_of(remove, store=DiaryStore(alice.diary)).invoke({}, config("s9"))
     if with_door == "cli":
-        files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-        assert not any(word(door, kind).encode() in content for content in files)
+        cli(folder, "forget", "--user", "alice", "--session", door, "--yes")
+        files = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+        assert not any(word(door, kind).encode() in files for kind in kinds)
+    assert [kind for kind in kinds if alice.recall(word(door, kind))] == []
 
 
 HELD = [(state, kind) for state in ("draft", "review") for kind in KINDS if kind != "conversations"]
