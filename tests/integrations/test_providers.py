@@ -174,8 +174,8 @@ def breaking(monkeypatch):
 
 @pytest.mark.parametrize(
     ("make", "as_agent"),
-    [(_openai_model, True), (_anthropic_model, False), (_wrapped, False)],
-    ids=["openai agent", "anthropic", "fallback"],
+    [(_openai_model, True), (_wrapped, False)],
+    ids=["openai agent", "fallback"],
 )
 def test_host_and_extractor_share_a_model_object(tmp_path, breaking, make, as_agent):
     model = make(breaking.url)
