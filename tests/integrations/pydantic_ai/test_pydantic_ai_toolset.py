@@ -549,8 +549,10 @@ def test_invalid_arguments_are_answered_with_the_error(tmp_path: Path):
     assert all("Field required" in one for one in said[1:])
 
 
-@pytest.mark.parametrize("max_tokens", [1, 20, 40, 60, 200, 1500])
-@pytest.mark.parametrize("heading", ["", "## Notes of the team"])
+@pytest.mark.parametrize(
+    ("max_tokens", "heading"),
+    [(1, ""), (20, "## Notes of the team"), (60, ""), (200, "## Notes of the team"), (1500, "")],
+)
 def test_the_memory_fills_its_budget_with_whole_facts(
     tmp_path: Path, max_tokens: int, heading: str
 ):
