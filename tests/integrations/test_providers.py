@@ -6,6 +6,7 @@ Both frameworks are in one file, because the clients of providers take seconds t
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +18,10 @@ from pydantic_ai.models.wrapper import WrapperModel
 
 from provider_server import provider_server, retry_soon
 from tomldiary import DefaultPrefTable, Diary, MemoryWriter, RetryPolicy, extractor_agent
+from tomldiary.runtime.async_bridge import close_private_loop, note_private_loop
 from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware
 from tomldiary_pydantic_ai import DiaryCapability
+from tomldiary_pydantic_ai.models import with_own_connections
 
 if TYPE_CHECKING:
     from langchain_anthropic import ChatAnthropic
@@ -163,6 +166,24 @@ def _anthropic_model(url: str) -> AnthropicModel:
 
 def _wrapped(url: str) -> FallbackModel:
     return FallbackModel(WrapperModel(_openai_model(url)), _anthropic_model(url))
+
+
+@pytest.mark.parametrize("make", [_openai_model, _anthropic_model])
+def test_a_copied_model_has_its_own_connections(make):
+    model = make("http://127.0.0.1:9")
+
+    async def run():
+        note_private_loop()
+        async with model:
+            fallback = with_own_connections(FallbackModel(WrapperModel(model)))
+            copied = fallback.models[0].wrapped
+            assert (copied.client.api_key, copied.base_url) == ("x", model.base_url)
+            await close_private_loop()
+            assert copied.client.is_closed()
+            assert not model.client.is_closed()
+
+    with ThreadPoolExecutor(1) as thread:  # which counts as private from now on
+        thread.submit(asyncio.run, run()).result()
 
 
 @pytest.fixture
