@@ -42,8 +42,11 @@ ORIGIN = "tomldiary.v1"
 CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(InstructionPart)}
 """Whether the framework can append the changes of an instruction."""
 
-_OF_ADAPTERS = "__pydantic_ai__"
-"""The key of the metadata in which the UI adapters of newer releases keep the id of a message."""
+_OF_FRAMEWORK = "__pydantic_ai__"
+"""The key of the framework's own metadata. Newer releases keep the id of a message in an interface there, and mark the
+texts that a capability framed."""
+_RECEIPT = "pydantic-ai-harness.compaction.receipt."
+"""The beginning of the metadata of a text by which the harness tells a model what a compaction left out."""
 PAUSED = tuple(
     getattr(pydantic_ai, name)
     for name in ("DeferredToolRequests", "PendingModelResponse")
@@ -165,7 +168,7 @@ def _id_in_interface(message: ModelMessage, part: ModelRequestPart) -> str | Non
 
     An adapter joins messages in a row into one, which has the id of the last one.
     """
-    id_ = field_of(field_of(field_of(message, "metadata"), _OF_ADAPTERS), "ui_message_id")
+    id_ = field_of(field_of(field_of(message, "metadata"), _OF_FRAMEWORK), "ui_message_id")
     if not id_:
         return None
     return str(id_) if part is message.parts[-1] else ""
@@ -431,11 +434,19 @@ def prompt_words(prompt: object) -> str | None:
     user interface.
     """
     texts = [
-        text
-        for item, text in _texts(prompt)
-        if _marks(item).get("origin") is None and not is_framed(text)
+        text for item, text in _texts(prompt) if not _is_generated(item) and not is_framed(text)
     ]
     return "\n".join(texts) or None
+
+
+def _is_generated(item: object) -> bool:
+    """Return whether an application, a capability or the framework marked a part of a prompt as its own."""
+    marks = _marks(item)
+    return (
+        marks.get("origin") is not None
+        or field_of(marks.get(_OF_FRAMEWORK), "framework_frame") is True
+        or str(field_of(item, "metadata")).startswith(_RECEIPT)
+    )
 
 
 def is_unsaid(part: ModelRequestPart) -> bool:

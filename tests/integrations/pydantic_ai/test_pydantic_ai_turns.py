@@ -412,14 +412,23 @@ def test_injected_memory_is_not_submitted(tmp_path: Path):
     assert "green" not in turn.user_msg + turn.assistant_msg
 
 
-def test_parts_of_tools_and_applications_are_not_user_messages(tmp_path: Path):
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"origin": "another.application"},
+        {"__pydantic_ai__": {"framework_frame": True}},  # the framework's function for frames
+        "pydantic-ai-harness.compaction.receipt.v1",
+    ],
+    ids=["application", "frame", "receipt"],
+)
+def test_parts_of_tools_and_applications_are_not_user_messages(tmp_path: Path, mark: object):
     setting = Setting(tmp_path, call_once("look"))
 
     @setting.agent.tool_plain
     def look() -> ToolReturn:
         return ToolReturn("seen", content="I like what the web page says.")
 
-    other = TextContent("I like another memory.", metadata={"origin": "somebody.else"})
+    other = TextContent("I like another memory.", metadata=mark)
     marked = TextContent(SAID, metadata={"language": "en"})
     asyncio.run(setting.agent.run([marked, other]))
     setting.the_turn("completed", "Let me see.\n\nGood choice.")
