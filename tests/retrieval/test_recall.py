@@ -227,6 +227,13 @@ def test_a_question_of_very_many_words_is_searched_by_the_rarest():
     assert "walnut" not in [word.shown for word, _ in asked.words]
 
 
+def test_a_compound_in_each_entry_scores_at_least_as_its_part():
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("likes", "oat-milk")
+    whole, part = (alice.recall(query)[0] for query in ("oat-milk", "oat"))
+    assert whole.score >= part.score
+
+
 def test_of_a_very_long_question_the_start_and_the_end_are_read():
     filler = " ".join(f"word{n}" for n in range(2_000))
     asked = asked_words(f"walnut {filler} quince {filler} cherry")

@@ -179,8 +179,8 @@ class LexicalIndex(Generic[E]):
     # Searching
 
     def count(self, word: Asked) -> int:
-        """Return the number of rows that contain a word in any form."""
-        return sum(len(self._having[number]) for number in self._forms(word))
+        """Return about how many rows contain a word in any form; a row with several forms counts for each."""
+        return min(sum(len(self._having[number]) for number in self._forms(word)), self.size)
 
     def _forms(self, word: Asked) -> list[int]:
         return [self._numbers[form] for form in word.forms if form in self._numbers]
