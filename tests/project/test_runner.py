@@ -62,6 +62,48 @@ sys.exit(3)
     assert "unclosed file" in programs.run("-W", "always::ResourceWarning", "-c", left).stderr
 
 
+DAEMON = """
+import threading
+def works():
+    while True:
+        len("tea")
+threading.Thread(target=works, daemon=True).start()
+"""
+
+
+@needs_fork
+def test_a_daemon_thread_of_a_program_sees_no_cleared_module():
+    for _ in range(3):
+        assert programs.run("-c", DAEMON, check=True).stderr == ""
+
+
+KILLS_ANOTHER = """
+import os, signal, sys
+found = os.waitpid
+def waitpid(*arguments):
+    os.waitpid = found
+    child, code = found(*arguments)
+    for other in vars(sys.modules["__main__"])["running"].keys() - {child}:
+        os.kill(other, signal.SIGTERM)
+        os.waitid(os.P_PID, other, os.WEXITED | os.WNOWAIT)
+    return child, code
+os.waitpid = waitpid
+"""
+
+
+@needs_fork
+def test_a_program_may_end_while_the_end_of_another_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "kills_another.py").write_text(KILLS_ANOTHER)
+    monkeypatch.syspath_prepend(tmp_path)
+    wait = ("-c", "print('ready', flush=True); input()")
+    started = [programs.start(*wait, imported=("kills_another",)) for _ in range(2)]
+    assert [each.stdout.readline() for each in started] == ["ready\n"] * 2
+    started[0].kill()
+    for each in started:
+        each.communicate()
+    assert [each.returncode for each in started] == [-9, -15]
+
+
 @needs_fork
 def test_a_program_is_really_killed():
     program = programs.start("-c", "print('ready', flush=True); input()")

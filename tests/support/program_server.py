@@ -17,23 +17,25 @@ import json
 import os
 import re
 import runpy
+import select
 import signal
 import socket
 import sys
+import threading
 import types
 import warnings
 
-_running: dict[int, int] = {}
+running: dict[int, int] = {}
 """The status pipes of running programs by their process ids."""
 
 
-def report(*_: object) -> None:
+def report() -> None:
     """Write the exit codes of programs that have ended to their status pipes."""
-    while _running:
+    while running:
         child, code = os.waitpid(-1, os.WNOHANG)
         if not child:
             break
-        status = _running.pop(child)
+        status = running.pop(child)
         with contextlib.suppress(BrokenPipeError):
             os.write(status, b"%d\n" % os.waitstatus_to_exitcode(code))
         os.close(status)
@@ -41,25 +43,33 @@ def report(*_: object) -> None:
 
 def next_program(control: socket.socket) -> list:
     """Wait for requests; return each one in a child of its own, and never in this process."""
-    signal.signal(signal.SIGCHLD, report)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a program that ends writes to the pipe
     while True:
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            os.read(woken, 1 << 16)
+            report()
+        if control not in ready:
+            continue
         request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 4)
         if not request:
             os._exit(0)
         *streams, status = descriptors
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until the child is known
         child = os.fork()
         if child:
             for each in streams:
                 os.close(each)
-            os.write(status, b"%d\n" % child)
-            _running[child] = status
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            running[child] = status
+            with contextlib.suppress(BrokenPipeError):
+                os.write(status, b"%d\n" % child)
             continue
+        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         control.close()
-        for each in _running.values():
+        for each in (woken, wake, *running.values()):
             os.close(each)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
@@ -77,11 +87,14 @@ _codes: list[int] = []
 
 def leave() -> None:
     """End a program after its other exit functions: Python's teardown of all modules takes 50 to 150 ms of CPU."""
-    if not _codes:
+    if (
+        not _codes or threading.active_count() > 1
+    ):  # Python stops daemon threads before it clears a module
         return
     program = vars(sys.modules["__main__"])
     if program is not globals():
-        program.clear()
+        while program:
+            program.popitem()  # the last name first: what it refers to is still there
     gc.collect()  # what the program left open is a warning
     with contextlib.suppress(Exception):  # Python reports it, and changes the exit code
         sys.stdout.flush()

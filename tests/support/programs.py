@@ -1,9 +1,9 @@
 """Programs in processes of their own that need not import: one process has imported all, and is forked for each.
 
 A program has its own process id, streams, environment and folder. It can be killed. Its threads and its exit functions
-end in the usual way, and what it left open is a warning. Python tears down the modules only with `teardown=True`, which
-tests of the end of a program need. Tests of what happens as Python starts, or of options of Python, have to start it
-themselves.
+end in the usual way, and what it left open is a warning, unless a module that it imported refers to it. Python tears
+down the modules only after an error, beside daemon threads, and with `teardown=True`, which tests of the end of a
+program need. Tests of what happens as Python starts, or of options of Python, have to start it themselves.
 """
 
 from __future__ import annotations
