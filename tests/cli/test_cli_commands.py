@@ -627,7 +627,9 @@ def edit_while(memories, change):
     done = CliRunner(env={"VISUAL": str(editor)}).invoke(
         app, ["edit", "--path", str(memories), "--json"]
     )
+    reader = os.open(opened, os.O_RDONLY | os.O_NONBLOCK)  # for a command that opened no editor
     other.join()
+    os.close(reader)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
