@@ -3,7 +3,7 @@
     python benchmarks/hops.py [--files]
 
 Each operation runs on a new folder, and its second call is traced in every thread. A file counts if one of
-its functions is called in each of two runs, because a periodic job may run beside the operation in one of them.
+its functions is called in each of three runs, because a periodic job may run beside the operation in some of them.
 `--files` prints the names. tests/project/test_hops.py checks the limits.
 """
 
@@ -94,15 +94,15 @@ OPERATIONS: dict[str, Callable[[Path, Trace], None]] = {"put": put, "turn": turn
 
 
 def measured(name: str) -> Trace:
-    """Trace one operation on two new folders, and keep the functions that both runs called."""
-    traces = Trace(), Trace()
+    """Trace one operation on three new folders, and keep the functions that all runs called."""
+    traces = Trace(), Trace(), Trace()
     for trace in traces:
-        clear_caches()  # both runs use the same texts
+        clear_caches()  # the runs use the same texts
         with tempfile.TemporaryDirectory() as folder, trace:
             OPERATIONS[name](Path(folder), trace)
-    both = Trace()
-    both.called = traces[0].called & traces[1].called
-    return both
+    common = Trace()
+    common.called = set.intersection(*(trace.called for trace in traces))
+    return common
 
 
 def main() -> None:
