@@ -121,10 +121,12 @@ def a_save_at_the_instant_of_the_exchange_is_kept(folder, files):
     path = folder / "alice/preferences.toml"
 
     def late(name, at, *_):
-        if name == "write" and "/history/" in at:
+        if name in {"exchange", "replace"} and "/.staged-" in at:
             files.hook = None
-            path.write_text(path.read_text().replace('"tea"', '"green tea"'))
-            age(path)
+            saved = path.with_name("saved")  # to rename it does not wait for the lease
+            saved.write_text(path.read_text().replace('"tea"', '"green tea"'))
+            age(saved)
+            saved.replace(path)
 
     files.hook = late
     alice.upsert_preference("likes", "coffee")

@@ -195,6 +195,9 @@ def put_in_place(
     """
     ours = written or files.token(temp)
     if expected is None or not files.has_exchange:
+        if expected is not None and not is_same(files.token(target), expected):
+            files.unlink(temp)
+            return None
         files.replace(temp, target)
         return _token_of(files, target, ours)
     try:
