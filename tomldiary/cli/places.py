@@ -97,17 +97,10 @@ def staged(file: Path) -> Path:
     return file.with_name(f".{file.name}.new")
 
 
-def _write_staged(fresh: Path, text: str) -> None:
-    """Write the new text of a file, with a modification time at which the engine considers the save complete."""
-    fresh.unlink(missing_ok=True)
-    write_new(fresh, text)
-    # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
-    modified = time.time() - _SAVE_AGE
-    os.utime(fresh, (modified, modified))
+def replace_version(file: Path, text: str, fresh: Path, expected: FileToken | None) -> bool:
+    """Replace a file atomically; return False if another program has saved it or has it open for writing.
 
-
-def is_replaced(file: Path, text: str, fresh: str, expected: FileToken | None) -> bool:
-    """Replace a file atomically; return False if another program has saved it meanwhile.
+    The new file has a modification time at which the engine considers the save complete.
 
     Args:
         file: The file.
@@ -117,25 +110,24 @@ def is_replaced(file: Path, text: str, fresh: str, expected: FileToken | None) -
     """
     files = FileSystem()
     try:
-        _write_staged(Path(fresh), text)
+        fresh.unlink(missing_ok=True)
+        write_new(fresh, text)
+        # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
+        modified = time.time() - _SAVE_AGE
+        os.utime(fresh, (modified, modified))
         ours = files.token(fresh)
-        if put_in_place(files, fresh, str(file), expected, ours) is not None:
+        if put_in_place(files, str(fresh), str(file), expected, ours) is not None:
             return True
         if files.exists(fresh):  # the other program saved during the exchange
-            take_back(files, fresh, str(file), ours)
+            take_back(files, str(fresh), str(file), ours)
     except OSError as error:  # name the document, not its staged copy
         raise OSError(error.errno, error.strerror, str(file)) from None
     return False
 
 
 def replace_file(file: Path, text: str) -> None:
-    """Replace a file atomically by a save that the engine considers complete."""
-    fresh = staged(file)
-    try:
-        _write_staged(fresh, text)
-        fresh.replace(file)
-    except OSError as error:  # name the document, not its staged copy
-        raise OSError(error.errno, error.strerror, str(file)) from None
+    """Replace a file atomically, whatever its version."""
+    replace_version(file, text, staged(file), None)
 
 
 def shown(path: str) -> str:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from tomldiary.cli.places import is_replaced, replace_file, staged
+from tomldiary.cli.places import replace_file, replace_version, staged
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.files import FileSystem
 
@@ -40,9 +40,9 @@ class PulledFolder:
         lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
         for line in lines:
             # The last line of an interrupted pull may be incomplete; its file was not written.
-            with suppress(ValueError):
+            with suppress(ValueError, TypeError):
                 name, digest, epoch, database = json.loads(line)
-                if not {"..", "/"} & {*Path(name).parts}:  # a file elsewhere, which no pull wrote
+                if _is_document(Path(name)):
                     self._texts.setdefault(name, []).append(Pulled(digest, epoch, database))
 
     def edited(self) -> list[str]:
@@ -60,17 +60,10 @@ class PulledFolder:
         return sorted(name for name in self._texts if not (self._folder / name).exists())
 
     def _names(self) -> list[str]:
-        """Return the names of all documents; the folder of a user may end in `.toml` too.
-
-        Names of documents and users begin with no dot, unlike those of editors' lock files and of `.git`.
-        """
+        """Return the names of all documents; the folder of a user may end in `.toml` too."""
         files = (file for file in self._folder.rglob("*.toml") if not file.is_dir())
         paths = [file.relative_to(self._folder) for file in files]
-        return sorted(
-            path.as_posix()
-            for path in paths
-            if not any(part.startswith(".") for part in path.parts)
-        )
+        return sorted(path.as_posix() for path in paths if _is_document(path))
 
     def lines(self, name: str) -> list[Pulled]:
         """Return the lines of a file, the newest one last; none for a file that was added.
@@ -94,14 +87,15 @@ class PulledFolder:
         """Add a file to the list, then write it atomically.
 
         Raises:
-            InvalidValue: The file has been edited meanwhile.
+            InvalidValue: The file has been edited meanwhile, or another program has it open for writing.
         """
         file = self._folder / name
-        version = FileSystem().token(str(file))
+        # A link is replaced, whatever its target holds meanwhile.
+        version = None if file.is_symlink() else FileSystem().token(file)
         self._keep_edited(name)
         self.note(name, text.encode(), epoch)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not is_replaced(file, text, str(staged(file)), version):
+        if not replace_version(file, text, staged(file), version):
             raise self._edited(name)
 
     def keep_only(self, names: set[str]) -> None:
@@ -129,9 +123,19 @@ class PulledFolder:
 
     def _edited(self, name: str) -> InvalidValue:
         return InvalidValue(
-            "was edited during this call and was not overwritten. Push it, then pull again",
+            "was edited or open for writing during this call and was not overwritten. Close it, push it, then pull"
+            " again",
             where=str(self._folder / name),
         )
+
+
+def _is_document(path: Path) -> bool:
+    """Return whether a path in the folder may be that of a document.
+
+    Names of documents and users begin with no dot, unlike those of editors' lock files and of `.git`.
+    """
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return path.suffix == ".toml" and not path.is_absolute() and not is_hidden
 
 
 def _digest(data: bytes) -> str:

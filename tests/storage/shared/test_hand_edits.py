@@ -347,6 +347,29 @@ def test_pull_removes_what_a_killed_pull_left_of_an_erased_user(engine, alice, t
     assert (tmp_path.parent / ".outside.toml.new").exists()
 
 
+def test_pull_replaces_a_link(engine, alice, tmp_path):
+    run(engine, "pull", str(tmp_path / "texts"))
+    file, target = tmp_path / "texts" / "alice" / "preferences.toml", tmp_path / "target"
+    text = file.read_text()
+    file.rename(target)
+    file.symlink_to(target)
+    alice.upsert_preference("likes", "coffee")
+    assert run(engine, "pull", str(tmp_path / "texts")).exit_code == 0
+    assert "coffee" in file.read_text()
+    assert (file.is_symlink(), target.read_text()) == (False, text)
+
+
+@pytest.mark.parametrize("line", ['[5, "a", 0, "b"]', '["", "a", 0, "b"]', "5"])
+def test_a_line_of_a_pulled_folder_that_names_no_file_is_skipped(engine, alice, tmp_path, line):
+    run(engine, "pull", str(tmp_path))
+    with (tmp_path / ".pulled").open("a") as lines:
+        lines.write(f"{line}\n")
+    alice.upsert_preference("likes", "coffee")
+    assert run(engine, "pull", str(tmp_path)).exit_code == 0
+    assert "coffee" in (tmp_path / "alice" / "preferences.toml").read_text()
+    assert line not in (tmp_path / ".pulled").read_text().splitlines()
+
+
 def test_a_line_of_a_pulled_folder_that_lacks_a_value_is_skipped(engine, alice, tmp_path):
     run(engine, "pull", str(tmp_path))
     with (tmp_path / ".pulled").open("a") as lines:
@@ -390,7 +413,7 @@ def test_pull_overwrites_no_edit_that_is_made_meanwhile(
     file = tmp_path / "alice" / "preferences.toml"
     after_each(monkeypatch, SharedBackend, "users", lambda: file.write_text("# mine\n"))
     done = run(engine, "pull", str(tmp_path))
-    assert f"{file}: was edited during this call and was not overwritten" in str(done.exception)
+    assert f"{file}: was edited or open for writing during this call" in str(done.exception)
     assert file.read_text() == "# mine\n"
 
 
@@ -400,7 +423,7 @@ def test_pull_overwrites_no_edit_of_its_last_moment(engine, alice, tmp_path, mon
     file = tmp_path / "alice" / "preferences.toml"
     after_each(monkeypatch, os, "utime", lambda: file.write_text("# mine\n"))
     done = run(engine, "pull", str(tmp_path))
-    assert f"{file}: was edited during this call and was not overwritten" in str(done.exception)
+    assert f"{file}: was edited or open for writing during this call" in str(done.exception)
     assert file.read_text() == "# mine\n"
     assert [each.name for each in file.parent.iterdir()] == ["preferences.toml"]
 
@@ -416,7 +439,7 @@ def test_pull_names_the_first_file_that_is_added_meanwhile(engine, alice, tmp_pa
 
     after_each(monkeypatch, SharedBackend, "users", add)
     done = run(engine, "pull", str(tmp_path))
-    assert f"{added[0]}: was edited during this call" in str(done.exception)
+    assert f"{added[0]}: was edited or open for writing during this call" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tomldiary.cli.options import (
     user_option,
 )
 from tomldiary.cli.output import print_error, print_json, print_text
-from tomldiary.cli.places import is_replaced, writable
+from tomldiary.cli.places import replace_version, writable
 from tomldiary.cli.pulled_folder import PulledFolder
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import (
@@ -270,8 +270,8 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         folder = file.parents[document.count("/")]
         # Named like a staged document of a transaction, so that recovery removes it after a kill.
         seq = next_sequence(backend.last_record(user))
-        fresh = staged_path(folder, document, text.encode(), seq)
-        if not is_replaced(file, text, fresh, cast("FileToken | None", version)):
+        fresh = Path(staged_path(folder, document, text.encode(), seq))
+        if not replace_version(file, text, fresh, cast("FileToken | None", version)):
             raise RevisionConflict.of(user)
 
     # An erasure takes the same lock, so it runs before or after the save. In a database, the holder of a lock that is
