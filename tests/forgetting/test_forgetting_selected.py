@@ -298,12 +298,12 @@ def test_one_entry_is_erased_with_all_its_versions(alice):
     assert alice.forget(key="likes/pref001").entries == 0
 
 
-def renamed(alice, tmp_path, old, new):
+def renamed(alice, tmp_path, old, new, text=CANARY):
     """Give the header of an entry another path, as a person does."""
     path = tmp_path / "alice" / "preferences.toml"
     path.write_text(path.read_text().replace(f"[preferences.{old}]", f"[preferences.{new}]"))
     os.utime(path, (1, 1))  # the save is over
-    assert new.replace(".", "/") in [hit.key for hit in alice.recall(CANARY)]
+    assert new.replace(".", "/") in [hit.key for hit in alice.recall(text)]
 
 
 def test_an_entry_is_erased_under_the_ids_it_had_before_a_person_renamed_it(alice, tmp_path):
@@ -330,6 +330,7 @@ def test_an_entry_whose_time_is_a_list_is_erased_under_its_earlier_id(alice, tmp
     assert left == {"likes/pref001"}  # it had another time
 
 
+@pytest.mark.parametrize("is_one_turn", [False, True])
 @pytest.mark.parametrize(
     ("ids", "left"),
     [
@@ -338,9 +339,15 @@ def test_an_entry_whose_time_is_a_list_is_erased_under_its_earlier_id(alice, tmp
     ],
     ids=["renumbered", "exchanged"],
 )
-def test_an_entry_is_erased_under_an_id_that_another_one_got_instead(alice, tmp_path, ids, left):
-    for text in ("oil", f"{CANARY} bread", "tea"):
-        alice.upsert_preference("likes", text)
+def test_an_entry_is_erased_under_an_id_that_another_one_got_instead(
+    alice, tmp_path, ids, left, is_one_turn
+):
+    texts = ("oil", f"{CANARY} bread", "tea")
+    if is_one_turn:  # all entries have the time of the turn
+        alice.add_turn(" ".join(f"I love {text}." for text in texts), "ok", "s1")
+    else:
+        for text in texts:
+            alice.upsert_preference("likes", text)
     path = tmp_path / "alice" / "preferences.toml"
     head, *tables = path.read_text().split("\n\n")
     if "pref003" in ids:
@@ -351,7 +358,22 @@ def test_an_entry_is_erased_under_an_id_that_another_one_got_instead(alice, tmp_
     (hit,) = alice.recall(CANARY)
     alice.forget(key=hit.key)
     assert alice.traces(CANARY) == []
-    assert sorted(item.text for item in alice.preferences("likes").values()) == left
+    assert sorted(item.text for item in alice.preferences("likes").values()) == [
+        f"I love {text}." if is_one_turn else text for text in left
+    ]
+
+
+def test_an_entry_that_stays_keeps_the_versions_before_it_had_the_erased_id(alice, tmp_path):
+    for key, text in (("oil", "oil"), ("oil", "olive oil"), ("bread", f"{CANARY} bread")):
+        alice.upsert_preference("likes", text, id=key)
+    renamed(alice, tmp_path, "likes.oil", "likes.first", "oil")
+    alice.upsert_preference("dislikes", "noise")  # history has the name of each step
+    renamed(alice, tmp_path, "likes.first", "likes.second", "oil")
+    renamed(alice, tmp_path, "likes.bread", "likes.first")
+    alice.forget(key="likes/first")
+    assert alice.traces(CANARY) == []
+    changes = alice.history("likes/oil")
+    assert [change.after["text"] for change in changes if change.after] == ["olive oil", "oil"]
 
 
 def test_an_entry_is_erased_under_a_name_that_another_one_has_now(alice, tmp_path):

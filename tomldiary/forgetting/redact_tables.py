@@ -28,7 +28,7 @@ from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from tomldiary.history.record import Record
@@ -262,8 +262,8 @@ class Tables:
         """The content that stays, with a session that stated it."""
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
         self._seen: dict[State, Path] = {}
-        self._former: dict[Path, set[tuple[Path, str]]] = {}
-        """The earlier path of an entry that a person gave another id, and when the entry was created."""
+        self._earlier: dict[State, set[State]] = {}
+        """The states of the same entry before a change, also under another id."""
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
         # By redacted state: its replacement at its first occurrence.
@@ -285,13 +285,29 @@ class Tables:
                     known[state.content] = author(state.values)
 
     def study_change(self, before: str, after: str) -> None:
-        """Collect the entries that have another id after a change of the document."""
+        """Collect the earlier states of the entries that a change of the document edits, or gives another id."""
         old, new = self._versions.cut(before).states, self._versions.cut(after).states
-        gone = {(_created(state), state.content): path for path, state in old.items() - new.items()}
-        for path, state in new.items() - old.items() if gone else ():
-            former = gone.get((_created(state), state.content))
-            if former is not None and former != path:
-                self._former.setdefault(path, set()).add((former, _created(state)))
+        gone = {_identity(state): state for _, state in old.items() - new.items()}
+        changed = new.items() - old.items() if gone else set[tuple["Path", State]]()
+        renamed = {gone.get(_identity(state)) for _, state in changed}
+        for path, state in changed:
+            was = old.get(path)
+            if was is None or _identity(was) != _identity(state):
+                is_edited = was not in renamed and _created(was) == _created(state)
+                was = gone.get(_identity(state), was if is_edited else None)
+            if was is not None:
+                self._earlier.setdefault(state, set()).add(was)
+
+    def _history(self, states: Iterable[State]) -> set[State]:
+        """Return states with all earlier states of their entries."""
+        found: set[State] = set()
+        waiting = list(states)
+        while waiting:
+            state = waiting.pop()
+            if state not in found:
+                found.add(state)
+                waiting += self._earlier.get(state, ())
+        return found
 
     def statements(self) -> set[tuple[str, ...]]:
         """Return what the entry that the selection names by its key said in any version."""
@@ -317,28 +333,19 @@ class Tables:
             The keys with these ids, each with the time at which the entry was created.
         """
         home, key = home_of(self.kind), self._selection.key
-        waiting = [
-            (former, created)
-            for path, renamed in self._former.items()
-            if entry_key(path, home) == key
-            for former, created in renamed
-        ]
-        stored = self._versions.cut(current).states if waiting else {}
-        found: set[tuple[str, str]] = set()
-        while waiting:
-            path, created = waiting.pop()
-            one = entry_key(path, home), created
-            # The entry may have the id again.
-            if one in found or one[0] == key or created == _created(stored.get(path)):
-                continue
-            found.add(one)
-            waiting += [each for each in self._former.get(path, ()) if each[1] == created]
-            states = [state for state, at in self._seen.items() if at == path]
-            others = {state.content for state in states if _created(state) != created}
-            for said in {state.content for state in states} - others:
-                self.selected.setdefault(path, set()).add(said)
-                self.kept.get(path, {}).pop(said, None)
-        return found
+        named = [one for one, path in self._seen.items() if entry_key(path, home) == key]
+        former = self._history(named).difference(named)
+        if former:
+            # The entry may have the id again, or an entry that stays may have had the id `key`.
+            stored = self._versions.cut(current).states.values()
+            former -= self._history(set(stored).difference(named))
+        stays = {(path, one.content) for one, path in self._seen.items() if one not in former}
+        for state in former:
+            path = self._seen[state]
+            if (path, state.content) not in stays:
+                self.selected.setdefault(path, set()).add(state.content)
+                self.kept.get(path, {}).pop(state.content, None)
+        return {(entry_key(self._seen[state], home), _created(state)) for state in former}
 
     def gone(self) -> list[Path]:
         """Return the entries of the document that are erased completely."""
@@ -517,6 +524,11 @@ class Tables:
 def _created(state: State | None) -> str:
     """Return when an entry was created; "" without a state."""
     return created_in(state.values) if state is not None else ""
+
+
+def _identity(state: State) -> tuple[str, str]:
+    """Return what an entry keeps if a person gives it another id."""
+    return _created(state), state.content
 
 
 def _cannot_redact(path: Path) -> InvalidValue:
