@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 import tomllib
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -305,18 +306,22 @@ def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     assert turns == {"I love chess.": "s1#1", "jazz": "s1#2"}
 
 
-@pytest.mark.parametrize("removed_by", ["limit", "verb"])
+@pytest.mark.parametrize("removed_by", ["limit", "verb", "hand", "same transaction"])
 def test_turns_are_numbered_on_after_their_conversation_was_removed(tmp_path, removed_by):
     diary = Diary(tmp_path, agent="rules", episodes=True, max_conversations=1)
     alice = diary.user("alice")
-    for said in ("I love jazz.", "I love chess."):
-        alice.add_turn(said, "ok", "a thread")
-    if removed_by == "limit":
-        alice.add_turn("hello", "ok", "a thread#1")
-    else:
-        alice.remove_conversation("a thread")
-    assert "a thread" not in alice.conversations()
-    alice.add_turn("I love tea.", "ok", "a thread")
+    is_one = removed_by == "same transaction"
+    with alice.transaction() if is_one else nullcontext():
+        for said in ("I love jazz.", "I love chess."):
+            alice.add_turn(said, "ok", "a thread")
+        if removed_by == "limit":
+            alice.add_turn("hello", "ok", "a thread#1")
+        elif removed_by == "hand":
+            (tmp_path / "alice" / "conversations.toml").unlink()
+        else:
+            alice.remove_conversation("a thread")
+        assert "a thread" not in alice.conversations()
+        alice.add_turn("I love tea.", "ok", "a thread")
     alice.add_turn("hello", "ok", "new")
     turns = {
         item.text: alice.why(f"likes/{key}").turn

@@ -472,12 +472,17 @@ def turn_source(
 
 def _last_turn(transaction: Transaction, session_id: str) -> int:
     """Return the number of the last turn of a session that an entry names; 0 if there is none."""
-    # Only documents with this text are parsed: a user may have many episodes, and most sessions are new.
-    named = render_text(f"{session_id}#")[1:-1]
-    read = partial(transaction.engine.backend.read, transaction.user)
-    listed = (kind for kind in transaction.listed() if entry_kind(kind) is not ITEMS)
-    stored = ((kind, read(kind)) for kind in listed)
-    kinds = [kind for kind, found in stored if found is not None and named in found.text]
+    name = render_text(f"{session_id}#")[1:-1]
+    edited = transaction.kinds()
+
+    def may_name(kind: str) -> bool:
+        if kind in edited or entry_kind(kind) is ITEMS:
+            return kind in edited  # items name no turns, and may be many
+        # Only documents with this text are parsed: a user may have many episodes, and most sessions are new.
+        stored = transaction.engine.backend.read(transaction.user, kind)
+        return stored is not None and name in stored.text
+
+    kinds = list(filter(may_name, transaction.listed()))
     return max(
         (
             last_turn(str(entry.get("_source", "")), session_id)
