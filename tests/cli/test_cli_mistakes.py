@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 import programs
-from capabilities import needs_exchange
+from capabilities import needs_exchange, needs_leases
 from command_line import call, program, program_after
 from processes import as_user
 from tomldiary import Diary
 from tomldiary.cli.commands import edit
 from tomldiary.cli.places import shown
+from tomldiary.errors import HandEditConflict
 from tomldiary.storage.files import FileSystem
 
 
@@ -344,6 +345,20 @@ def test_an_edit_keeps_what_another_program_saves_meanwhile(
         edit.save_text(diary, "alice", "preferences", edited, backend.epoch("alice"))
     likes = [item.text for item in alice.preferences("likes").values()]
     assert {"green tea", "go"} <= {*likes}
+    assert list(file.parent.glob(".staged-*")) == []
+
+
+@needs_leases
+def test_an_edit_of_a_file_that_is_open_for_writing_names_the_file(memories, monkeypatch):
+    diary = Diary(memories, agent="rules", durability="process")
+    monkeypatch.setattr(diary.engine, "save_timeout", 0.05)
+    file = memories / "alice" / "preferences.toml"
+    text = file.read_text("utf-8")
+    edited, epoch = text.replace('"tea"', '"green tea"'), diary.engine.backend.epoch("alice")
+    with file.open("r+"), pytest.raises(HandEditConflict, match="still being written") as raised:
+        edit.save_text(diary, "alice", "preferences", edited, epoch)
+    assert raised.value.where == str(file)
+    assert file.read_text("utf-8") == text
     assert list(file.parent.glob(".staged-*")) == []
 
 

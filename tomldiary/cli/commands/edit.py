@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from tomldiary.errors import (
     InvalidValue,
     RevisionConflict,
 )
+from tomldiary.hand_edits.detect import wait_for_save
 from tomldiary.hand_edits.three_way_merge import base_of_save, merge
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
@@ -272,11 +274,13 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         seq = next_sequence(backend.last_record(user))
         fresh = Path(staged_path(folder, document, text.encode(), seq))
         if not replace_version(file, text, fresh, cast("FileToken | None", version)):
+            wait_for_save(str(file), deadline, engine.save_timeout)
             raise RevisionConflict.of(user)
 
     # An erasure takes the same lock, so it runs before or after the save. In a database, the holder of a lock that is
     # refused for long makes the other writers of the user wait.
     with backend.lock(user, engine.lock_timeout):
+        deadline = time.monotonic() + engine.save_timeout
         repeated(save, engine.lock_timeout)
         repeated(lambda: engine.logged_versions(user, [document]), engine.lock_timeout)
 
