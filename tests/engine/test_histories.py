@@ -162,6 +162,7 @@ class Histories(RuleBasedStateMachine):
     def turn(self, loved, session):
         text = f"I love {loved}."
         same = [k for k, e in self.model.now["preferences"].items() if e.text == text and k[1] == "likes"]  # fmt: skip
+        named = re.findall(rf'_source = "{session}#(\d+)"', self.alice.document("preferences"))
         self.alice.add_turn(text, "ok", session)
         known = self.alice.preferences("likes")
         new = [("preferences", "likes", k) for k in known]
@@ -176,7 +177,9 @@ class Histories(RuleBasedStateMachine):
         done = {key: self.changed(self.model.now["preferences"].get(key), text, [], session)}
         place = ("conversations", session)
         old = self.model.now["conversations"].get(place, Entry("", (), 0))
-        done[place] = replace(old, count=old.count + 1, stamp=self.model.stamp())
+        # After its conversation was removed, a session goes on after the last turn that an entry names.
+        count = old.count or max(map(int, named), default=0)
+        done[place] = replace(old, count=count + 1, stamp=self.model.stamp())
         self.model.commit(done, "turn", session)
 
     @rule(data=st.data())

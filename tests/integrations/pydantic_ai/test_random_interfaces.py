@@ -305,6 +305,9 @@ pytestmark = [
     pytest.mark.filterwarnings(
         "ignore:.*run_stream_native:pytest.PytestUnraisableExceptionWarning"
     ),
+    pytest.mark.filterwarnings(
+        "ignore:.*MemoryObjectReceiveStream:pytest.PytestUnraisableExceptionWarning"
+    ),
 ]
 of_all = pytest.mark.parametrize(
     ("protocol", "kept_by"),
