@@ -177,8 +177,12 @@ class Histories(RuleBasedStateMachine):
         done = {key: self.changed(self.model.now["preferences"].get(key), text, [], session)}
         place = ("conversations", session)
         old = self.model.now["conversations"].get(place, Entry("", (), 0))
-        # After its conversation was removed, a session goes on after the last turn that an entry names.
-        count = old.count or max(map(int, named), default=0)
+        count = old.count
+        if not count:
+            # A session whose conversation was removed goes on after the last turn that an entry names. If a person
+            # deleted the whole document, this holds for the first turn since.
+            count = self.alice.conversations()[session].turns - 1
+            assert count in {0, max(map(int, named), default=0)}
         done[place] = replace(old, count=count + 1, stamp=self.model.stamp())
         self.model.commit(done, "turn", session)
 
