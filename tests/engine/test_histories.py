@@ -179,8 +179,8 @@ class Histories(RuleBasedStateMachine):
         old = self.model.now["conversations"].get(place, Entry("", (), 0))
         count = old.count
         if not count:
-            # A session whose conversation was removed goes on after the last turn that an entry names. If a person
-            # deleted the whole document, this holds for the first turn since.
+            # A session whose conversation was removed goes on after the last turn that an entry names, unless a person
+            # deleted the whole document.
             count = self.alice.conversations()[session].turns - 1
             assert count in {0, max(map(int, named), default=0)}
         done[place] = replace(old, count=count + 1, stamp=self.model.stamp())

@@ -306,7 +306,7 @@ def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     assert turns == {"I love chess.": "s1#1", "jazz": "s1#2"}
 
 
-@pytest.mark.parametrize("removed_by", ["limit", "verb", "hand", "same transaction"])
+@pytest.mark.parametrize("removed_by", ["limit", "verb", "same transaction"])
 def test_turns_are_numbered_on_after_their_conversation_was_removed(tmp_path, removed_by):
     diary = Diary(tmp_path, agent="rules", episodes=True, max_conversations=1)
     alice = diary.user("alice")
@@ -316,8 +316,6 @@ def test_turns_are_numbered_on_after_their_conversation_was_removed(tmp_path, re
             alice.add_turn(said, "ok", "a thread")
         if removed_by == "limit":
             alice.add_turn("hello", "ok", "a thread#1")
-        elif removed_by == "hand":
-            (tmp_path / "alice" / "conversations.toml").unlink()
         else:
             alice.remove_conversation("a thread")
         assert "a thread" not in alice.conversations()

@@ -87,9 +87,8 @@ _codes: list[int] = []
 
 def leave() -> None:
     """End a program after its other exit functions: Python's teardown of all modules takes 50 to 150 ms of CPU."""
-    if (
-        not _codes or threading.active_count() > 1
-    ):  # Python stops daemon threads before it clears a module
+    # Python stops daemon threads before it clears a module.
+    if not _codes or threading.active_count() > 1:
         return
     program = vars(sys.modules["__main__"])
     if program is not globals():

@@ -132,11 +132,8 @@ class Conversations:
         """Return whether a session has no turns, and turns were counted in sessions that were removed."""
         if _turns(self.find(session_id) or {}):
             return False
-        progress = self._tables.table(_PROGRESS)
-        if progress is None:  # the document may have been deleted
-            return True
-        counted = count_of(progress.get("total_turns"), 0)
-        return counted > sum(_turns(entry) for _, entry in self.entries())
+        counted = (self._tables.table(_PROGRESS) or {}).get("total_turns")
+        return count_of(counted, 0) > sum(_turns(entry) for _, entry in self.entries())
 
     def resume(self, session_id: str, turns: int, *, now: str) -> None:
         """Create a session if it does not exist, and continue its count after `turns`."""
