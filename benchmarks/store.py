@@ -145,6 +145,7 @@ def rows(items: int) -> list[Row]:
         Row(f"filter, {items // NAMESPACES} of {items}", lambda s: s.search(one, filter={"n": {"$gt": items - 2000}}), 20, target=3.0),
         Row(f"filter, all {items}", lambda s: s.search(("bench",), filter={"n": {"$gt": items - 50}}), 3),
         Row("search without filter", lambda s: s.search(one), 50),
+        Row("list_namespaces, first after writes", lambda s: s.list_namespaces(max_depth=2), 1),
         Row("list_namespaces, depth 2", lambda s: s.list_namespaces(max_depth=2), 20, target=10.0),
         Row("4 threads, 200 gets and searches", threads, 1, 200),
     ]  # fmt: skip
