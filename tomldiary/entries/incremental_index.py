@@ -16,11 +16,10 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from tomldiary.entries.kind import EditedTables, Tables
+    from tomldiary.entries.kind import Tables
 
 F = TypeVar("F", bound="IncrementalIndex")
 T = TypeVar("T")
-_MOST_NOTED = 64  # versions; an index that is not asked for keeps no more
 
 
 class IncrementalIndex:
@@ -47,31 +46,18 @@ class IncrementalIndex:
         """The positions of values that are not entries."""
         self._stamp: object = None
         """The version that is indexed; None during an update, and after an interrupted one."""
-        self._noted: dict[object, tuple[object, tuple[tuple[str, Any], ...]]] = {}
-        """By version: the version before it, and the entries that differ."""
 
     @property
     def count(self) -> int:
         """The number of entries."""
         return len(self._keys) - len(self._strays)
 
-    def reach(self, stamp: object) -> bool:
-        """Update to version `stamp` by noted changes; return False if they do not lead to it."""
-        changes: list[tuple[str, Any]] = []
-        before = stamp  # for several documents, a tuple of their stamps
-        while before != self._stamp:
-            if before not in self._noted:
-                return False
-            before, changed = self._noted[before]
-            changes += changed
-        self._stamp = None
-        for key, entry in reversed(changes):
-            self._take(self._places.get(key, len(self._keys)), key, entry)
-        self._stamp = stamp
-        return True
-
-    def update(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
-        """Update to version `stamp` from its ids and entries, which are in the order of the file."""
+    def update(self, stamp: object, table: Callable[[], Mapping[str, Any]]) -> None:
+        """Update to version `stamp`; `table` returns its entries by id, in the order of the file."""
+        if self._stamp == stamp:  # for several documents, a tuple of their stamps
+            return
+        values = table()
+        keys, entries = list(values), list(values.values())
         if self._stamp is None:
             self._clear()
         self._stamp = None
@@ -86,15 +72,6 @@ class IncrementalIndex:
         for number in (*changed, *range(known, len(keys))):
             self._take(number, keys[number], entries[number])
         self._stamp = stamp
-
-    def note(self, before: object, after: object, *changed: tuple[str, Any]) -> None:
-        """Keep a change for `reach`: a turn changes a draft and then the memory, and rarely asks for both.
-
-        Version `after` differs from `before` only in the entries `changed`; a new entry is the last one.
-        """
-        if len(self._noted) == _MOST_NOTED:
-            self._noted.clear()
-        self._noted[after] = before, changed
 
     def _take(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._keys):
@@ -146,28 +123,8 @@ def ask(
     if found is None:
         found = version.memo.setdefault(key, make())
     with found.lock:
-        if not found.reach(version.stamp):
-            values = table()
-            found.update(version.stamp, list(values), list(values.values()))
+        found.update(version.stamp, table)
         return question(cast("F", found))
-
-
-def put_noted(
-    edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Store an entry in an edit, update the indexes of the document, and return the entry as stored."""
-    before, is_new = edit.stamp, edit.table(path) is None
-    edit.put(path, entry)
-    after, stored = edit.stamp, edit.table(path) or {}
-    for found in list(edit.memo.values()) if after != before else ():
-        if not isinstance(found, IncrementalIndex):
-            continue
-        with found.lock:
-            if found.category != path[-2]:
-                found.note(before, after)
-            elif not is_new or edit.is_last(path):  # else the next query reads the order again
-                found.note(before, after, (path[-1], stored))
-    return stored
 
 
 class Marked(IncrementalIndex):
