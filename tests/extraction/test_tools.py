@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Diary, MemoryDeps, PreferenceItem
+from tomldiary import Diary, MemoryDeps, PreferenceItem, extractor_prompt_check
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.extraction import tools
 from tomldiary.extraction.operations import (
@@ -63,6 +63,25 @@ def test_a_new_preference_has_the_next_id_in_the_callers_dictionaries(ctx):
         1,
         "s",
     )
+
+
+def test_the_ancestors_search_for_similar_texts_names_entries_with_their_category(ctx):
+    find = vars(tools)["_find_similar_preferences"]
+    upsert(ctx, "likes", text="green tea")
+    upsert(ctx, "likes", id="new", text="green tea from Uji")
+    assert {each[:2] for each in find(ctx, "likes", "green tea")} == {
+        ("likes/pref001", "green tea"),
+        ("likes/pref002", "green tea from Uji"),
+    }
+    assert find(ctx, "likes", "green tea!", 101) == []
+
+
+def test_a_prompt_without_a_placeholder_is_reported(capsys):
+    extractor_prompt_check("Now: {current_time}. Read the turn.")
+    assert "lacks {categories_doc}, so" in capsys.readouterr().out
+    extractor_prompt_check("{current_time} {categories_doc}")
+    extractor_prompt_check(None)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_similar_text_is_answered_with_ids_scores_and_both_calls(ctx):

@@ -118,7 +118,7 @@ def prompt_text(template: object, default: str = "") -> str:
 
 def extractor_prompt_check(prompt: object) -> None:
     """Print a warning if a prompt, given as for `extractor_agent`, lacks a placeholder it needs."""
-    text = prompt_text(prompt)
+    text = prompt_text(prompt, EXTRACTION_PROMPT)
     missing = ", ".join(name for name in _PLACEHOLDERS if name not in text)
     if missing:
         print(f"The prompt lacks {missing}, so the model does not see what belongs there.")  # noqa: T201 - its purpose

@@ -124,10 +124,10 @@ def _check_preference_limits(ctx: ToolContext, category: str) -> str:
 def _find_similar_preferences(  # pyright: ignore[reportUnusedFunction] - the ancestor's name
     ctx: ToolContext, category: str, text: str, min_similarity: int | None = None
 ) -> list[tuple[str, str, int]]:
-    """Return (id, text, score) of the entries that resemble `text`, best first."""
+    """Return (category/id, text, score) of the entries that resemble `text`, best first."""
     found = _similar(ctx.deps, category, text)
     return [
-        (match.id, match.text, round(match.score))
+        (f"{category}/{match.id}", match.text, round(match.score))
         for match in found
         if min_similarity is None or match.score >= min_similarity
     ]
