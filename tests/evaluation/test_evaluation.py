@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -259,15 +260,27 @@ def test_a_difference_has_its_interval_and_counts(own):
     none, good = runs(own)
     found = compare(none, good, "coverage@400")
     assert (found.mean, found.low, found.high, found.better, found.worse) == (1, 1, 1, 3, 0)
-    assert found.is_clear
     assert found.by_collection is None
     back = compare(good, none, "recall@3")
     assert back.mean == pytest.approx(-2 / 3)
     assert back.low == pytest.approx(-1)
     assert back.high <= 0
     assert (back.better, back.worse) == (0, 2)
-    assert compare(good, good, "mrr").is_clear is False
+    same = compare(good, good, "mrr")
+    assert (same.low, same.high) == (0, 0)
     assert compare(none, good, "mrr") == compare(none, good, "mrr")
+
+
+def test_three_collections_are_drawn_as_wholes(own):
+    none, good = runs(own)
+    for run in (none, good):
+        run.answers[:] = [
+            replace(each, collection=str(number)) for number, each in enumerate(run.answers)
+        ]
+    found = compare(none, good, "recall@3")
+    assert found.by_collection is not None
+    low, high = found.by_collection
+    assert 0 <= low < found.mean < high == 1
 
 
 def test_runs_over_other_questions_are_not_compared(own, tmp_path):

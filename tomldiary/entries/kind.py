@@ -202,9 +202,6 @@ class EntryKind:
         self.labels = labels
         self.shape = self.shape or f"{name}/key"
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
     # Documents
 
     def documents(self, listed: Iterable[str]) -> list[str]:

@@ -166,11 +166,6 @@ class Difference:
     by_collection: tuple[float, float] | None = None
     """The interval from drawing whole collections; None for fewer than three collections."""
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
-
 
 def compare(
     first: Run, second: Run, metric: str, *, samples: int = 2000, seed: int = 1

@@ -104,11 +104,8 @@ class _Words:
     searched_text: str
     searched_names: str
     turn: None = None
-
-    @property
-    def order(self) -> tuple[str]:
-        """The order of entries with equal score, which is not used here."""
-        return (self.key,)
+    order: tuple[str, ...] = ()
+    """The order of entries with equal score, which is not used here."""
 
 
 @dataclass(eq=False, slots=True)

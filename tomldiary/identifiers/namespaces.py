@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from hashlib import sha256
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
 from tomldiary.errors import InvalidValue
@@ -90,6 +91,17 @@ def namespace_of(user: str, document: str) -> Namespace | None:
         found = tuple(user if part == _OWNER else _decoded(part) for part in parts)
         return found if document_of(user, found) == document else None
     except (UnicodeDecodeError, InvalidValue):
+        return None
+
+
+def stated_namespace(user: str, document: str, labels: object) -> Namespace | None:
+    """Return the namespace that a document with a hashed name states; None if its name is of another one."""
+    if not isinstance(labels, list):
+        return None
+    found = tuple(map(str, cast("list[Any]", labels)))
+    try:
+        return found if document_of(user, found) == document else None
+    except InvalidValue:  # a label was written by hand
         return None
 
 

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary.identifiers.namespaces import ROOT, Namespace, document_of, is_hashed, namespace_of
+from tomldiary.identifiers.namespaces import (
+    ROOT,
+    Namespace,
+    document_of,
+    is_hashed,
+    namespace_of,
+    stated_namespace,
+)
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.protocol import Listing, ListsFolders
@@ -268,23 +274,13 @@ class Catalog:
     def _namespace(self, base: str, kind: str) -> Namespace:
         found = namespace_of(self.user, base)
         if found is None and is_hashed(base):
-            found = self._stored_namespace(base, kind)
+            part = self._part(kind)
+            labels = part.document.meta.get("namespace") if part is not None else None
+            found = stated_namespace(self.user, base, labels)
         if found is None:
             # A copied file under a name that is not a document's name.
             _logger.warning("%s is ignored, because its namespace is unknown", base)
         return found or ()
-
-    def _stored_namespace(self, base: str, kind: str) -> Namespace | None:
-        """Return the namespace that a document states, if it matches the document's name."""
-        try:
-            part = self._part(kind)
-            labels = part.document.meta.get("namespace") if part is not None else None
-            if not isinstance(labels, list):
-                return None
-            found = tuple(str(label) for label in cast("list[Any]", labels))
-            return found if document_of(self.user, found) == base else None
-        except (IdentifierError, InvalidValue):  # a file or a label was named by hand
-            return None
 
 
 def next_part(base: str, kinds: Sequence[str]) -> str:

@@ -99,12 +99,6 @@ class UserContext:
             return self.past.document(kind)
         return self.diary.engine.document(self.user_id, kind)
 
-    def entries(self, kind: str) -> Document:
-        """Return all entries of a kind as one document, inside a transaction including its changes."""
-        if self.past is not None:
-            return self.past.entries(kind)
-        return self.diary.engine.entries(self.user_id, kind)
-
     def problem(self, kind: str) -> DocumentError | None:
         """Return the error that currently prevents use of a document, or None."""
         known = None if self.past is not None else self.diary.engine.load(self.user_id, kind)

@@ -19,7 +19,12 @@ from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import Source, next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
-from tomldiary.identifiers.namespaces import Namespace, document_of, is_hashed, namespace_of
+from tomldiary.identifiers.namespaces import (
+    document_of,
+    is_hashed,
+    namespace_of,
+    stated_namespace,
+)
 from tomldiary.past.queries import Differences, differences
 from tomldiary.storage.local.publish import checked_kind
 from tomldiary.toml.document import Document
@@ -290,7 +295,11 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
     found: dict[str, Document] = {}
     for kind, document in documents.items():
         base, number = part_of(kind)
-        labels = _labels(base, document, old) if kind.startswith(ITEMS) else None
+        labels = None
+        if kind.startswith(ITEMS):
+            labels = namespace_of(old, base)
+            if labels is None and is_hashed(base):
+                labels = stated_namespace(old, base, document.meta.get("namespace"))
         if labels is None:
             found[kind] = document
             continue
@@ -305,19 +314,6 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
         edit = Edit(document)
         edit.set_meta(namespace=list(fresh))
         found[part_name(base, number)] = edit.done()
-    return found
-
-
-def _labels(base: str, document: Document, user: str) -> Namespace | None:
-    """Return the namespace of a document of items, from its name or else its content; None if unknown."""
-    found = namespace_of(user, base)
-    told: Any = document.meta.get("namespace")
-    if found is None and is_hashed(base) and isinstance(told, list):
-        labels = tuple(map(str, cast("list[Any]", told)))
-        try:
-            return labels if document_of(user, labels) == base else None
-        except InvalidValue:
-            return None
     return found
 
 

@@ -138,7 +138,6 @@ class RedisDatabase:
         check_options(timeout, url=url, prefix=prefix)
         self._url = url
         self._prefix = prefix
-        self._timeout = timeout
         parts = urlsplit(url)
         if (
             parts.scheme != "unix"
