@@ -381,6 +381,22 @@ def test_a_pydantic_ai_history_gives_its_turns_with_their_times(tmp_path):
     ]
 
 
+def test_what_was_spoken_to_a_realtime_model_is_read_from_its_transcript(tmp_path):
+    ai = pytest.importorskip("pydantic_ai.messages")
+    if not hasattr(ai, "SpeechPart"):
+        pytest.skip("this release of pydantic-ai has no realtime sessions")
+    spoken = [("user", "I eat no nuts."), ("assistant", "Noted."), ("user", None)]
+    parts = [ai.SpeechPart(speaker=who, transcript=text) for who, text in spoken]
+    history = [
+        ai.ModelRequest(parts=[parts[0]]),
+        ai.ModelResponse(parts=[parts[1]]),
+        ai.ModelRequest(parts=[parts[2]]),
+    ]
+    log = read_turns(write(tmp_path, ai.ModelMessagesTypeAdapter.dump_json(history).decode()))
+    assert said(log) == [("I eat no nuts.", "Noted.")]
+    assert log.skipped == ["Left out 1 spoken part."]
+
+
 def test_a_pydantic_ai_conversation_id_is_the_session(tmp_path):
     log = read_turns(write(tmp_path, pydantic_ai_dump("talk-7")))
     assert said(log) == SAID

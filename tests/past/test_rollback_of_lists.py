@@ -164,6 +164,21 @@ def test_an_entry_that_its_lists_created_is_removed_with_all_later_changes(alice
     assert fields(file.read_text()).keys() == {"goals/pref001"}
 
 
+@pytest.mark.parametrize("edited", [("c = 4", "c = 5"), ("c = 4", "n = 2")])
+def test_history_has_entries_beside_lists_that_are_no_entries(alice, file, edited):
+    item = "[[preferences.work]]\nn = {}\n[preferences.work.at]\nc = {}\n"
+    lists = item.format(1, 4) + item.format(2, 5)
+    before = begin(alice, file, f'\n[preferences.likes.a]\ntext = "tea"\n\n{lists}')
+    text = before.replace("tea", "milk")
+    for each in edited:
+        text = text.replace(each, f"{each}0")
+    save(file, text)
+    alice.upsert_preference("goals", "swim")
+    newest = next(each for each in alice.history() if each.key == "likes/a")
+    assert (newest.before, newest.after) == ({"text": "tea"}, {"text": "milk"})
+    assert plain(alice.as_of(newest.seq - 1).document("preferences")) == plain(before)
+
+
 def random_entry(pick, name):
     base, parts = f"preferences.likes.{name}", []
 

@@ -218,6 +218,7 @@ _SILENT_PARTS: Final = {
     "file": "file",
     "instruction": "instruction",
     "retry-prompt": "retry prompt",
+    "speech": "spoken part",
     "system-prompt": "system prompt",
     "thinking": "thinking part",
     "tool-call": "tool call",

@@ -376,6 +376,26 @@ def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
     assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok"), ("Thanks.", "ok")]
 
 
+@tool
+def note(runtime: ToolRuntime) -> list[Any]:
+    """Return several updates."""
+    said = HumanMessage("I eat no nuts.")
+    return [
+        ToolMessage("ok", tool_call_id=runtime.tool_call_id),
+        Command(update={"messages": [said]}),
+    ]
+
+
+@either
+def test_words_in_one_of_several_updates_are_recorded_though_a_middleware_changes_them(
+    writer, mode
+):
+    options = {"tools": [note], "behind": [Retrieval()], "checkpointer": InMemorySaver()}
+    agent = agent_of(writer, calling(("note", {})), OK, **options)
+    talk(agent, "Book me a table.", THREAD, mode)
+    assert writer.said == [("Book me a table.\n\nI eat no nuts.", "ok")]
+
+
 @either
 @pytest.mark.parametrize("around", ["summary", "documents"])
 def test_words_of_a_tool_are_recorded_though_a_middleware_changes_or_removes_them(
