@@ -222,6 +222,15 @@ def test_the_id_of_an_entry_whose_removal_waited_is_not_reused(tmp_path, is_draf
     assert alice.upsert_preference("likes", "chess")[0] == "pref002"
 
 
+def test_a_draft_does_not_get_the_id_of_an_entry_that_another_draft_removes(alice):
+    alice.upsert_preference("likes", "tea")
+    options = {"session_id": "s1", "ephemeral": True}
+    alice.remove_preference("likes", "pref001", **options)
+    assert alice.upsert_preference("likes", "chess", **options)[0] == "pref002"
+    alice.promote_session("s1")
+    assert [*alice.preferences("likes")] == ["pref002"]
+
+
 def test_a_draft_that_is_taken_back_is_no_draft(alice):
     alice.blocks.set("notes", "stored", session_id="s1")
     draft = alice.draft("s1")

@@ -110,6 +110,7 @@ class Overlay(Mapping[str, Known]):
                         edit.delete(path)
                     else:
                         edit.put(path, after)
+                entry_kind(kind).keep_ids(edit, [path for path in mine if mine[path] is None])
                 found = edit.done()
             self._made[kind] = found
         return found
