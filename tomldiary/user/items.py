@@ -53,8 +53,6 @@ class UserItems(Accessor):
             namespace: The beginning of the keys, without the user: "trips" has the items of `("alice", "trips")` and of
                 all namespaces below it. "" is all.
         """
-        if namespace is None:  # pyright: ignore[reportUnnecessaryComparison] - callers may be untyped
-            namespace = ""
         prefix = f"{namespace}/" if checked_text(namespace, "namespace") else ""
         found = ItemValues()
         with self._context.reading():
