@@ -413,9 +413,10 @@ def test_an_item_that_grows_leaves_a_full_document(store, diary, tmp_path):
     diary.engine.part_size = 4_000
     for number in range(30):
         put(store, NS, f"k{number}", {"text": "x" * 200})
-    put(store, NS, "k0", {"text": "x" * 3_000})
-    assert max(sizes(tmp_path / "m/alice/items").values()) < 5_000
-    assert get(store, NS, "k0").value == {"text": "x" * 3_000}
+    put(store, NS, "k0", {"text": "x" * 6_000})
+    documents = [file.read_text() for file in (tmp_path / "m/alice/items").rglob("*.toml")]
+    assert [*tomllib.loads(max(documents, key=len))["items"]] == ["k0"]
+    assert get(store, NS, "k0").value == {"text": "x" * 6_000}
     assert len(found(store, NS)) == 30
 
 
