@@ -136,6 +136,10 @@ def test_a_lasting_statement_beside_a_request_survives():
         assert texts(f"I'm allergic to nuts{mark}what can I bring?") == ["I'm allergic to nuts"]
 
 
+def test_a_request_to_forget_what_was_just_said_drops_it():
+    assert texts("I love tea. Please forget that. I hate noise.") == ["I hate noise."]
+
+
 def test_what_a_question_asks_to_remember_is_a_statement():
     asked = "Could you please remember that I'm allergic to shellfish?"
     assert texts(f"{asked} Can you remember my birthday?") == [asked]

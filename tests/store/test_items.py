@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from time import sleep
 from time import time_ns as now_ns
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,7 @@ from hand_edits import age
 from store_expiry import end_of
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.engine.deadlines import Deadlines
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import (
     BackendError,
@@ -981,6 +983,23 @@ def test_ttl_refreshes_of_another_process_are_read(store, tmp_path, files):
     assert end_of(mine, "items/memories", entries["theirs"]) == end_of(
         other, "items/memories", entries["theirs"]
     )
+
+
+def test_a_long_file_of_refreshes_is_shortened_and_keeps_the_newest(tmp_path):
+    begin = now_ns() // 1000
+    items = [
+        SimpleNamespace(key=f"k{number}", updated=begin, expires=begin + 60_000_000, ttl=1.0)
+        for number in range(1_500)
+    ]
+    noted, longest = Deadlines(tmp_path), 0
+    for seconds in range(10, 150, 10):
+        now = begin + seconds * 1_000_000
+        noted.refresh([("items/work", each) for each in items], now)
+        longest = max(longest, (tmp_path / "expiry").stat().st_size)
+    assert longest < 1_200_000  # 14 times 100,000 bytes were written
+    for each in (noted, Deadlines(tmp_path)):
+        ends = {end_of(each, "items/work", one) for one in items}
+        assert ends == {now + 60_000_000}
 
 
 def test_a_sweep_continues_after_an_error_for_one_user(store, tmp_path):

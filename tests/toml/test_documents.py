@@ -161,6 +161,12 @@ def test_two_threads_may_read_the_blocks_of_a_joined_document(line):
     assert found == parsed.blocks
 
 
+def test_a_table_is_added_after_a_last_comment_without_a_line_break():
+    edit = Edit(Document.parse("[a]\nx = 1\n# about x"))
+    edit.put(("b",), {"y": 2})
+    assert edit.done().text == "[a]\nx = 1\n# about x\n\n[b]\ny = 2\n"
+
+
 def test_an_edit_changes_only_the_touched_value():
     edit = Edit(Document.parse(HAND))
     path = ("preferences", "likes", "pref001")
