@@ -36,6 +36,17 @@ def test_recall_finds_an_item_under_the_key_that_why_takes(diary, store):
     assert not alice.recall("bicycle", kinds=["facts"])
 
 
+def test_an_item_in_a_later_document_of_its_namespace_is_updated(diary, store):
+    diary.engine.part_size = 2_000
+    for number in range(9):
+        store.run([Put(WORK, f"k{number}", {"text": "x" * 300, "n": number})])
+    alice = diary.user("alice")
+    assert "items/memories/work~2" in alice.documents()
+    alice.items.update("memories/work/k8", {"n": 80})
+    assert [each.value["n"] for each in store.run([Get(WORK, "k8"), Get(WORK, "k7")])] == [80, 7]
+    assert len(alice.items()) == 10
+
+
 def test_items_are_listed_by_the_key_that_get_takes(diary, store):
     alice = diary.user("alice")
     store.run([Put(("alice", "memories"), "k/é", {"text": "x", "_own": None, "key": "y"})])
