@@ -321,6 +321,18 @@ def test_a_single_put_is_embedded_before_anything_is_written(tmp_path):
     assert indexed(tmp_path, asked).run([Get(NS, "b")]) == [None]
 
 
+def test_a_vector_index_that_is_removed_while_it_is_open_is_written_anew(tmp_path, caplog):
+    store = indexed(tmp_path, Embeds())
+    put(store, "a", "walnut")
+    (file,) = (tmp_path / ".tomldiary/index/alice").glob("vectors-*")
+    file.unlink()
+    put(store, "b", "pecan")
+    assert found(store, "walnut")[0] == "a"
+    assert found(store, "pecan")[0] == "b"
+    assert file.exists()
+    assert not caplog.records
+
+
 def test_a_missing_or_damaged_vector_index_is_rebuilt(tmp_path, caplog):
     put(indexed(tmp_path, Embeds()), "a", "walnut")
     (file,) = (tmp_path / ".tomldiary/index/alice").glob("vectors-*")
