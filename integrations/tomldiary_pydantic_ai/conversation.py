@@ -45,7 +45,9 @@ CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(Instruct
 _OF_FRAMEWORK = "__pydantic_ai__"
 """The key of the framework's own metadata. Newer releases keep the id of a message in an interface there, and mark the
 texts that a capability framed."""
-_RECEIPT = "pydantic-ai-harness.compaction.receipt."
+_HARNESS = "pydantic-ai-harness."
+"""The beginning of the origins that the harness gives to its texts."""
+_RECEIPT = f"{_HARNESS}compaction.receipt."
 """The beginning of the metadata of a text by which the harness tells a model what a compaction left out."""
 PAUSED = tuple(
     getattr(pydantic_ai, name)
@@ -431,11 +433,12 @@ def prompt_words(prompt: object) -> str | None:
     """Return the user's text in a prompt: a text, a sequence of parts, or None.
 
     Parts that an application marked as its own are left out, and so is memory that has lost its mark, for example in a
-    user interface.
+    user interface. If the first one is of the harness, so are all others, such as the texts beside a background tool's file.
     """
-    texts = [
-        text for item, text in _texts(prompt) if not _is_generated(item) and not is_framed(text)
-    ]
+    items = [*_texts(prompt)]
+    if any(str(_marks(item).get("origin")).startswith(_HARNESS) for item, _ in items[:1]):
+        return None
+    texts = [text for item, text in items if not _is_generated(item) and not is_framed(text)]
     return "\n".join(texts) or None
 
 

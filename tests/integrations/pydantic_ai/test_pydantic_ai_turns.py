@@ -434,6 +434,21 @@ def test_parts_of_tools_and_applications_are_not_user_messages(tmp_path: Path, m
     setting.the_turn("completed", "Let me see.\n\nGood choice.")
 
 
+def test_texts_beside_the_result_of_a_background_tool_are_not_user_messages(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+    mark = {"origin": "pydantic-ai-harness.background_tools.result.v1"}
+
+    @setting.agent.tool
+    def look(ctx: RunContext[None]) -> str:
+        # As the harness enqueues a result that has a file.
+        result = TextContent("<tool_result>", metadata=mark)
+        ctx.enqueue(result, BinaryContent(b"x", media_type="image/png"), "</tool_result>", "Look.")
+        return "started"
+
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", "Let me see.\n\nGood choice.")
+
+
 def test_only_the_current_turn_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     first = asyncio.run(setting.agent.run(SAID))
