@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -299,14 +300,15 @@ def test_other_writes_of_the_user_are_not_counted_as_turns_of_the_log(tmp_path):
     assert turns_counted(diary) == {"chat-0": 9}
 
 
-def forked(folder, log, reports):
-    """Fork a child that ingests a log; it writes a byte to a pipe for each turn. Return its process id."""
+def forked(folder, log, turns=0, delay=0.0):
+    """Fork a child that ingests a log, and kills itself `delay` seconds after some turns. Return its process id."""
     child = os.fork()
     if child == 0:
-        code = 3
+        code, begun = 3, count(1)
+        killer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL))
         try:
             diary = Diary(folder, agent="rules", durability="process")
-            ingest(diary, log, "ann", progress=lambda *_: os.write(reports, b"."))
+            ingest(diary, log, "ann", progress=lambda *_: next(begun) == turns and killer.start())
             code = 0
         finally:
             os._exit(code)
@@ -316,20 +318,6 @@ def forked(folder, log, reports):
 def ended(child):
     """Wait for a child and return its exit code, or its signal as a negative number."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def run_and_kill(folder, log, turns, delay):
-    """Start an ingest, kill it a moment after it reported some turns, and tell whether it was killed."""
-    reader, writer = os.pipe()
-    child = forked(folder, log, writer)
-    os.close(writer)
-    with open(reader, "rb", buffering=0) as reports:  # noqa: PTH123 - a descriptor
-        if all(reports.read(1) for _ in range(turns)):
-            threading.Event().wait(delay)  # anywhere in the next turns
-            os.kill(child, signal.SIGKILL)
-        code = ended(child)
-    assert code in (0, -signal.SIGKILL)
-    return code != 0
 
 
 def test_the_report_names_changes_that_the_table_refuses(tmp_path):
@@ -355,8 +343,9 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path):
     chance = random.Random(7)
     kills = 0
     for _ in range(40):
-        turns = chance.randint(1, 7)
-        if not run_and_kill(tmp_path / "cut", log, turns, chance.random() * 0.02):
+        code = ended(forked(tmp_path / "cut", log, chance.randint(1, 3), chance.random() * 0.01))
+        assert code in (0, -signal.SIGKILL)
+        if code == 0:
             break
         kills += 1
     else:
@@ -367,11 +356,8 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path):
 
 def test_concurrent_processes_apply_no_turn_twice(tmp_path):
     log = write(tmp_path, chat(30))
-    reader, writer = os.pipe()
-    children = [forked(tmp_path / "both", log, writer) for _ in range(3)]
+    children = [forked(tmp_path / "both", log) for _ in range(3)]
     assert [ended(child) for child in children] == [0, 0, 0]
-    for end in (reader, writer):
-        os.close(end)
     assert turns_counted(Diary(tmp_path / "both")) == {"chat-0": 10, "chat-1": 10, "chat-2": 10}
 
 
