@@ -292,6 +292,16 @@ def test_a_document_name_cannot_lead_out_of_the_folder(tmp_path):
     assert [path.name for path in tmp_path.rglob("*.toml")] == []
 
 
+def test_a_replacing_import_keeps_the_origins_of_the_export(place):
+    alice = Diary(place, agent="rules").user("alice")
+    alice.blocks.set("plan", "Lyon", actor="web:example.org")
+    old = alice.export()
+    alice.blocks.set("plan", "Nice", actor="web:example.org")
+    alice.import_(old, replace=True)
+    assert alice.why("blocks/plan").origin == "web:example.org"
+    assert alice.export(entries=True)["entries"]["blocks/plan"]["_origin"] == "web:example.org"
+
+
 def test_a_replacing_import_keeps_immutable_facts(place):
     diary = opened(place)
     alice = diary.user("alice")

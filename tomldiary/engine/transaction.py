@@ -171,7 +171,7 @@ class Transaction:
                 if is_noted:
                     edit.put(path, {**entry, "_origin": origin})
                 elif was is not None and was["_origin"] == entry.get("_origin"):
-                    edit.put(path, {key: each for key, each in entry.items() if key != "_origin"})
+                    edit.put(path, _without_origin(entry) or {})
             # Not copied, because it may be large in a long transaction.
             before = earlier.get(name, {})
             for path, was in edit.touched.items():
@@ -248,7 +248,8 @@ class Transaction:
         edit = Edit(document, is_changed=True)
         tables, before = entry_kind(kind).tables, self.document(kind)
         edit.touched = {**tables(document), **tables(before)}
-        edit.touched = {path: before.table(path) for path in edit.touched}
+        # Without the origin, because the new entries have their own, which `stamped` then keeps.
+        edit.touched = {path: _without_origin(before.table(path)) for path in edit.touched}
         self._keep(kind, edit)
 
     def _settled(self, kind: str) -> Known | None:
@@ -551,3 +552,8 @@ def _change(
     if is_longer and kept.startswith(before) and not distance.strip("\r\n"):
         return Change(doc, at + len(before), "", distance + "".join(texts[len(old) :]))
     return Change(doc, at, before, "".join(texts))
+
+
+def _without_origin(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the fields of an entry without its origin; None if there is no entry."""
+    return None if entry is None else {key: each for key, each in entry.items() if key != "_origin"}
