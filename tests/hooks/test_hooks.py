@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -288,6 +289,19 @@ def test_a_strict_hook_that_fails_refuses_the_write(diary, index):
     assert [item.text for item in alice.preferences("likes").values()] == ["dark roast coffee"]
     assert alice.blocks["persona"].text == "kind and brief"
     assert alice.last_transaction() == 3
+
+
+def test_a_strict_hook_that_writes_to_the_same_user_fails_at_once(diary):
+    alice = diary.user("alice")
+    diary.hooks.add(lambda _: alice.blocks.append("log", "x"), name="note", strict=True)
+    begin = time.monotonic()
+    with pytest.raises(HookError, match="NestedTransaction") as alone:
+        alice.upsert_preference("likes", "tea")
+    with pytest.raises(HookError, match="NestedTransaction"), alice.transaction():
+        alice.upsert_preference("likes", "tea")
+    assert time.monotonic() - begin < 20  # not when it could wait no longer for the lock
+    assert "a strict hook cannot write" in str(alone.value.__cause__)
+    assert alice.last_transaction() == 0
 
 
 def test_a_strict_hook_has_an_entry_before_the_write_returns(diary, index):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import nullcontext, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,11 @@ _DOCUMENT_SIZE = 4096  # the size of an empty document in memory, counted as cha
 _CACHED_USERS = 256
 _CACHED_EPOCHS = 4096  # users
 _MOST_DEADLINES = 4096  # users, to limit memory
+
+CHECKED: ContextVar[tuple[tuple[DocumentCache, str], ...]] = ContextVar(
+    "tomldiary_checked", default=()
+)
+"""The engines and the users of the transactions that strict hooks check here."""
 
 
 class DocumentCache:
@@ -374,8 +380,12 @@ class DocumentCache:
         """Return the open transaction that a write of this user joins.
 
         Raises:
-            NestedTransaction: A transaction of another user is open here.
+            NestedTransaction: A transaction of another user is open here, or a strict hook checks one of this user.
         """
+        if (self, user) in CHECKED.get():  # the lock is held, so the write would wait for itself
+            raise NestedTransaction(
+                "a strict hook cannot write to the user whose write it checks. Add the hook without strict=True."
+            )
         joined = open_here()
         return joined if joined is not None and joined.is_joined_by(self, user) else None
 

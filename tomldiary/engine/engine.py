@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tomldiary.engine.cache import DocumentCache
+from tomldiary.engine.cache import CHECKED, DocumentCache
 from tomldiary.engine.hand_edits import log_only, merge_displaced, prepare_saves
 from tomldiary.engine.transaction import Transaction, prepare
 from tomldiary.entries.kinds.parts import LARGEST
@@ -430,8 +430,12 @@ class Engine(DocumentCache):
 
     def _publish(self, user: str, prepared: Prepared) -> None:
         try:
-            for check in tuple(self.before_commit):
-                check(user, prepared)
+            outer = CHECKED.set((*CHECKED.get(), (self, user)))
+            try:
+                for check in tuple(self.before_commit):
+                    check(user, prepared)
+            finally:
+                CHECKED.reset(outer)
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             # A refused transaction is included, because a strict hook may have seen it.
