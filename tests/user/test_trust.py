@@ -147,6 +147,23 @@ def test_other_actors_do_not_wait(alice):
     assert len(alice.blocks) == 5
 
 
+@pytest.mark.parametrize(
+    ("held", "decide"),
+    [
+        ({"actor": "web"}, lambda alice: alice.review.accept(alice.review()[0].id)),
+        ({"ephemeral": True}, lambda alice: alice.promote_session("s")),
+    ],
+)
+def test_a_decision_conflicts_with_an_earlier_write_of_its_transaction(alice, held, decide):
+    alice.blocks.set("plan", "old")
+    alice.blocks.set("plan", "held", session_id="s", **held)
+    with alice.transaction():
+        alice.blocks.set("plan", "ours")
+        with pytest.raises(EntryConflict):
+            decide(alice)
+    assert alice.blocks["plan"].text == "ours"
+
+
 def test_an_accepted_change_keeps_its_origin_and_is_undone_by_rollback(alice):
     change = planted(alice)
     alice.review.accept(change.id, reason="checked")

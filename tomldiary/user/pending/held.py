@@ -424,8 +424,26 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
                 if each.key == key and each.based_on < record.seq:
                     _, newest = states.get(each.id, (before, after))
                     states[each.id] = before, newest
+    last = next_sequence(tx.last) - 1
+    for each in waiting:
+        before, after = _states_here(tx, each)
+        if each.based_on <= last and not same_value(before, after):
+            states[each.id] = states.get(each.id, (before, after))[0], after
     found |= {each.key for each in waiting if not same_value(*states.get(each.id, (None, None)))}
     return sorted(found | {each.key for each in waiting if _is_edited(tx, each)})
+
+
+def _states_here(tx: Transaction, each: PendingChange) -> tuple[Any, Any]:
+    """Return the entry of a pending change before the open transaction and now; equal if it was not changed."""
+    kind = entry_kind(each.document)
+    parts = parts_among(kind.name, tx.kinds()) if kind.is_split else [each.document]
+    edited = [part for part in parts if part in tx.kinds() and (part, each.path) not in tx.expired]
+    before = (tx.before(part).table(each.path) for part in edited)
+    after = (tx.document(part).table(each.path) for part in edited)
+    old, new = (
+        next((each for each in found if each is not None), None) for found in (before, after)
+    )
+    return old, new
 
 
 def _is_edited(tx: Transaction, each: PendingChange) -> bool:
