@@ -147,13 +147,16 @@ def test_other_actors_do_not_wait(alice):
     assert len(alice.blocks) == 5
 
 
-@pytest.mark.parametrize(
+_PENDING = pytest.mark.parametrize(
     ("held", "decide"),
     [
         ({"actor": "web"}, lambda alice: alice.review.accept(alice.review()[0].id)),
         ({"ephemeral": True}, lambda alice: alice.promote_session("s")),
     ],
 )
+
+
+@_PENDING
 def test_a_decision_conflicts_with_an_earlier_write_of_its_transaction(alice, held, decide):
     alice.blocks.set("plan", "old")
     alice.blocks.set("plan", "held", session_id="s", **held)
@@ -162,6 +165,17 @@ def test_a_decision_conflicts_with_an_earlier_write_of_its_transaction(alice, he
         with pytest.raises(EntryConflict):
             decide(alice)
     assert alice.blocks["plan"].text == "ours"
+
+
+@_PENDING
+def test_a_pending_change_restores_no_entry_that_its_transaction_removed(alice, held, decide):
+    with alice.transaction():
+        alice.blocks.set("plan", "ours")
+        alice.blocks.set("plan", "held", session_id="s", **held)
+        alice.blocks.delete("plan")
+    with pytest.raises(EntryConflict):
+        decide(alice)
+    assert "plan" not in alice.blocks
 
 
 def test_an_accepted_change_keeps_its_origin_and_is_undone_by_rollback(alice):

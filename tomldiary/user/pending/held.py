@@ -430,6 +430,12 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
         if each.based_on <= last and not same_value(before, after):
             states[each.id] = states.get(each.id, (before, after))[0], after
     found |= {each.key for each in waiting if not same_value(*states.get(each.id, (None, None)))}
+    # History does not show an entry that a transaction both added and removed.
+    found |= {
+        each.key
+        for each in waiting
+        if each.after is not None and each.before is None and not each.is_new
+    }
     return sorted(found | {each.key for each in waiting if _is_edited(tx, each)})
 
 
