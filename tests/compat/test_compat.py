@@ -303,22 +303,31 @@ with_peer = pytest.mark.skipif(
 )
 
 
-def peer(*arguments):
+@pytest.fixture(scope="module")
+def peer():
+    """One process with 0.9 for all tests, as it takes most of a second to start; it opens each folder anew."""
     keep = ("PATH", "HOME", "TMPDIR", "LANG")
-    done = subprocess.run(
-        [PEER, str(GOLDEN / "tomldiary-0.9" / "peer.py"), *map(str, arguments)],
-        capture_output=True,
+    with subprocess.Popen(
+        [PEER, GOLDEN / "tomldiary-0.9" / "peer.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         encoding="utf-8",
         env={
             **{name: os.environ[name] for name in keep if name in os.environ},
             "OPENAI_API_KEY": "none",
             "PYTHONUTF8": "1",
         },
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if done.stdout else None
+    ) as process:
+
+        def ask(*arguments):
+            process.stdin.write(json.dumps([*map(str, arguments)]) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer, "0.9 has ended; its error stands above"
+            return json.loads(answer)
+
+        yield ask
+        process.stdin.close()
 
 
 def written_by_us(tmp_path):
@@ -335,7 +344,7 @@ def written_by_us(tmp_path):
 
 
 @with_peer
-def test_0_9_reads_and_updates_current_files_which_stay_readable(tmp_path):
+def test_0_9_reads_and_updates_current_files_which_stay_readable(tmp_path, peer):
     guest = written_by_us(tmp_path)
     before, sessions = guest.preferences(), guest.conversations()
     meta = tomllib.loads(guest.document("preferences"))["_meta"]
@@ -364,7 +373,7 @@ def test_0_9_reads_and_updates_current_files_which_stay_readable(tmp_path):
 
 
 @with_peer
-def test_0_9_and_this_version_write_one_file_alternately(tmp_path):
+def test_0_9_and_this_version_write_one_file_alternately(tmp_path, peer):
     guest = written_by_us(tmp_path)
     for round_ in range(1, 4):
         peer("update", tmp_path, "guest")
@@ -384,7 +393,7 @@ def test_0_9_and_this_version_write_one_file_alternately(tmp_path):
 
 
 @with_peer
-def test_every_entry_has_the_text_and_count_that_0_9_requires(tmp_path):
+def test_every_entry_has_the_text_and_count_that_0_9_requires(tmp_path, peer):
     assert set(peer("needs", tmp_path)) == {"text", "_count"}
     guest = written_by_us(tmp_path)
     stored = tomllib.loads(guest.document("preferences"))["preferences"]
@@ -393,7 +402,7 @@ def test_every_entry_has_the_text_and_count_that_0_9_requires(tmp_path):
 
 
 @with_peer
-def test_the_golden_files_are_what_0_9_writes(tmp_path):
+def test_the_golden_files_are_what_0_9_writes(tmp_path, peer):
     peer("make", tmp_path)
     for kind in KINDS:
         golden = (GOLDEN / "tomldiary-0.9" / f"{kind}.toml").read_text("utf-8")

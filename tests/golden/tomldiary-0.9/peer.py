@@ -1,8 +1,9 @@
 """What a real TOMLDiary 0.9 does to a folder; run by a Python that has it installed.
 
-`peer.py make FOLDER` writes the golden files beside this script (as user "guest"); `peer.py update
-FOLDER USER` loads what somebody else wrote, changes it with every tool, and saves it; `peer.py needs
-FOLDER` tells which fields of an entry it cannot do without.
+`make FOLDER` writes the golden files beside this script (as user "guest"); `update FOLDER USER` loads
+what another program wrote, changes it with every tool, and saves it; `needs FOLDER` tells which fields
+of an entry it cannot do without. Each line of the input is one of these, as a list in JSON, and is
+answered by a line.
 """
 
 import asyncio
@@ -109,7 +110,7 @@ async def update(folder, user):
     ]
     await diary.update_memory(user, "visit-2", "a question", "an answer")
     shown = [await diary.pretty_preferences(user), await diary.pretty_conversations(user)]
-    sys.stdout.write(json.dumps({"answers": diary.agent.answers, "shown": shown}))
+    return {"answers": diary.agent.answers, "shown": shown}
 
 
 async def needs(folder):
@@ -132,8 +133,12 @@ async def needs(folder):
         except KeyError as error:
             needed[field] = repr(error)
         path.unlink()
-    sys.stdout.write(json.dumps(needed))
+    return needed
 
 
 if __name__ == "__main__":
-    asyncio.run({"make": make, "update": update, "needs": needs}[sys.argv[1]](*sys.argv[2:]))
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        done = asyncio.run({"make": make, "update": update, "needs": needs}[name](*arguments))
+        sys.stdout.write(json.dumps(done) + "\n")
+        sys.stdout.flush()
