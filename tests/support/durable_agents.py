@@ -1,6 +1,6 @@
 """Makes an agent with a diary durable; run by a test with an interpreter that has the engines.
 
-Usage: python durable_agents.py temporal|dbos|prefect FOLDER
+Usage: python durable_agents.py FOLDER
 """
 
 import asyncio
@@ -63,7 +63,9 @@ def temporal(folder):
     asyncio.run(agent.run("hello"))
     check(diary, writer)
     asyncio.run(call_tools(diary, agent, activities, names))
-    asyncio.run(import_in_the_sandbox(folder))
+    Path(folder, "asked_in_a_workflow.py").write_text(WORKFLOW)
+    sys.path.insert(0, str(folder))
+    asyncio.run(import_in_the_sandbox())
 
 
 async def call_tools(diary, agent, activities, names):
@@ -102,7 +104,7 @@ class Ask:
 """
 
 
-async def import_in_the_sandbox(folder):
+async def import_in_the_sandbox():
     """Import the packages in the sandbox that workflow code runs in: it allows no randomness."""
     import asked_in_a_workflow  # noqa: PLC0415 - written just now
     from temporalio import workflow  # noqa: PLC0415
@@ -148,7 +150,11 @@ def prefect(folder):
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2], "asked_in_a_workflow.py").write_text(WORKFLOW)
-    sys.path.insert(0, sys.argv[2])
-    {"temporal": temporal, "dbos": dbos, "prefect": prefect}[sys.argv[1]](Path(sys.argv[2]))
+    # One process for all engines: what they share takes longer to import than the engines themselves.
+    for engine in (temporal, dbos, prefect):
+        folder = Path(sys.argv[1], engine.__name__)
+        folder.mkdir()
+        TOLD.clear()
+        engine(folder)
+        sys.stdout.write(f"{engine.__name__} ")
     sys.stdout.write("ok\n")
