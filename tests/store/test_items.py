@@ -42,6 +42,7 @@ from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.ttl import Sweeper
 from tomldiary_langgraph import DiaryStore
+from waiting import until
 
 NS = ("alice", "memories")
 
@@ -161,11 +162,11 @@ def test_a_hand_edit_in_place_is_found_by_the_next_search(store, tmp_path, files
     with path.open("a") as file:
         file.write('\n[items.hand]\nx = "y"\n')
     assert sorted(found(store, ("alice",))) == ["a", "hand"]
-    while namespaces(store) != [NS]:
-        pass
+    until(lambda: namespaces(store) == [NS])
     path.write_text("[_meta]\nseq = 1\n")
-    while namespaces(store):  # at the latest once nobody can be half way through saving it
-        pass
+    until(
+        lambda: not namespaces(store)
+    )  # at the latest once no editor can be half way through a save
 
 
 def test_a_put_waits_for_an_unfinished_hand_edit(store, diary, tmp_path, monkeypatch):
@@ -931,16 +932,14 @@ def test_a_torn_or_foreign_expiry_file_is_ignored(store, tmp_path):
     entry = store.catalog("alice").snapshot(NS).get("k")
     deadlines = store.diary.engine.deadlines("alice")
     assert end_of(deadlines, "items/memories", entry) == entry.expires
-    while not store.sweep():
-        pass
+    until(store.sweep)
     assert get(store, NS, "k") is None
 
 
 def test_a_sweep_keeps_items_put_or_read_during_it(diary):
     store = ItemStore(diary, omit_expired=True)
     put(store, NS, "old", {}, ttl=0.0001)
-    while store.run([Get(NS, "old", refresh=False)])[0] is not None:
-        pass
+    until(lambda: store.run([Get(NS, "old", refresh=False)])[0] is None)
     put(store, NS, "new", {}, ttl=60)
     assert store.sweep() == 1
     assert found(store, NS) == ["new"]
