@@ -359,6 +359,6 @@ async def together():
         await agent.run(f"- {{sys.argv[1]}} {{n}}.", deps=Deps("alice"))
 asyncio.run(together())
 """
-    run_at_once(code, ["one"], ["two"])
+    run_at_once(code, ["one"], ["two"], imported=("harness_memory",))  # once for both
     text = Diary(tmp_path).user("alice").block("main/MEMORY.md").text
     assert sorted(text.splitlines()) == sorted(f"- {name} {n}." for name in ("one", "two") for n in range(10))  # fmt: skip
