@@ -325,6 +325,26 @@ def test_hand_edit_may_move_an_entry_to_another_part(split, kind):
     assert header not in first.read_text()
 
 
+def test_hand_edit_may_swap_the_files_of_two_parts(split):
+    alice = split.user("alice")
+    for number in range(6):
+        alice.upsert_preference("likes", f"thing number {number} {'x' * 40}")
+    first, second = parts(alice)
+    alice.remove_preference("likes", "pref002")
+    alice.remove_preference("likes", "pref003")
+    added, _ = alice.upsert_preference("likes", "a small thing")
+    assert "a small thing" in alice.document(first)
+    texts = {first: alice.document(second), second: alice.document(first)}
+    before = memory(alice)
+    for name, text in texts.items():
+        save(file_of(split, name), text)
+    assert memory(alice) == before
+    alice.upsert_preference("likes", id=added, text="a changed thing")
+    assert "a changed thing" in alice.document(second)
+    assert alice.document(first) == texts[first]
+    assert not alice.problems()
+
+
 def test_hand_edit_cannot_change_an_immutable_fact_by_a_copy(split):
     alice = filled(split)
     names = parts(alice, "facts")

@@ -186,7 +186,11 @@ def base_of_save(
     if seq == written_number(ours) and last.type != "hand":
         return ours
     try:
-        later = _later(timeline, kind, seq)
+        records = list(timeline.records(after=seq - 1))
+        if records and records[-1].seq == seq and kind not in records[-1].results:
+            # The text was copied from another document, such as another part of the kind.
+            return ours
+        later = [each for each in reversed(records) if each.seq > seq and kind in each.results]
         if any(record.results[kind] == EMPTY for record in later):
             # The file was removed since, so all text of the save counts as new.
             return NOTHING
@@ -212,11 +216,6 @@ def before_saves(timeline: Timeline, kind: str) -> Document:
         if kind in record.results and record.type != "hand":
             return Document.parse(timeline.text(kind, record.seq))
     return NOTHING
-
-
-def _later(timeline: Timeline, kind: str, seq: int) -> list[Record]:
-    """Return the records after transaction `seq` that changed a document, oldest first."""
-    return [record for record in timeline.records(after=seq) if kind in record.results][::-1]
 
 
 def _versions(
