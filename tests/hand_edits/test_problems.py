@@ -55,6 +55,32 @@ def test_an_entry_that_is_not_read_as_meant_is_named(
     assert problem.startswith(named)
 
 
+@pytest.mark.parametrize(
+    ("name", "table", "remedy"),
+    [
+        ("preferences/2", "preferences.likes.jazz", "Rename the file to preferences/003.toml."),
+        ("facts/part2", "facts.diet.x", "Rename the file to facts/002.toml."),
+        ("blocks/002", "blocks.persona", "Move its tables to blocks.toml."),
+        ("episodes/2", "episodes.x", "Rename the file."),
+    ],
+)
+def test_a_document_that_is_not_read_because_of_its_name_is_named(
+    tmp_path: Path, name: str, table: str, remedy: str
+) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    part, file = (tmp_path / f"alice/{each}.toml" for each in ("preferences/002", name))
+    for each, text in ((part, "preferences.likes.milk"), (file, table)):
+        each.parent.mkdir(mode=0o700, exist_ok=True)
+        each.write_text(f"[{text}]\ntext = 'x'\n")
+        each.chmod(0o600)
+    told = f"{name.partition('/')[0]}: nothing reads a document of this name"
+    assert [str(each) for each in alice.problems()] == [f"{name}.toml: {told}. {remedy}"]
+    [found] = [each for each in check(diary) if each.level != "note"]
+    assert (found.place, found.message, found.remedy) == (f"{file}:1", told, remedy)
+
+
 def test_a_warning_of_a_hand_edit_shows_hidden_characters(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

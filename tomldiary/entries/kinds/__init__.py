@@ -17,7 +17,14 @@ from tomldiary.entries.fields import Problem
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
-from tomldiary.entries.kinds.parts import duplicates, entry_at, join, part_of, parts_among
+from tomldiary.entries.kinds.parts import (
+    duplicates,
+    entry_at,
+    further_part,
+    join,
+    part_of,
+    parts_among,
+)
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
@@ -94,6 +101,21 @@ def problems_of(documents: Mapping[str, Document], rules: Rules) -> Iterator[tup
             message = f"{earlier}.toml also has this key, so this entry is not read"
             remedy = "Remove one of the two, or give it another key."
             yield part, Problem(render_path(path), message, remedy)
+    yield from _misnamed_documents(documents)
+
+
+def _misnamed_documents(documents: Mapping[str, Document]) -> Iterator[tuple[str, Problem]]:
+    """Yield the documents that are below the folder of a kind, and that nothing reads because of their names."""
+    for name, document in documents.items():
+        kind = KINDS.get(name.partition("/")[0])
+        if kind is None or not document.data.keys() - {"_meta"}:
+            continue
+        read = parts_among(kind.name, documents) if kind.is_split else kind.documents(documents)
+        if name not in read:
+            remedy = f"Move its tables to {read[-1]}.toml." if read else "Rename the file."
+            if kind.is_split:
+                remedy = f"Rename the file to {further_part(kind.name, read)}.toml."
+            yield name, Problem(kind.name, "nothing reads a document of this name", remedy)
 
 
 def unread_tables(name: str, document: Document) -> list[str]:

@@ -52,6 +52,11 @@ def parts_among(name: str, listed: Iterable[str]) -> list[str]:
     return [name, *sorted(further, key=_number_of)]
 
 
+def further_part(name: str, parts: Sequence[str]) -> str:
+    """Return the name of the part of a kind after these parts."""
+    return f"{name}/{_number_of(parts[-1]) + 1:03d}"
+
+
 def _number_of(part: str) -> int:
     """Return the number of a part, counted from 1."""
     return int(part.partition("/")[2] or 1)
@@ -267,7 +272,7 @@ class JoinedEdit:
                 self._sizes[name] = size + length
                 return name
             limit = (self._limit or 0) // 2
-        return f"{self._kind.name}/{_number_of(last) + 1:03d}"
+        return further_part(self._kind.name, [last])
 
 
 def duplicates(
