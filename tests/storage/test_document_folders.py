@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from pathlib import Path
@@ -256,6 +257,23 @@ def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, nam
     assert "secret tea" not in (tmp_path / "alice/preferences.toml").read_text()
     alice.forget(everything=True)
     assert not (tmp_path / "alice").exists()
+
+
+@pytest.mark.parametrize("name", ["preferences.toml~", ".preferences.toml.swp", "items/a.toml.bak"])
+def test_a_copy_that_an_editor_left_is_reported(tmp_path, name):
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    copy = tmp_path / f"alice/{name}"
+    copy.parent.mkdir(mode=0o700, exist_ok=True)
+    copy.write_text("tea")
+    copy.chmod(0o600)
+    staged = tmp_path / "alice/.staged-9-1.0123abcd.1-a.toml.tmp"
+    staged.touch(0o600)
+    os.utime(staged, (0, 0))
+    assert [one for one in check(diary) if "copy" in one.message] == []  # the editor is open
+    os.utime(copy, (0, 0))
+    found = [one for one in check(diary) if "copy" in one.message]
+    assert [(one.level, one.place) for one in found] == [("warning", str(copy))]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.storage.local.layout import JOB_NAME
+from tomldiary.storage.local.layout import JOB_NAME, SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,8 @@ FREE_BYTES = 100 * 1024 * 1024
 _FREE_INODES = 1000
 _STAGED = re.compile(r"\.staged-.*\.tmp")
 _STAGED_SECONDS = 60  # much longer than a commit
+_BACKUP = re.compile(r"(?!\.staged-|\.forgetting).+\.toml.+(?<!\.toml)", re.DOTALL)
+"""The names of files that editors leave, such as `preferences.toml~` and `.preferences.toml.swp`."""
 _SYNCED = re.compile(
     r"dropbox|onedrive( - .*)?|google ?drive|my drive|icloud ?drive|mobile documents|cloudstorage"
     r"|com~apple~clouddocs|nextcloud|pclouddrive",
@@ -121,6 +123,14 @@ def check_files(top: Path) -> Iterator[Finding]:
                 path,
                 "this temporary file remained after a crash.",
                 "No action is required: it is removed when the user is next opened.",
+            )
+        is_backup = _BACKUP.fullmatch(name) and stat.S_ISREG(status.st_mode)
+        if is_old and is_backup and f"/{SYSTEM}/" not in path:
+            yield Finding(
+                "warning",
+                path,
+                "this may be an editor's copy of a document, which only forget(everything=True) erases.",
+                "Close the editor, and remove the file.",
             )
         if is_old and name == JOB_NAME:
             yield Finding(
