@@ -1211,7 +1211,8 @@ def test_forgetting_on_a_read_only_disk_says_that_nothing_is_forgotten(tmp_path)
     alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
     files.hook = read_only
-    with pytest.raises(BackendError, match="Nothing was forgotten"):
+    told = r"Nothing was forgotten\. Check free space and permissions\."
+    with pytest.raises(BackendError, match=told):
         alice.forget(everything=True)
     files.hook = None
     assert texts(alice) == {"pref001": "tea"}

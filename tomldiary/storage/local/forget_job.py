@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError, DiaryError, DocumentError
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
-from tomldiary.storage.files import file_error
+from tomldiary.storage.files import file_error, system_remedy
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments
 from tomldiary.storage.local.recovery import drop_superseded
@@ -120,7 +120,7 @@ def forget(backend: LocalBackend, user: str, rewrite: Rewrite) -> dict[str, str]
         return _forget(backend, user, backend.folder(user), rewrite)
     except OSError as error:
         # This error comes from the steps before the job begins; later steps raise their own errors.
-        remedy = "Nothing was forgotten."
+        remedy = f"Nothing was forgotten. {system_remedy(error)}".rstrip()
         raise file_error(backend.folder(user), "cannot be read", error, remedy) from error
 
 
@@ -154,7 +154,8 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
                 raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
             raise
-        raise file_error(folder, "cannot be written", error, "Nothing was forgotten.") from error
+        remedy = "Nothing was forgotten. Check free space and permissions."
+        raise file_error(folder, "cannot be written", error, remedy) from error
     _run(backend, user, folder, job)
     return _digests(files, folder)
 
