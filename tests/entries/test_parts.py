@@ -325,6 +325,31 @@ def test_hand_edit_may_move_an_entry_to_another_part(split, kind):
     assert header not in first.read_text()
 
 
+def test_entry_that_is_moved_during_a_write_keeps_its_id(tmp_path):
+    files = HookedFiles()
+    diary = opened(LocalBackend(tmp_path, durability="none", files=files), SMALL)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    first, second = (file_of(diary, name) for name in ("preferences", "preferences/002"))
+    text = first.read_text()
+    block = block_of(text, "[preferences.likes.pref001]")
+
+    def move(_operation, path, *_):
+        if path == str(first):  # the parts were listed already
+            files.hook = None
+            save(second, block)
+            save(first, text.replace(block, ""))
+
+    files.hook = move
+    assert alice.upsert_preference("likes", "jazz")[0] == "pref002"
+    assert files.hook is None
+    assert {key: item.text for key, item in alice.preferences("likes").items()} == {
+        "pref001": "tea",
+        "pref002": "jazz",
+    }
+    assert not alice.problems()
+
+
 def test_hand_edit_may_swap_the_files_of_two_parts(split):
     alice = split.user("alice")
     for number in range(6):

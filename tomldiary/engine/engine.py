@@ -32,6 +32,7 @@ from tomldiary.runtime.async_bridge import CALL, OwnThread
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
     KeepsDisplacedEdits,
+    LocalFolder,
     OptimisticWrites,
     PrefersPartSize,
     TellsErasure,
@@ -67,6 +68,7 @@ class Engine(DocumentCache):
         super().__init__(backend)
         if isinstance(backend, KeepsDisplacedEdits):
             backend.merge_displaced = merge_displaced
+        self._is_folder = isinstance(backend, LocalFolder)
         self._optimistic = backend if isinstance(backend, OptimisticWrites) else None
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
@@ -296,6 +298,8 @@ class Engine(DocumentCache):
             if not changed:
                 return
             try:
+                if again is not None and self._is_folder:
+                    transaction.check_parts()
                 transaction.seq = self._store(user, changed, source, transaction.last)
             except RevisionConflict:
                 raise  # the caller repeats the whole transaction, if it can

@@ -21,7 +21,7 @@ from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind, entry_path
 from tomldiary.entries.kinds.parts import JoinedEdit, entry_at, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
-from tomldiary.errors import NestedTransaction
+from tomldiary.errors import HandEditConflict, NestedTransaction
 from tomldiary.hand_edits.three_way_merge import NOTHING, merge
 from tomldiary.history.record import Change, Record, Source, next_sequence, render_record
 from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
@@ -104,6 +104,8 @@ class Transaction:
         self._before: Mapping[str, Known] = {} if before is None else before
         self._edits: dict[str, Edit] = {}
         self._joined: dict[str, JoinedEdit] = {}
+        self._listed: dict[str, list[str]] = {}
+        """The parts of each kind when its entries were read."""
         self._bases: dict[str, Known | None] = {}
         self._starts: dict[str, Document] = {}
         """Documents in which forbidden hand edits were undone, before any other change."""
@@ -213,7 +215,7 @@ class Transaction:
         """
         found = self._joined.get(kind)
         if found is None:
-            parts = self.engine.parts(self.user, kind)
+            parts = self._listed[kind] = self.engine.parts(self.user, kind)
             begun = [name for name in (*self._before, *self._edits) if name.startswith(f"{kind}/")]
             if begun:
                 parts = parts_among(kind, {*parts[1:], *begun})
@@ -299,6 +301,17 @@ class Transaction:
         return {
             kind: (self._bases[kind], edit) for kind, edit in self._edits.items() if edit.is_changed
         }
+
+    def check_parts(self) -> None:
+        """Check that no part was added since the entries of its kind were read, because they may be in it now.
+
+        Raises:
+            HandEditConflict: A hand edit has added a part.
+        """
+        for kind, parts in self._listed.items():
+            for part in self.engine.parts(self.user, kind):
+                if part not in parts and part not in self._edits:
+                    raise HandEditConflict.changed(self.engine.backend.place(self.user, part))
 
     def rebased(self, changed: Changed) -> tuple[Changed, bool]:
         """Return changes rebased on the stored documents, and whether a hand edit displaces one of them."""
