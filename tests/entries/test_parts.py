@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -347,6 +348,20 @@ def test_entry_that_is_moved_during_a_write_keeps_its_id(tmp_path):
         "pref001": "tea",
         "pref002": "jazz",
     }
+    assert not alice.problems()
+
+
+def test_change_of_an_entry_that_was_just_moved_waits_for_the_save(split):
+    alice = filled(split)
+    first, second = (file_of(split, name) for name in parts(alice)[:2])
+    text = first.read_text()
+    block = block_of(text, "[preferences.likes.pref001]")
+    save(second, second.read_text() + "\n" + block)
+    first.write_text(text.replace(block, ""))
+    os.utime(first, (time.time() - 0.8,) * 2)  # within a second, an editor may write the rest
+    alice.upsert_preference("likes", "a thing that was moved", id="pref001", create=False)
+    assert "a thing that was moved" in second.read_text()
+    assert "pref001" not in first.read_text()
     assert not alice.problems()
 
 

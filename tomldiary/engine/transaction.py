@@ -228,8 +228,10 @@ class Transaction:
             is_guarded = self.engine.is_guarded(kind)
             for part in parts:
                 seen = self._seen.get(part)
-                if len(parts) == 1 or (is_guarded and seen is not None and seen.is_edited):
-                    self.edit(part)  # creating the edit undoes forbidden hand edits
+                is_edited = seen is not None and is_guarded and seen.is_edited
+                # Creating the edit undoes forbidden hand edits, and waits for a save, which may have moved entries.
+                if len(parts) == 1 or is_edited or (seen is not None and seen.is_settling):
+                    self.edit(part)
         return found
 
     def holder(self, kind: str, path: Path) -> str:
