@@ -31,6 +31,7 @@ from tomldiary.history.verify import verify
 from tomldiary.storage.files import offers
 from tomldiary.storage.local.publish import staged_path
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import parse_toml
 from tomldiary_langgraph import DiaryStore
 
@@ -43,6 +44,33 @@ def alice(tmp_path, files):
 
 def records(tmp_path):
     return [parse_record(text) for text in reversed(list(LocalBackend(tmp_path).records("alice")))]
+
+
+@pytest.mark.parametrize("meta", ["", '[_meta]\nversion = "0.3"\n\n'])
+def test_a_buffer_from_before_the_first_write_reverts_nothing(alice, file, meta):
+    """A file that a person made, or TOMLDiary 0.9, has no number."""
+    file.parent.mkdir()
+    buffer = f'{meta}[preferences.likes.one]\ntext = "tea"\n'
+    file.write_text(buffer)
+    age(file)
+    alice.upsert_preference("likes", "coffee")
+    alice.upsert_preference("likes", "water")
+    file.write_text(buffer.replace("tea", "green tea") + '[preferences.likes.two]\ntext = "milk"\n')
+    age(file)
+    assert sorted(texts(alice)) == ["coffee", "green tea", "milk", "water"]
+    alice.upsert_preference("likes", "juice")
+    assert sorted(texts(alice)) == ["coffee", "green tea", "juice", "milk", "water"]
+    without = Edit(Document.parse(file.read_text()))
+    without.delete(("_meta",))
+    without.delete(("preferences", "likes", "pref001"))
+    file.write_text(without.done().text)
+    age(file)
+    assert sorted(texts(alice)) == [
+        "green tea",
+        "juice",
+        "milk",
+        "water",
+    ]  # the current text, edited
 
 
 @pytest.mark.parametrize("is_old", [False, True])

@@ -181,6 +181,11 @@ def base_of_save(
         last: The record of that version.
     """
     seq = written_number(saved)
+    if seq is None and written_number(ours) is not None:
+        try:
+            return _closest(kind, [*_unnumbered(timeline, kind), ours], saved)
+        except DocumentError:
+            return ours
     if type(seq) is not int or not 0 < seq <= last.seq:
         return ours
     if seq == written_number(ours) and last.type != "hand":
@@ -216,6 +221,23 @@ def before_saves(timeline: Timeline, kind: str) -> Document:
         if kind in record.results and record.type != "hand":
             return Document.parse(timeline.text(kind, record.seq))
     return NOTHING
+
+
+def _unnumbered(timeline: Timeline, kind: str) -> list[Document]:
+    """Return the versions of a document before the diary first wrote to it, oldest first.
+
+    An editor may have opened one of them: a file that a person made has no number.
+    """
+    versions: list[Document] = []
+    text = ""
+    for record in reversed([each for each in timeline.records() if kind in each.results]):
+        text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
+        version = Document.parse(text)
+        if record.results[kind] == EMPTY:
+            versions.clear()
+        elif written_number(version) is None:
+            versions.append(version)
+    return versions
 
 
 def _versions(
