@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kinds import entry_path, own_tables, own_values
+from tomldiary.entries.kinds import entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import DocumentError
 from tomldiary.history.timeline import EMPTY, Timeline, redo
 from tomldiary.toml.document import META, Document, Path, Table, split_tail
@@ -183,7 +183,7 @@ def base_of_save(
     seq = written_number(saved)
     if seq is None and written_number(ours) is not None:
         try:
-            return _closest(kind, [*_unnumbered(timeline, kind), ours], saved)
+            return _closest(kind, [*_unnumbered(timeline, kind, saved), ours], saved)
         except DocumentError:
             return ours
     if type(seq) is not int or not 0 < seq <= last.seq:
@@ -223,11 +223,12 @@ def before_saves(timeline: Timeline, kind: str) -> Document:
     return NOTHING
 
 
-def _unnumbered(timeline: Timeline, kind: str) -> list[Document]:
-    """Return the versions of a document before the diary first wrote to it, oldest first.
+def _unnumbered(timeline: Timeline, kind: str, saved: Document) -> list[Document]:
+    """Return the versions of a document before the diary first wrote to it, oldest first, if they share an entry.
 
     An editor may have opened one of them: a file that a person made has no number.
     """
+    entries = entry_kind(kind).tables(saved).keys()
     versions: list[Document] = []
     text = ""
     for record in reversed([each for each in timeline.records() if kind in each.results]):
@@ -235,7 +236,7 @@ def _unnumbered(timeline: Timeline, kind: str) -> list[Document]:
         version = Document.parse(text)
         if record.results[kind] == EMPTY:
             versions.clear()
-        elif written_number(version) is None:
+        elif written_number(version) is None and entries & entry_kind(kind).tables(version).keys():
             versions.append(version)
     return versions
 
