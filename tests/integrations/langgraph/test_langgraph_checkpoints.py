@@ -13,7 +13,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, MessagesState, StateGraph, add_messages
 from langgraph.types import Command, Send, interrupt
 
 import programs
@@ -547,6 +548,33 @@ def test_a_resumed_run_records_recorded_words_no_second_time_in_another_process(
         with _saver("sqlite", tmp_path) as saver:
             builder.compile(checkpointer=saver).invoke(given, ALICE)
     assert [one[1:] for one in noted.turns] == [("I am Ann.", "Noted."), ("", "Noted, sure.")]
+
+
+def test_a_task_of_a_resumed_entrypoint_records_no_words_again_in_another_process(tmp_path):
+    noted = Noted()
+
+    def run(given):
+        extract = extract_node(Diary(tmp_path / uuid4().hex, agent=noted))
+
+        @task
+        def record(thread):
+            extract.invoke({"messages": thread})
+
+        with _saver("sqlite", tmp_path) as saver:
+
+            @entrypoint(checkpointer=saver)
+            def chat(said):
+                thread = []
+                while said != "bye":
+                    thread = add_messages(thread, [("user", said), ("ai", "Noted.")])
+                    record(thread).result()
+                    said = interrupt("What else?")
+
+            chat.invoke(given, ALICE)
+
+    for given in ("tea", Command(resume="jazz"), Command(resume="chess"), Command(resume="bye")):
+        run(given)
+    assert [said for _, said, _ in noted.turns] == ["tea", "jazz", "chess"]
 
 
 class Losing(SqliteSaver):
