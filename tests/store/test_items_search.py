@@ -515,6 +515,15 @@ def test_async_embedding_does_not_hold_the_event_loop(tmp_path):
     assert waiting
 
 
+def test_a_cosine_of_rounded_vectors_is_at_most_1():
+    store = ItemStore(
+        Diary("memory:"), embedding=Embedding(3, lambda texts: [[1, 1, 4]] * len(texts))
+    )
+    put(store, "a", "pecan")
+    [[found]] = store.run([Search(NS, query="pecan")])
+    assert found.score == 1.0
+
+
 def test_without_numpy_the_error_names_the_command(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(MissingExtra, match=r"pip install .tomldiary-kit\[embeddings\]"):

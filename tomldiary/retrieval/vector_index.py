@@ -259,7 +259,8 @@ class VectorIndex:
         with self._guard:
             matrices = [self._followed(collection) for collection in collections]
             owners = [list(matrix.owners) for matrix in matrices]
-            cosines = np.concatenate([matrix.products(wanted) for matrix in matrices])
+            products = [matrix.products(wanted) for matrix in matrices]
+            cosines = np.clip(np.concatenate(products), -1, 1)  # rounded sums may exceed 1
             ranking = cosines
             if not self.embedding.is_cosine:
                 ranking = self._centred(matrices, cosines, wanted)
