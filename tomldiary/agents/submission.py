@@ -204,8 +204,8 @@ class SubmittedMessages:
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
         """Session and ids of a turn by each run that it is in."""
-        self._owners: Recent[str, tuple[str, str]] = Recent(_KNOWN)
-        """The user who wrote a message, and the checkpoint at which it was answered, or ""."""
+        self._owners: Recent[str, tuple[str, str, bool]] = Recent(_KNOWN)
+        """The user who wrote a message, the checkpoint at which it was first seen or answered, and whether it was answered."""
         self._sayers: Recent[str, tuple[dict[str, None], tuple[str, str]]] = Recent(_KNOWN)
         """The users who wrote a text in a thread, and the place at which it was last seen."""
         self._epochs: Recent[str, int] = Recent(_KNOWN)
@@ -295,13 +295,15 @@ class SubmittedMessages:
         key = _place(settings, where, message)
         if not key:
             return user if noted is None else noted
+        now = current_place(settings)[0]
         with self._guard:
             if key not in self._owners and noted is None:
                 user = self._sayer(settings, where, message, user)
-            first, answered_at = self._owners.get(key, (user, ""))
-            if answered_at and begins_again(settings, answered_at):
-                first = user
-            return self._owners.keep(key, (first if noted is None else noted, ""))[0]
+            first, place, is_over = self._owners.get(key, (user, now, False))
+            if place and begins_again(settings, place):
+                first, is_over = user, True
+            owner = first if noted is None else noted
+            return self._owners.keep(key, (owner, now if is_over else place, False))[0]
 
     def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
         """Return the user who wrote a message with an unknown id; a replay assigns new ids, so its text is compared."""
@@ -318,7 +320,7 @@ class SubmittedMessages:
         with self._guard:
             for key in (_place(settings, where, each) for each in messages):
                 if key in self._owners:
-                    self._owners.keep(key, (self._owners[key][0], now))
+                    self._owners.keep(key, (self._owners[key][0], now, True))
 
     def begin(self, user: str, turn: Iterable[Spoken], epoch: int) -> None:
         """Record the fencing token of the user at the start of the run that has these messages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from uuid import uuid4
 
@@ -514,6 +514,31 @@ def test_a_node_with_other_arguments_of_the_same_function_may_record_for_a_team(
     graph = builder.add_edge(START, "recall").compile(checkpointer=InMemorySaver())
     graph.invoke(ANN, ALICE, context={"user": "ann", "team": "red"})
     assert noted.turns == [("red", "I am Ann.", "Noted.")]
+
+
+@either
+@states
+def test_a_thread_in_another_checkpointer_has_its_own_users(state, mode):
+    noted, failures = Noted(), [ConnectionError()]
+    diary = Diary("memory:", agent=noted)
+
+    def answer(_state):
+        if failures:
+            raise failures.pop()
+        return {"messages": [("ai", "Noted.")]}
+
+    builder = builder_of(diary, state, answer)
+    builder.add_node("extract", extract_node(diary)).add_edge("answer", "extract")
+    for user in ("ann", "bob"):  # each has a checkpointer, and the client counts its messages
+        graph = builder.compile(checkpointer=InMemorySaver())
+        config = {"configurable": {"thread_id": "main", "user_id": user}}
+        given = {"messages": [HumanMessage("Hi.", id="1")]}
+        with suppress(ConnectionError):
+            if mode == "sync":
+                graph.invoke(given, config)
+            else:
+                asyncio.run(graph.ainvoke(given, config))
+    assert noted.turns == [("bob", "Hi.", "Noted.")]
 
 
 # Turns that ended in another process
