@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 from contextlib import suppress
@@ -71,6 +72,36 @@ def test_a_buffer_from_before_the_first_write_reverts_nothing(alice, file, meta)
         "milk",
         "water",
     ]  # the current text, edited
+
+
+def test_an_edit_of_the_current_text_without_its_meta_conflicts_with_nothing(alice, file):
+    file.parent.mkdir()
+    file.write_text('[preferences.likes.one]\ntext = "tea"\n')
+    age(file)
+    alice.upsert_preference("likes", "coffee")
+    edit = Edit(Document.parse(file.read_text().replace("coffee", "mocha")))
+    edit.delete(("_meta",))
+    file.write_text(edit.done().text)
+    age(file)
+    assert texts(alice) == ["tea", "mocha"]
+    alice.upsert_preference("likes", "water")
+    assert not any(record.conflicts for record in records(file.parents[1]))
+
+
+def test_an_edit_without_a_number_reads_no_versions_after_the_first_write(alice, file, tmp_path):
+    timeline = Timeline(LocalBackend(tmp_path), "alice")
+    file.parent.mkdir()
+    file.write_text('[preferences.likes.one]\ntext = "tea"\n')
+    age(file)
+    for number in range(3):
+        alice.upsert_preference("likes", f"thing {number}")
+    file.write_text(re.sub("seq = .*\n", "", file.read_text()))
+    age(file)
+    alice.upsert_preference("likes", "water")
+    assert [edit.seq for edit in timeline.first_edits("preferences")] == [1]
+    file.unlink()
+    alice.upsert_preference("likes", "juice")
+    assert timeline.first_edits("preferences") == []
 
 
 @pytest.mark.parametrize("is_old", [False, True])

@@ -64,13 +64,15 @@ def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged
 
 
 def _closest(kind: str, versions: Sequence[Document], saved: Document) -> Document:
-    """Return the version that a hand edit differs least from: in values, then in text, then the newest."""
+    """Return the version that a hand edit differs least from: in values, then in text, then the newest.
+
+    `_meta` does not count, because an edit may lack it.
+    """
 
     def distance(version: Document) -> tuple[int, int]:
         known = {block.text for block in version.blocks}
-        return len(_changed_tables(kind, version, saved)), sum(
-            block.text not in known for block in saved.blocks
-        )
+        changed = [path for path in _changed_tables(kind, version, saved) if path[0] != META]
+        return len(changed), sum(block.text not in known for block in saved.blocks)
 
     return versions[0] if len(versions) == 1 else min(reversed(versions), key=distance)
 
@@ -182,10 +184,7 @@ def base_of_save(
     """
     seq = written_number(saved)
     if seq is None and written_number(ours) is not None:
-        try:
-            return _closest(kind, [*_unnumbered(timeline, kind, saved), ours], saved)
-        except DocumentError:
-            return ours
+        return _base_without_number(timeline, kind, saved, ours)
     if type(seq) is not int or not 0 < seq <= last.seq:
         return ours
     if seq == written_number(ours) and last.type != "hand":
@@ -223,22 +222,25 @@ def before_saves(timeline: Timeline, kind: str) -> Document:
     return NOTHING
 
 
-def _unnumbered(timeline: Timeline, kind: str, saved: Document) -> list[Document]:
-    """Return the versions of a document before the diary first wrote to it, oldest first, if they share an entry.
+def _base_without_number(
+    timeline: Timeline, kind: str, saved: Document, ours: Document
+) -> Document:
+    """Return the version that a hand edit without a number is based on.
 
-    An editor may have opened one of them: a file that a person made has no number.
+    It is the current one, or one from before the diary first wrote to the file. A text without an entry of them replaces the file.
     """
-    entries = entry_kind(kind).tables(saved).keys()
-    versions: list[Document] = []
+    tables = entry_kind(kind).tables
+    entries = tables(saved).keys()
+    versions = [ours]
     text = ""
-    for record in reversed([each for each in timeline.records() if kind in each.results]):
-        text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
-        version = Document.parse(text)
-        if record.results[kind] == EMPTY:
-            versions.clear()
-        elif written_number(version) is None and entries & entry_kind(kind).tables(version).keys():
-            versions.append(version)
-    return versions
+    try:
+        for record in timeline.first_edits(kind):
+            text = redo(text, record, kind)
+            versions.insert(-1, Document.parse(text))
+    except DocumentError:
+        return ours  # history is damaged
+    shared = [version for version in versions if entries & tables(version).keys()]
+    return _closest(kind, shared or [ours], saved)
 
 
 def _versions(

@@ -15,6 +15,7 @@ from tomldiary.history.record import (
     parse_record,
     results_of,
     sequence_of,
+    type_of,
 )
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.document import digest
@@ -82,6 +83,22 @@ class Timeline:
             yield record
             if record.type == SNAPSHOT:
                 return  # older records are about to be removed
+
+    def first_edits(self, kind: str) -> list[Record]:
+        """Return the hand edits of a document before the diary first wrote to it, oldest first, if history has them.
+
+        A document that was removed begins again.
+        """
+        found: list[str] = []
+        for text in self._source.records(self._user):
+            result = results_of(text).get(kind)
+            if result == EMPTY:
+                break
+            if result is not None and type_of(text) != "hand":
+                found.clear()
+            elif result is not None:
+                found.append(text)
+        return [parse_record(text) for text in reversed(found)]
 
     def kinds(self) -> set[str]:
         """Return the names of all documents that the kept history mentions."""
