@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 import time
@@ -302,6 +303,25 @@ def test_a_strict_hook_that_writes_to_the_same_user_fails_at_once(diary):
     assert time.monotonic() - begin < 20  # not when it could wait no longer for the lock
     assert "a strict hook cannot write" in str(alone.value.__cause__)
     assert alice.last_transaction() == 0
+
+
+def test_a_strict_hook_may_start_a_write_that_waits_for_the_one_it_checks(diary):
+    alice = diary.user("alice")
+
+    async def run():
+        loop, begun = asyncio.get_running_loop(), []
+
+        def hook(changes):
+            if not begun and changes[0].key.startswith("likes/"):
+                write = alice.aupsert_preference("goals", "rest")
+                begun.append(asyncio.run_coroutine_threadsafe(write, loop))
+
+        diary.hooks.add(hook, name="note", strict=True)
+        await alice.aupsert_preference("likes", "tea")
+        await asyncio.wrap_future(begun[0])
+
+    asyncio.run(run())
+    assert [*alice.preferences("goals")] == ["pref001"]
 
 
 def test_a_strict_hook_has_an_entry_before_the_write_returns(diary, index):

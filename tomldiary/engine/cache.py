@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import nullcontext, suppress
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -59,10 +58,15 @@ _CACHED_USERS = 256
 _CACHED_EPOCHS = 4096  # users
 _MOST_DEADLINES = 4096  # users, to limit memory
 
-CHECKED: ContextVar[tuple[tuple[DocumentCache, str], ...]] = ContextVar(
-    "tomldiary_checked", default=()
-)
-"""The engines and the users of the transactions that strict hooks check here."""
+
+class _Checked(threading.local):
+    """The transactions that strict hooks check in this thread. Other threads may wait for their locks."""
+
+    users: tuple[tuple[DocumentCache, str], ...] = ()
+    """The engines and the users."""
+
+
+CHECKED = _Checked()
 
 
 class DocumentCache:
@@ -382,7 +386,7 @@ class DocumentCache:
         Raises:
             NestedTransaction: A transaction of another user is open here, or a strict hook checks one of this user.
         """
-        if (self, user) in CHECKED.get():  # the lock is held, so the write would wait for itself
+        if (self, user) in CHECKED.users:  # the lock is held, so the write would wait for itself
             raise NestedTransaction(
                 "a strict hook cannot write to the user whose write it checks. Add the hook without strict=True."
             )

@@ -434,12 +434,13 @@ class Engine(DocumentCache):
 
     def _publish(self, user: str, prepared: Prepared) -> None:
         try:
-            outer = CHECKED.set((*CHECKED.get(), (self, user)))
+            outer = CHECKED.users
+            CHECKED.users = (*outer, (self, user))
             try:
                 for check in tuple(self.before_commit):
                     check(user, prepared)
             finally:
-                CHECKED.reset(outer)
+                CHECKED.users = outer
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             # A refused transaction is included, because a strict hook may have seen it.
