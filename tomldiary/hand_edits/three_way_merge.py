@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import DocumentError
 from tomldiary.history.timeline import EMPTY, Timeline, redo
@@ -64,15 +65,13 @@ def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged
 
 
 def _closest(kind: str, versions: Sequence[Document], saved: Document) -> Document:
-    """Return the version that a hand edit differs least from: in values, then in text, then the newest.
-
-    `_meta` does not count, because an edit may lack it.
-    """
+    """Return the version that a hand edit differs least from: in values, then in text, then the newest."""
 
     def distance(version: Document) -> tuple[int, int]:
         known = {block.text for block in version.blocks}
-        changed = [path for path in _changed_tables(kind, version, saved) if path[0] != META]
-        return len(changed), sum(block.text not in known for block in saved.blocks)
+        return len(_changed_tables(kind, version, saved)), sum(
+            block.text not in known for block in saved.blocks
+        )
 
     return versions[0] if len(versions) == 1 else min(reversed(versions), key=distance)
 
@@ -227,20 +226,26 @@ def _base_without_number(
 ) -> Document:
     """Return the version that a hand edit without a number is based on.
 
-    It is the current one, or one from before the diary first wrote to the file. A text without an entry of them replaces the file.
+    It is the current one, or one from before the diary first wrote to the file. An edit of an older one shares an entry
+    with it, and has no entry as the diary wrote it since.
     """
     tables = entry_kind(kind).tables
-    entries = tables(saved).keys()
-    versions = [ours]
+
+    def stamps(document: Document) -> set[tuple[Path, str]]:
+        used = ((path, last_used(entry)) for path, entry in tables(document).items())
+        return {each for each in used if each[1]}
+
+    entries, seen = tables(saved).keys(), stamps(saved) & stamps(ours)
+    versions: list[Document] = []
     text = ""
     try:
         for record in timeline.first_edits(kind):
             text = redo(text, record, kind)
-            versions.insert(-1, Document.parse(text))
+            versions.append(Document.parse(text))
     except DocumentError:
         return ours  # history is damaged
-    shared = [version for version in versions if entries & tables(version).keys()]
-    return _closest(kind, shared or [ours], saved)
+    older = [each for each in versions if entries & tables(each).keys() and seen <= stamps(each)]
+    return _closest(kind, [*older, ours], saved)
 
 
 def _versions(
