@@ -168,6 +168,15 @@ def test_a_decision_conflicts_with_an_earlier_write_of_its_transaction(alice, he
 
 
 @_PENDING
+def test_a_decision_on_a_change_of_its_transaction_has_no_conflict(alice, held, decide):
+    with alice.transaction():
+        alice.blocks.set("plan", "ours")
+        alice.blocks.set("plan", "held", session_id="s", **held)
+        decide(alice)
+    assert alice.blocks["plan"].text == "held"
+
+
+@_PENDING
 def test_a_pending_change_restores_no_entry_that_its_transaction_removed(alice, held, decide):
     with alice.transaction():
         alice.blocks.set("plan", "ours")

@@ -304,7 +304,7 @@ def make(
     """
     for each in changes:
         check_complete(each.id, tx.edit(into).table((into, each.id)) or {})
-    conflicts = [] if force else _changed_since(tx, changes)
+    conflicts = [] if force else _changed_since(tx, changes, into)
     if conflicts:
         raise EntryConflict(
             f"{', '.join(conflicts)} changed since. Nothing was changed;",
@@ -405,7 +405,7 @@ def check_fields(document: str, path: Path, entry: Mapping[str, Any], rules: Rul
         raise problem
 
 
-def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:
+def _changed_since(tx: Transaction, changes: Sequence[PendingChange], into: str) -> list[str]:
     """Return the keys of entries that differ from what they were when the pending change was stored.
 
     An entry that a rollback restored has not changed.
@@ -424,10 +424,11 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
                 if each.key == key and each.based_on < record.seq:
                     _, newest = states.get(each.id, (before, after))
                     states[each.id] = before, newest
-    last = next_sequence(tx.last) - 1
     for each in waiting:
+        if tx.before(into).table((into, each.id)) is None:
+            continue  # the open transaction stored it
         before, after = _states_here(tx, each)
-        if each.based_on <= last and not same_value(before, after):
+        if not same_value(before, after):
             states[each.id] = states.get(each.id, (before, after))[0], after
     found |= {each.key for each in waiting if not same_value(*states.get(each.id, (None, None)))}
     # History does not show an entry that a transaction both added and removed.
