@@ -70,6 +70,7 @@ def test_a_document_that_is_not_read_because_of_its_name_is_named(
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
+    alice.episodes.add("Hello.", "Hi.")
     part, file = (tmp_path / f"alice/{each}.toml" for each in ("preferences/002", name))
     for each, text in ((part, "preferences.likes.milk"), (file, table)):
         each.parent.mkdir(mode=0o700, exist_ok=True)

@@ -112,7 +112,11 @@ def _misnamed_documents(documents: Mapping[str, Document]) -> Iterator[tuple[str
             continue
         read = parts_among(kind.name, documents) if kind.is_split else kind.documents(documents)
         if name not in read:
-            remedy = f"Move its tables to {read[-1]}.toml." if read else "Rename the file."
+            remedy = (
+                f"Move its tables to {kind.name}.toml."
+                if read == [kind.name]
+                else "Rename the file."
+            )
             if kind.is_split:
                 remedy = f"Rename the file to {further_part(kind.name, read)}.toml."
             yield name, Problem(kind.name, "nothing reads a document of this name", remedy)
