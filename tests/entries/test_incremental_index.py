@@ -71,3 +71,24 @@ def test_equal_texts_are_found_after_an_interrupted_change(stored, change):
         assert len(stored(alice, ["tea", f"rum {number}", "milk"])) == 3
         number += 1
     assert number > 10
+
+
+def test_writes_to_several_parts_read_the_entries_of_all_once(tmp_path, monkeypatch):
+    diary = Diary(tmp_path, agent="rules", max_prefs_per_category=1000)
+    diary.engine.part_size = 1000
+    diary.register_schema("likes", Likes)
+    alice, read = diary.user("alice"), []
+    preferences(alice, map(str, range(20)))
+    facts_of(alice, map(str, range(20)))
+    update = incremental_index.IncrementalIndex.update
+
+    def counted(index, stamp, table):
+        update(index, stamp, lambda: read.append(index.category) or table())
+
+    monkeypatch.setattr(incremental_index.IncrementalIndex, "update", counted)
+    with alice.transaction():
+        for number in range(20):
+            alice.upsert_preference("likes", f"new {number}")
+            alice.facts.commit(Likes(text=f"new {number}"))
+    assert len(alice.diary.engine.parts("alice", "facts")) > 3
+    assert len(read) < 20  # a new part is read again

@@ -26,6 +26,7 @@ from tomldiary.entries.fields import (
     signed,
     updated_at,
 )
+from tomldiary.entries.incremental_index import put_indexed
 from tomldiary.errors import (
     ImmutableEntry,
     InvalidValue,
@@ -350,7 +351,7 @@ class FactRules(Facts):
         return data if self._redact is None else dict(self._redact((_ROOT, schema.name, ""), data))
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:
-        self._edit.put((_ROOT, name, key), entry)
+        put_indexed(self._edit, (_ROOT, name, key), entry)
 
     def _same(self, name: str, data: Mapping[str, Any]) -> str | None:
         return next((key for key, _ in self.alike(name, data)), None)

@@ -16,7 +16,7 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from tomldiary.entries.kind import Tables
+    from tomldiary.entries.kind import EditedTables, Tables
 
 F = TypeVar("F", bound="IncrementalIndex")
 T = TypeVar("T")
@@ -73,6 +73,14 @@ class IncrementalIndex:
             self._take(number, keys[number], entries[number])
         self._stamp = stamp
 
+    def follow(self, before: object, after: object, changed: Mapping[str, Any]) -> None:
+        """Update from version `before` to `after` by the entries that differ; of new ones, there is one, the last."""
+        if self._stamp == before:
+            self._stamp = None
+            for key, entry in changed.items():
+                self._take(self._places.get(key, len(self._keys)), key, entry)
+            self._stamp = after
+
     def _take(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._keys):
             self._keys.append(key)
@@ -125,6 +133,19 @@ def ask(
     with found.lock:
         found.update(version.stamp, table)
         return question(cast("F", found))
+
+
+def put_indexed(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
+    """Store an entry in an edit, and update the indexes of its version, which else read all entries again."""
+    before, is_new = edit.stamp, edit.table(path) is None
+    edit.put(path, entry)
+    for found in list(edit.memo.values()):
+        if not isinstance(found, IncrementalIndex):
+            continue
+        is_other = found.category != path[-2]
+        if is_other or not is_new or edit.is_last(path):
+            with found.lock:
+                found.follow(before, edit.stamp, {} if is_other else {path[-1]: edit.table(path)})
 
 
 class Marked(IncrementalIndex):

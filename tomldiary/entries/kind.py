@@ -76,6 +76,10 @@ class EditedTables(Tables, Protocol):
         """Remove the table at `path`; return False if there is none."""
         ...
 
+    def is_last(self, path: tuple[str, ...]) -> bool:
+        """Return whether the new table at `path` stands after those beside it."""
+        ...
+
 
 class Rules(Protocol):
     """The options of a diary that entries obey; `Diary` has them."""

@@ -20,7 +20,7 @@ from tomldiary.entries.fields import (
     text_list,
     updated_at,
 )
-from tomldiary.entries.incremental_index import IncrementalIndex, Marked, ask
+from tomldiary.entries.incremental_index import IncrementalIndex, Marked, ask, put_indexed
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.similarity import identity, normalise, same_text
@@ -302,7 +302,7 @@ class Preferences:
 
     def _stored(self, action: Action, path: tuple[str, ...], entry: Mapping[str, Any]) -> Outcome:
         self.check_fit(path[-2], path[-1], entry)
-        self._edit.put(path, entry)
+        put_indexed(self._edit, path, entry)
         return Outcome(action, path, self._edit.table(path) or {})
 
     def check_names(self, category: str, names: Iterable[str]) -> None:

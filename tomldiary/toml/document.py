@@ -413,6 +413,10 @@ class ValueEdit:
         """Return False: without a text, removing the table `old` and adding `new` is the same."""
         return False
 
+    def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it
+        """Return whether the new table at `path` stands after those beside it, where `put` adds it."""
+        return True
+
     def _check_way(self, path: Path) -> None:
         """Raise DocumentError if a path above `path` has a value that is not a table."""
         table = self._data

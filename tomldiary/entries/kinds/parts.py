@@ -252,6 +252,11 @@ class JoinedEdit:
             self._edit(name).delete(path)
         return bool(holders)
 
+    def is_last(self, path: Path) -> bool:
+        """Return whether no later part has tables beside the new one at `path`."""
+        *_, last = (name for name, part in self._parts.items() if part.table(path[:-1]))
+        return last == self.holder(path)
+
     def holder(self, path: Path) -> str | None:
         """Return the first part that holds the entry of a table, or None."""
         entry = path[: depth_of(self._kind, path)]
