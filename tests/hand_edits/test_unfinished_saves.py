@@ -321,6 +321,22 @@ def test_write_fails_if_a_removed_file_may_come_back(alice, file):
     assert len(results(alice)) == 3
 
 
+def test_a_part_that_stays_open_delays_no_write_to_another_part(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.engine.part_size, diary.engine.save_timeout = 300, 0.0
+    alice = diary.user("alice")
+    for number in range(3):
+        alice.upsert_preference("likes", f"thing {number} {'x' * 150}")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(f"{file.read_text()}\n# a note\n")
+    age(file)
+    with Editor(file, os.O_WRONLY):
+        assert alice.upsert_preference("likes", "tea")[0] == "pref004"
+        with pytest.raises(Conflict):
+            alice.upsert_preference("likes", "coffee", id="pref001")
+    assert alice.upsert_preference("likes", "coffee", id="pref001")
+
+
 # What the system is asked
 
 

@@ -22,6 +22,7 @@ from tomldiary.entries.kinds import KINDS, entry_kind, entry_path
 from tomldiary.entries.kinds.parts import JoinedEdit, entry_at, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import HandEditConflict, NestedTransaction
+from tomldiary.hand_edits.detect import is_being_saved
 from tomldiary.hand_edits.three_way_merge import NOTHING, merge
 from tomldiary.history.record import Change, Record, Source, next_sequence, render_record
 from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
@@ -230,9 +231,17 @@ class Transaction:
                 seen = self._seen.get(part)
                 is_edited = seen is not None and is_guarded and seen.is_edited
                 # Creating the edit undoes forbidden hand edits, and waits for a save, which may have moved entries.
-                if len(parts) == 1 or is_edited or (seen is not None and seen.is_settling):
+                if (
+                    len(parts) == 1
+                    or is_edited
+                    or (seen is not None and self._is_young(part, seen))
+                ):
                     self.edit(part)
         return found
+
+    def _is_young(self, part: str, seen: Known) -> bool:
+        """Return whether a part was saved a moment ago; one that stays open delays only the writes to it."""
+        return seen.is_settling and not is_being_saved(self.engine.backend, self.user, part)
 
     def holder(self, kind: str, path: Path) -> str:
         """Return the document that holds an entry now, which is another part of the kind if the entry was moved."""
