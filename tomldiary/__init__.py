@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__ = lazy_names(
+lazy_names(
     __name__,
     {
         "compaction.draft": "CompactionConfig",

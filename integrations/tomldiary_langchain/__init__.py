@@ -34,14 +34,16 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> Any:
-    """Import the middleware on first access; only it needs `langchain`, the rest needs `langchain-core`."""
-    if name != "DiaryMiddleware":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from tomldiary_langchain.middleware import DiaryMiddleware  # noqa: PLC0415 - see above
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"langchain", "langgraph"}:
-            raise
-        raise MissingExtra("DiaryMiddleware", "langchain") from error
-    return DiaryMiddleware
+if not TYPE_CHECKING:  # with this function, type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import the middleware on first access; only it needs `langchain`, the rest needs `langchain-core`."""
+        if name != "DiaryMiddleware":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from tomldiary_langchain.middleware import DiaryMiddleware  # noqa: PLC0415 - see above
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in {"langchain", "langgraph"}:
+                raise
+            raise MissingExtra("DiaryMiddleware", "langchain") from error
+        return DiaryMiddleware

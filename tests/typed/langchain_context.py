@@ -1,3 +1,4 @@
+# pyright: reportUnnecessaryTypeIgnoreComment=true
 """The context of an agent with a diary, as a type checker sees it; a wrong use is marked and found."""
 
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from langchain.agents.middleware import SummarizationMiddleware
 from langchain.agents.middleware.types import InputAgentState, OutputAgentState
 from langgraph.graph.state import CompiledStateGraph
 
+import tomldiary_langchain
 from tomldiary import Diary
 from tomldiary_langchain import DiaryMiddleware
 
@@ -34,3 +36,4 @@ loose = create_agent("openai:gpt-5-mini", middleware=[memory], context_schema=Ca
 DiaryMiddleware(diary, tools=["recall"])
 DiaryMiddleware(diary, tools="write")  # pyright: ignore[reportArgumentType]
 DiaryMiddleware(diary, tools=["write"])  # pyright: ignore[reportArgumentType]
+tomldiary_langchain.DiaryMiddelware(diary)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

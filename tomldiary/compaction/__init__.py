@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionStats as CompactionStats
     from tomldiary.extraction.extractor import compactor_agent as compactor_agent
 
-__getattr__, __dir__ = lazy_names(
+lazy_names(
     __name__,
     {
         "compaction.draft": "CompactionConfig CompactionDeps CompactionStats",

@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package, and set its `__all__`.
+def lazy_names(package: str, modules: Mapping[str, str]) -> None:
+    """Set `__getattr__`, `__dir__` and `__all__` of a package.
+
+    The package itself defines no `__getattr__`: with one, type checkers accept any name.
 
     Args:
         package: The package's `__name__`.
@@ -40,4 +40,5 @@ def lazy_names(
         found = loaded[name] = getattr(module, name)
         return found
 
-    return load, lambda: sorted({*loaded, *homes})
+    loaded["__getattr__"] = load
+    loaded["__dir__"] = lambda: sorted({*loaded, *homes})

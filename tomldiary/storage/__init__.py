@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.shared.postgres import PostgresBackend as PostgresBackend
     from tomldiary.storage.shared.redis import RedisBackend as RedisBackend
 
-__getattr__, __dir__ = lazy_names(
+lazy_names(
     __name__,
     {
         "storage.local.backend": "LocalBackend",

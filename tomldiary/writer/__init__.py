@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tomldiary.writer.writer import SHUTDOWN_TIMEOUT as SHUTDOWN_TIMEOUT
     from tomldiary.writer.writer import MemoryWriter as MemoryWriter
 
-__getattr__, __dir__ = lazy_names(
+lazy_names(
     __name__,
     {
         "extraction.context": "Turn",
