@@ -33,7 +33,9 @@ class Guest:
 class Baker(SimpleChatModel):
     """Stands in for a model: it recommends the first cake that nothing in its messages excludes."""
 
-    _llm_type = "baker"
+    @property
+    def _llm_type(self) -> str:
+        return "baker"
 
     def _call(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> str:
         given = " ".join(str(message.text) for message in messages)

@@ -32,7 +32,9 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 class Concierge(SimpleChatModel):
     """A scripted LangChain model that repeats the memory in its prompt."""
 
-    _llm_type = "concierge"
+    @property
+    def _llm_type(self) -> str:
+        return "concierge"
 
     def _call(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> str:
         lines = str(messages[0].text).splitlines()

@@ -32,7 +32,9 @@ SAID = {
 class FirstLine(SimpleChatModel):
     """Stands in for a model: it answers with the first fact."""
 
-    _llm_type = "first line"
+    @property
+    def _llm_type(self) -> str:
+        return "first line"
 
     def _call(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> str:
         facts = str(messages[0].text).split("Facts:\n")[1].splitlines()
