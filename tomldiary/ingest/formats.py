@@ -103,7 +103,7 @@ def _format_of(records: Sequence[object], wanted: str, path: Path) -> str:
     other = None if is_auto else _detect(records)
     if other is not None:
         raise UnsupportedFormat(
-            f'{path}: this is not {wanted} but looks like {other}. Use format="{other}" or "auto" '
+            f"{path}: this is not {wanted} but looks like {other}. Use the format {other} or auto "
             f"(known formats: {_KNOWN})."
         )
     what = "a known format" if is_auto else f"the format {wanted}"

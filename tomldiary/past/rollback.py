@@ -299,6 +299,10 @@ class Undo:
                 f" only {len(found)}."
                 " Nothing was undone."
             )
+        if not found and session_id is not None:
+            raise RollbackConflict(
+                f"there is no transaction to undo of session {session_id!r}. The history names the session of each one."
+            )
         return found
 
 

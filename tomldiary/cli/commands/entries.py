@@ -255,9 +255,11 @@ def review(
     """
     if action not in _ACTIONS:
         raise InvalidValue(f"expected {', '.join(_ACTIONS)}, found {action!r}", where="action")
-    if (action == "list") == bool(ids):
+    if action == "list" and ids:
+        raise InvalidValue("list shows all changes, so it takes no ids", where="ids")
+    if action != "list" and not ids:
         raise InvalidValue(
-            "list takes no ids; each other action requires ids that list shows", where="ids"
+            f'{action} requires the id of a change; the command "review" lists the ids', where="ids"
         )
     if (action == "edit") != (text is not None):
         raise InvalidValue("edit requires --text; no other action accepts it", where="--text")

@@ -30,6 +30,7 @@ _COLUMNS = (
     Column("changes", is_number=True),
     Column("last seen"),
 )
+_LABELS = {"kept_from": "history from"}  # the oldest transaction that was not dropped
 _LOSS = {
     "full": "no acknowledged write",
     "process": "the writes of the last seconds, if the machine loses power",
@@ -122,7 +123,7 @@ def stats(
     if figures is not None:
         figures["last_seen"] = _minute(figures["last_seen"])
         rows += [
-            (name.replace("_", " "), _shown(value))
+            (_LABELS.get(name, name.replace("_", " ")), _shown(value))
             for name, value in figures.items()
             if value not in ({}, 0, "")
         ]
