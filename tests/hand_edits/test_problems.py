@@ -176,6 +176,11 @@ def test_a_wrong_key_of_a_temporal_fact_is_named_with_a_right_one(tmp_path: Path
         ("items/notes", "[itmes.a]\nn = 1", "items/notes.toml: itmes: nothing reads it. Rename it"),
         ("blocks", "persona = 'a cook'", "persona: nothing reads it. Rename it to [blocks.…]"),
         ("conversations", "[_meta]\nversion = '0.3'\n[s1]\n_turns = 1", "s1: nothing reads it"),
+        (
+            "preferences",
+            "[_meta]\nschema_name = 'DefaultPrefTable'\n[preference.likes.a]\ntext = 'tea'",
+            "preference: nothing reads it. Rename it to [preferences.…]",
+        ),
         ("facts", "[facts]\nhome = 'Rome'", "facts.home: expected a table of facts"),
     ],
 )

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +100,19 @@ class PreferenceKind(EntryKind):
                     yield (*head, category)
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
+        misspelled: list[str] = []
         if document.meta.get("schema_name") == rules.schema_name:
             message = f"{rules.schema_name} has no such category, so nothing reads it"
             for path in self.unlisted(document, rules):
-                yield Problem(render_path(path), message)
-        yield from super().problems(document, rules)
+                if len(path) == 1 and get_close_matches(path[0], [self.name], cutoff=0.9):
+                    misspelled.append(f"{render_path(path)}.")
+                    remedy = f"Rename it to [{self.name}.…], or remove it."
+                    yield Problem(render_path(path), "nothing reads it", remedy)
+                else:
+                    yield Problem(render_path(path), message)
+        for problem in super().problems(document, rules):
+            if not problem.where.startswith(tuple(misspelled)):  # its tables are no entries
+                yield problem
 
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
