@@ -106,7 +106,9 @@ def _check_sequences(op: Op) -> None:
 
 def _check_sequence(labels: Any) -> None:
     if not isinstance(labels, (tuple, list)):
-        raise wrong_type(labels, "a tuple of labels", "namespace")
+        raise wrong_type(
+            labels, "a tuple of labels", "namespace", 'Give one, such as ("alice", "trips").'
+        )
 
 
 # Three are of PostgresStore and SqliteStore. `text_fields` is SqliteStore's name for `fields`; a cosine

@@ -20,7 +20,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from tomldiary.errors import ExtractorUnusable, InvalidValue, wrong_type
-from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole
+from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole, setup_problem
 from tomldiary.extraction.failures import NoCompletion
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
 from tomldiary.writer.attempts import RetryPolicy
@@ -303,6 +303,9 @@ def _named(name: str) -> Model:
     try:
         model = infer_model(name)
     except Exception as error:  # errors of the providers' clients have no common class
+        problem = setup_problem(name).rstrip(".")
+        if problem:  # shorter than the provider's sentence
+            raise ExtractorUnusable(f"{problem}. Nothing was changed.") from error
         reason = str(error).partition("\n")[0].rstrip(".")
         remedy = "name another model"
         if ":" not in name:

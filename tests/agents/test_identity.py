@@ -104,7 +104,7 @@ def test_an_error_about_another_user_quotes_no_name():
         user_of(None, settings=settings, hint="")
     assert "alice" not in str(error.value)
     assert "bob" not in str(error.value)
-    assert str(error.value).startswith("user_id in the settings ")
+    assert str(error.value).startswith('user_id in config["configurable"] ')
 
 
 @pytest.mark.parametrize(

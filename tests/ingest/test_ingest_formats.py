@@ -585,7 +585,7 @@ def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path):
 
 
 def test_the_wrong_format_is_refused_with_the_right_one(tmp_path):
-    with pytest.raises(UnsupportedFormat, match='Use the format openai or auto'):
+    with pytest.raises(UnsupportedFormat, match="Use the format openai or auto"):
         read_turns(write(tmp_path, CHAT), format="langchain")
 
 

@@ -10,6 +10,7 @@ from test_readme import ROOT, blocks
 
 from openai_server import OpenAIServer, calls, says
 from tomldiary import Diary
+from tomldiary.errors import ExtractorUnusable
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("openai") and find_spec("pydantic_ai")),
@@ -55,6 +56,14 @@ def test_a_compatible_server_can_be_named_by_the_environment(server, monkeypatch
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     monkeypatch.setenv("EXTRACTOR_MODEL", "openai-chat:qwen3")
     assert remembers(Diary("m"), server) == "qwen3"
+
+
+def test_a_missing_key_is_named_with_what_to_do(server):
+    with pytest.raises(
+        ExtractorUnusable, match=r"^the model .* needs a key: set OPENAI_API_KEY"
+    ) as error:
+        Diary("m").user("alice").add_turn("I like green tea.", "Noted.", session_id="s")
+    assert "pydantic" not in str(error.value).lower()
 
 
 def test_ollama_can_be_named_by_the_environment(server, monkeypatch):

@@ -560,7 +560,7 @@ def test_half_a_surrogate_is_no_label_key_or_value(store, bad):
 @pytest.mark.parametrize(
     ("operation", "says"),
     [
-        (Put("alice", "k", {}), "namespace: expected a tuple of labels"),
+        (Put("alice", "k", {}), "namespace: expected a tuple of labels, found str. Give one"),
         (Put(NS, "k", 3), "alice/memories/k: expected a table"),
         (Put(NS, "k", {}, index=[1]), "index: expected False or a list of fields"),
     ],

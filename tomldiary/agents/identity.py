@@ -293,7 +293,8 @@ def _identity(place: str, user: Any) -> tuple[str, Any]:
 
 
 def _places(name: str, context: Any, settings: Any, metadata: Any) -> list[tuple[str, Any]]:
-    holders = (("the context", context), ("the settings", settings), ("the metadata", metadata))
+    configurable = 'config["configurable"]'
+    holders = (("the context", context), (configurable, settings), ("the metadata", metadata))
     return [(f"{name} in {place}", _given(field_of(holder, name))) for place, holder in holders]
 
 

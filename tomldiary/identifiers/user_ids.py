@@ -31,7 +31,9 @@ def checked_user(user_id: object) -> str:
         IdentifierError: The id is empty or not a string.
     """
     if not isinstance(user_id, str):
-        raise IdentifierError(f"a user id must be a string, found {type(user_id).__name__}.")
+        raise IdentifierError(
+            f"a user id must be a string, found {type(user_id).__name__}. Pass the id as text."
+        )
     if not user_id:
         raise IdentifierError("the user id is empty. Pass the id of the user.")
     return str.__str__(user_id)

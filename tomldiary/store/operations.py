@@ -164,7 +164,9 @@ def _checked_put(op: Put) -> Put:
 
 def _labels(found: Any, *, least: int = 1) -> Namespace:
     if not isinstance(found, (tuple, list)):
-        raise wrong_type(found, "a tuple of labels", "namespace")
+        raise wrong_type(
+            found, "a tuple of labels", "namespace", 'Give one, such as ("alice", "trips").'
+        )
     labels = tuple(cast("Sequence[Any]", found))
     if len(labels) < least:
         raise InvalidValue("a namespace needs at least one label.", where="namespace")
