@@ -140,6 +140,13 @@ def test_help_shows_each_command_in_one_whole_line(words):
     assert ("completion" in shown) is (words == [])
 
 
+@pytest.mark.parametrize("command", ["show", "ingest", "import", "forget", "stats"])
+def test_help_names_the_values_of_shared_options_in_words(command):
+    shown = call(command, "--help").stdout
+    assert "--user NAME " in shown
+    assert "--path FOLDER|URL " in shown
+
+
 @pytest.mark.parametrize(("user", "code", "streams"), [("alice", 0, 2), ("bob", 2, 3)])
 def test_a_closed_stream_changes_no_exit_code(memories, user, code, streams):
     """Python has no stream for a descriptor that is closed as it starts."""

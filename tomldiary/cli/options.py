@@ -99,6 +99,7 @@ MemoryPath = Annotated[
     str,
     Option(
         callback=lasting,
+        metavar="FOLDER|URL",
         help="The folder of the memory, or the URL of its database.",
         envvar=["TOMLDIARY_URL", "TOMLDIARY_PATH"],
     ),
@@ -107,12 +108,22 @@ MemoryPath = Annotated[
 
 def user_option(text: str) -> Any:
     """Return the option `--user`, which the environment may set; `text` is its help."""
-    return Option("--user", help=text, envvar="TOMLDIARY_USER", autocompletion=complete_user)
+    return Option(
+        "--user",
+        metavar="NAME",
+        help=text,
+        envvar="TOMLDIARY_USER",
+        autocompletion=complete_user,
+    )
 
 
-RequiredUser = Annotated[str, Option(help="The user.", autocompletion=complete_user)]
+RequiredUser = Annotated[
+    str, Option(metavar="NAME", help="The user.", autocompletion=complete_user)
+]
 UserName = Annotated[str | None, user_option("The user; by default the only user.")]
-Agent = Annotated[str, Option(help='The extractor: "rules" (offline) or a model name.')]
+Agent = Annotated[
+    str, Option(metavar="NAME", help='The extractor: "rules" (offline) or a model name.')
+]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 PreferenceTable = Annotated[
     str | None,

@@ -142,7 +142,7 @@ def import_memory(
     *,
     user: Annotated[
         str,
-        Option(help="The user to import into.", autocompletion=complete_user),
+        Option(metavar="NAME", help="The user to import into.", autocompletion=complete_user),
     ],
     path: MemoryPath = DEFAULT_PATH,
     source: Annotated[

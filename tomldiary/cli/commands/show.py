@@ -31,7 +31,9 @@ def show(
         ),
     ] = None,
     *,
-    user: Annotated[str | None, Option(help="The user.", autocompletion=complete_user)] = None,
+    user: Annotated[
+        str | None, Option(metavar="NAME", help="The user.", autocompletion=complete_user)
+    ] = None,
     path: MemoryPath = DEFAULT_PATH,
     category: Annotated[
         str | None,
