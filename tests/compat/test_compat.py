@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import tomllib
 from pathlib import Path
 
@@ -322,9 +323,14 @@ def peer():
         def ask(*arguments):
             process.stdin.write(json.dumps([*map(str, arguments)]) + "\n")
             process.stdin.flush()
-            answer = process.stdout.readline()
-            assert answer, "0.9 has ended; its error stands above"
-            return json.loads(answer)
+            watch = threading.Timer(120, process.kill)
+            watch.start()
+            line = process.stdout.readline()
+            watch.cancel()
+            assert line, "0.9 ended, or did not answer for two minutes"
+            is_done, answer = json.loads(line)
+            assert is_done, answer
+            return answer
 
         yield ask
         process.stdin.close()

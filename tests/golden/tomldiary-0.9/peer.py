@@ -2,14 +2,15 @@
 
 `make FOLDER` writes the golden files beside this script (as user "guest"); `update FOLDER USER` loads
 what another program wrote, changes it with every tool, and saves it; `needs FOLDER` tells which fields
-of an entry it cannot do without. Each line of the input is one of these, as a list in JSON, and is
-answered by a line.
+of an entry it cannot do without. Each line of the input is one of these, as a list in JSON. A line
+answers it: whether it was done, and the result or the error.
 """
 
 import asyncio
 import json
 import sys
 import tomllib
+import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,6 +140,10 @@ async def needs(folder):
 if __name__ == "__main__":
     for line in sys.stdin:
         name, *arguments = json.loads(line)
-        done = asyncio.run({"make": make, "update": update, "needs": needs}[name](*arguments))
-        sys.stdout.write(json.dumps(done) + "\n")
+        try:
+            work = {"make": make, "update": update, "needs": needs}[name]
+            answer = True, asyncio.run(work(*arguments))
+        except Exception:  # noqa: BLE001 - the test that asked shows it, and others may ask on
+            answer = False, traceback.format_exc()
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
