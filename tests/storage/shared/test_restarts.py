@@ -85,7 +85,7 @@ def test_writes_go_on_after_a_restart_of_the_server(name, place, crashes, timeou
 def test_a_flush_of_hooks_reports_no_delivery_while_the_server_is_away(name, place):
     got = []
     with servers.running_as(name, *place) as url:
-        diary = Diary(f"{url}?timeout=0.2", agent="rules")
+        diary = Diary(f"{url}?timeout=2", agent="rules")
         diary.user("alice").upsert_preference("likes", "tea")
     with diary:
         diary.hooks.add(got.extend, name="index", poll=0.1)
