@@ -104,6 +104,19 @@ def test_an_edit_without_a_number_reads_no_versions_after_the_first_write(alice,
     assert timeline.first_edits("preferences") == []
 
 
+def test_an_old_text_that_is_saved_after_its_file_was_removed_is_read(alice, file):
+    file.parent.mkdir()
+    old = '[preferences.likes.one]\ntext = "tea"\n'
+    file.write_text(old)
+    age(file)
+    alice.upsert_preference("likes", "coffee")
+    file.unlink()
+    alice.upsert_preference("likes", "water")
+    file.write_text(old)
+    age(file)
+    assert texts(alice) == ["tea"]
+
+
 @pytest.mark.parametrize("is_old", [False, True])
 def test_an_edit_that_was_logged_can_be_taken_back_in_the_editor(alice, file, is_old):
     alice.upsert_preference("likes", "tea")
