@@ -36,7 +36,7 @@ def test_the_store_passes_the_tests_of_the_harness():
         check=False,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}"},
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
     assert "skipped" not in done.stdout
 
