@@ -541,6 +541,51 @@ def test_a_thread_in_another_checkpointer_has_its_own_users(state, mode):
     assert noted.turns == [("bob", "Hi.", "Noted.")]
 
 
+def in_one_room(failures):
+    """Return a graph whose model fails a few times, its thread, and a function that runs it for a user."""
+    diary = Diary("memory:", agent="rules")
+
+    def answer(_state):
+        if failures:
+            raise failures.pop()
+        return {"messages": [("ai", "Noted.")]}
+
+    builder = StateGraph(MessagesState).add_sequence(
+        [("recall", recall_node(diary)), ("answer", answer), ("extract", extract_node(diary))]
+    )
+    graph = builder.add_edge(START, "recall").compile(checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "room"}}
+
+    def run(user, number=None):
+        given = number and {"messages": [HumanMessage(f"I am {user}.", id=number)]}
+        with suppress(ConnectionError):
+            graph.invoke(given, thread, context={"user_id": user})
+
+    return graph, thread, run
+
+
+def test_a_failed_run_of_a_thread_that_began_again_is_its_user_s():
+    graph, _, run = in_one_room([ConnectionError()] * 3)
+    run("ann", "1")
+    run("ann", "2")
+    graph.checkpointer.delete_thread("room")
+    run("bob", "2")
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        run("carol")
+
+
+def test_a_failed_run_of_a_fork_is_its_user_s():
+    graph, thread, run = in_one_room([ConnectionError()] * 2)
+    run("ann", "1")
+    run("ann", "2")
+    (first, *_) = (
+        each for each in reversed([*graph.get_state_history(thread)]) if each.values.get("messages")
+    )
+    graph.update_state(first.config, {"messages": []}, as_node=START)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        run("bob")
+
+
 # Turns that ended in another process
 
 REPORT = {"messages": [HumanMessage("The task is done.", additional_kwargs={"lc_source": "task"})]}
