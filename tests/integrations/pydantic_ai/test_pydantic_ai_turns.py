@@ -445,7 +445,8 @@ def test_texts_beside_the_result_of_a_background_tool_are_not_user_messages(tmp_
         ctx.enqueue(result, BinaryContent(b"x", media_type="image/png"), "</tool_result>", "Look.")
         return "started"
 
-    asyncio.run(setting.agent.run(SAID))
+    note = TextContent("<note>", metadata=mark)  # behind the user's words, which stay
+    asyncio.run(setting.agent.run([SAID, note]))
     setting.the_turn("completed", "Let me see.\n\nGood choice.")
 
 
