@@ -74,8 +74,10 @@ def test_a_document_that_is_not_read_because_of_its_name_is_named(
     part, file = (tmp_path / f"alice/{each}.toml" for each in ("preferences/002", name))
     for each, text in ((part, "preferences.likes.milk"), (file, table)):
         each.parent.mkdir(mode=0o700, exist_ok=True)
-        each.write_text(f"[{text}]\ntext = 'x'\n")
+        each.write_text("[_meta]\n")
         each.chmod(0o600)
+        assert not alice.problems()
+        each.write_text(f"[{text}]\ntext = 'x'\n")
     told = f"{name.partition('/')[0]}: nothing reads a document of this name"
     assert [str(each) for each in alice.problems()] == [f"{name}.toml: {told}. {remedy}"]
     [found] = [each for each in check(diary) if each.level != "note"]
