@@ -104,6 +104,16 @@ def test_an_edit_without_a_number_reads_no_versions_after_the_first_write(alice,
     assert timeline.first_edits("preferences") == []
 
 
+def test_a_text_that_shares_no_entry_with_the_first_one_replaces_the_current_text(alice, file):
+    file.parent.mkdir()
+    file.write_text('[preferences.likes.one]\ntext = "tea"\n')
+    age(file)
+    alice.upsert_preference("likes", "coffee")
+    file.write_text('[preferences.likes.two]\ntext = "milk"\n')
+    age(file)
+    assert texts(alice) == ["milk"]
+
+
 def test_an_old_text_that_is_saved_after_its_file_was_removed_is_read(alice, file):
     file.parent.mkdir()
     old = '[preferences.likes.one]\ntext = "tea"\n'
