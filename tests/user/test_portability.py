@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import stat
@@ -11,6 +12,7 @@ import time
 import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import BaseModel
@@ -801,3 +803,25 @@ def test_replacing_a_memory_by_an_equal_one_writes_nothing(tmp_path):
         assert user.last_transaction() == last
     bob.upsert_preference("likes", "milk")
     assert bob.import_(exported, replace=True) == ["preferences"]
+
+
+def test_an_export_takes_the_lock_if_others_write_for_longer_than_its_time(tmp_path, monkeypatch):
+    diary, writing = (Diary(tmp_path, agent="rules") for _ in range(2))
+    alice = writing.user("alice")
+    alice.upsert_preference("likes", "tea 0", id="pref001")
+    reads, listed = [], diary.engine.kinds
+
+    def busy(user):
+        reads.append(user)
+        if diary.engine.transaction_of(user) is None:
+            alice.upsert_preference("likes", f"tea {len(reads)}", id="pref001", create=False)
+        return listed(user)
+
+    ticks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) / 10, sleep=lambda seconds: None)
+    monkeypatch.setattr(diary.engine, "kinds", busy)
+    monkeypatch.setattr("tomldiary.user.export.time", clock)
+    exported = diary.user("alice").export()
+    assert 1 < len(reads) < 10
+    assert exported["seq"] == len(reads)
+    assert f'"tea {len(reads) - 1}"' in exported["documents"]["preferences"]

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
-_ATTEMPTS = 50
+_TRYING = (
+    0.5  # seconds to read without the lock while others write; afterwards an export takes the lock
+)
 _PAUSE = 0.02  # seconds between two reads of documents that are being written
 
 
@@ -206,7 +208,8 @@ class UserExport(UserPart):
         if self._context.past is not None:
             return self._context.past.seq, self._documents()
         timeline = Timeline(self._context.engine.backend, self._context.user_id)
-        for _ in range(_ATTEMPTS):
+        deadline = time.monotonic() + _TRYING
+        while time.monotonic() < deadline:
             record = next(timeline.records(), None)
             documents = self._documents()
             if next(timeline.records(), None) == record and _shows(documents, record):
