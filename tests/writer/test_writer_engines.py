@@ -17,6 +17,7 @@ import programs
 from processes import STRICT
 from tomldiary import Conflict, Diary, Forgotten, MemoryWriter, RetryPolicy, Turn
 from tomldiary.cli.app import app
+from tomldiary.doctor.doctor import check
 from tomldiary.errors import ExtractionError
 from waiting import until
 
@@ -318,3 +319,27 @@ def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opene
     assert texts(opened(), "bob") == ["water", "tea"]
     assert texts(opened()) == ["jazz"]
     assert "walnuts" not in engine.texts()
+
+
+@shared
+def test_doctor_names_users_whose_turns_wait_for_long(opened, monkeypatch):
+    began, gate = threading.Event(), threading.Event()
+
+    def slow(message, *, deps):
+        began.set()
+        gate.wait(LONG)
+
+    def found(users=None):
+        return [each for each in check(opened(), users) if "waited" in each.message]
+
+    with MemoryWriter(diary_on(opened(), slow)) as writer:
+        for text in ("tea", "coffee"):
+            writer.submit_nowait(turn(text)).wait_stored(LONG)
+        began.wait(LONG)
+        assert found() == []
+        monkeypatch.setattr("tomldiary.doctor.doctor._LONGEST_WAIT", -60)
+        (warning,) = found()
+        gate.set()
+    assert (warning.level, warning.place) == ("warning", "alice")
+    assert warning.message.startswith("2 turns have waited to be applied since 20")
+    assert found() == []

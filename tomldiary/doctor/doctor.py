@@ -11,6 +11,7 @@ import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,6 +27,7 @@ from tomldiary.history.verify import Damage, Walked, stored_kinds, stored_text, 
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
+from tomldiary.runtime.sources import QUEUE
 from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.files import system_remedy
 from tomldiary.storage.local.backend import LocalBackend
@@ -34,14 +36,17 @@ from tomldiary.storage.local.log import segments
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
-from tomldiary.toml.values import checked_names
+from tomldiary.toml.values import checked_names, timestamp
 from tomldiary.writer.dead_letters import DeadLetters
+from tomldiary.writer.journals import waiting_jobs
+from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
+    from tomldiary.writer.receipts import Job
 
 __all__ = ["Damage", "Finding", "check", "findings", "verify"]
 
@@ -54,6 +59,7 @@ _NO_USERS = {
 """First namespace labels in the documentation of LangGraph and langmem, which has the user as the second label."""
 _RETRY_SECONDS = 0.05  # a concurrent write has finished by the second read
 _USERS_AT_ONCE = 8
+_LONGEST_WAIT = 300  # seconds; the default of the writer's `health`
 _PATH = re.compile(r"(?:/|[A-Za-z]:\\).*?: ")
 """The path at the beginning of an error, which may contain the end of a sentence, such as `/home/Dr. B`."""
 
@@ -106,6 +112,7 @@ def findings(
         yield from _connected(backend)
     if isinstance(backend, KeepsHidden):
         yield from _dead_letters(backend, users)
+    yield from _waiting_turns(backend, users)
     names = _users(backend) if users is None else sorted(users)
     found_of = partial(_findings_of, diary)
     if not isinstance(backend, SharedBackend):
@@ -165,6 +172,32 @@ def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterat
             message = f"{counted(listed, 'turn')} could not be applied."
             at = _path_option(backend)
             remedy = f"Run: tomldiary writer list{at}. When the cause is gone, run: tomldiary writer retry --all{at}"
+            yield Finding("warning", user, message, remedy)
+
+
+def _waiting_turns(backend: Backend, users: Collection[str] | None) -> Iterator[Finding]:
+    """Yield a warning for each user with a turn that has waited longer than a healthy writer lets it wait."""
+    jobs: list[Job] = []
+    try:
+        if isinstance(backend, LocalBackend):
+            jobs = waiting_jobs(backend.journal_root)
+        elif isinstance(backend, SharedBackend):
+            for user in backend.holders(QUEUE):
+                jobs += Turns.parse(backend.hidden_parts(user, QUEUE), backend.queue_part).jobs()
+    except (BackendError, OSError) as error:
+        yield _problem("the waiting turns", error)
+        return
+    turns: dict[str, list[str]] = {}
+    for job in jobs:
+        turns.setdefault(job.turn.user_id, []).extend(
+            [job.time, *(each.time for each in job.group)]
+        )
+    latest = timestamp(datetime.now(UTC) - timedelta(seconds=_LONGEST_WAIT))
+    for user, times in sorted(turns.items()):
+        if (users is None or user in users) and (first := min(times)) < latest:
+            waits = counted(len(times), "turn has", "turns have")
+            message = f"{waits} waited to be applied since {to_second(first)} UTC."
+            remedy = "Start a writer, or see the log of the running one."
             yield Finding("warning", user, message, remedy)
 
 

@@ -82,7 +82,12 @@ def read_segments(files: FileSystem, folder: Path) -> dict[int, list[LogRecord]]
 
 def waiting_users(root: Path) -> set[str]:
     """Return the ids of the users with unfinished turns in the journals below a folder; this changes nothing."""
-    return {job.turn.user_id for folder in root.glob("*") for job in jobs_of(_records_now(folder))}
+    return {job.turn.user_id for job in waiting_jobs(root)}
+
+
+def waiting_jobs(root: Path) -> list[Job]:
+    """Return the unfinished turns in the journals below a folder; this changes nothing."""
+    return [job for folder in root.glob("*") for job in jobs_of(_records_now(folder))]
 
 
 def _records_now(folder: Path) -> list[LogRecord]:
