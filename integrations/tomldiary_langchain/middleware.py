@@ -107,7 +107,7 @@ _logger = get_logger(__name__)
 _NOT_STORED = "a turn could not be stored"
 _REST = "-"
 """The text between the parts of an operation id."""
-_NOBODY: Mapping[str, str] = MappingProxyType({})
+_NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 _calling: ContextVar[Mapping[object, tuple[Run, str]]] = ContextVar(
@@ -222,7 +222,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
         user, earlier = agent_user(self._user_id, state, runtime), self._of_earlier_runs(state)
-        others = senders(agent_config(), user, earlier) if self._user_id is None else _NOBODY
+        others = senders(agent_config(), user, earlier) if self._user_id is None else _NO_OTHERS
         run = self._settle(state, runtime, begins=True, earlier=earlier, others=others)
         return self._begun(state, self._read(run))
 
@@ -231,7 +231,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     ) -> dict[str, Any]:
         """Do what `before_agent` does without holding the event loop."""
         user, earlier = agent_user(self._user_id, state, runtime), self._of_earlier_runs(state)
-        others = await asenders(agent_config(), user, earlier) if self._user_id is None else _NOBODY
+        others = (
+            await asenders(agent_config(), user, earlier) if self._user_id is None else _NO_OTHERS
+        )
         run = self._settle(state, runtime, begins=True, earlier=earlier, others=others)
         return self._begun(state, await in_thread(self._read, run))
 
@@ -295,7 +297,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         *,
         begins: bool = False,
         earlier: Collection[str] = (),
-        others: Mapping[str, str] = _NOBODY,
+        others: Mapping[str, str] = _NO_OTHERS,
     ) -> Run:
         """Return the run that this hook is called in.
 
