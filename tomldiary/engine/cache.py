@@ -59,16 +59,6 @@ _CACHED_EPOCHS = 4096  # users
 _MOST_DEADLINES = 4096  # users, to limit memory
 
 
-class _Checked(threading.local):
-    """The transactions that strict hooks check in this thread. Other threads may wait for their locks."""
-
-    users: tuple[tuple[DocumentCache, str], ...] = ()
-    """The engines and the users."""
-
-
-CHECKED = _Checked()
-
-
 class DocumentCache:
     """Reads the documents of one backend without a lock. Thread-safe.
 
@@ -102,6 +92,8 @@ class DocumentCache:
         """The number of erasures of each user when their documents were cached."""
         self._deadlines: dict[str, Deadlines] = {}
         self._most_deadlines = _MOST_DEADLINES
+        self._in_hooks: set[tuple[int, str]] = set()
+        """The threads in which strict hooks check a write, and its user."""
         self._guard = fork_safe(threading.Lock())
 
     def document(self, user: str, kind: str) -> Document:
@@ -386,7 +378,7 @@ class DocumentCache:
         Raises:
             NestedTransaction: A transaction of another user is open here, or a strict hook checks one of this user.
         """
-        if (self, user) in CHECKED.users:  # the lock is held, so the write would wait for itself
+        if (threading.get_ident(), user) in self._in_hooks:  # it would wait for the lock for ever
             raise NestedTransaction(
                 "a strict hook cannot write to the user whose write it checks. Add the hook without strict=True."
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tomldiary.engine.cache import CHECKED, DocumentCache
+from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.hand_edits import log_only, merge_displaced, prepare_saves
 from tomldiary.engine.transaction import Transaction, prepare
 from tomldiary.entries.kinds.parts import LARGEST
@@ -434,13 +435,13 @@ class Engine(DocumentCache):
 
     def _publish(self, user: str, prepared: Prepared) -> None:
         try:
-            outer = CHECKED.users
-            CHECKED.users = (*outer, (self, user))
+            checked = (threading.get_ident(), user)
+            self._in_hooks.add(checked)
             try:
                 for check in tuple(self.before_commit):
                     check(user, prepared)
             finally:
-                CHECKED.users = outer
+                self._in_hooks.discard(checked)
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             # A refused transaction is included, because a strict hook may have seen it.
