@@ -687,6 +687,16 @@ def test_an_invalid_owner_of_a_namespace_is_an_error(diary, named):
         put(store, NS, "k", {})
 
 
+def test_a_batch_of_reads_sees_later_puts_into_another_document_of_the_namespace(store):
+    long = "long " * 9000
+    put(store, NS, "a", {"text": long})
+    store.run([Get(NS, "a")])
+    for number in range(2):  # first a new document, then a changed one
+        put(store, NS, "b", {"text": long, "number": number})
+        first, second, every = store.run([Get(NS, "a"), Get(NS, "b"), Search(NS[:1])])
+        assert [first.key, second.value["number"], len(every)] == ["a", number, 2]
+
+
 def test_a_batch_of_several_users_is_checked_before_any_write(store):
     likes = ("bo", "diary", "preferences", "likes")
     ops = [

@@ -293,9 +293,9 @@ class ItemStore(ItemPuts):
         known = view.seen(user, op.namespace)
         if known is None:
             catalog = self.catalog(user)
-            found = catalog.find(op.namespace, op.key)
+            # It validates only the item's document, but the others of a batch may need the namespace's other documents.
+            found = None if view.is_shared else catalog.find(op.namespace, op.key)
             if found is not None:
-                view.pinned(found[0])
                 return found
             known = view.pinned(catalog.snapshot(op.namespace))
         return known, known.get(op.key)
