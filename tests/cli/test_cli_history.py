@@ -311,8 +311,8 @@ CASES = {
     "too many steps": (["rollback", "--steps", "9999"], "there are only 4. Nothing was undone"),
     "too many steps for good": (["rollback", "--steps", "5", "--yes"], "there are only 4"),
     "nothing to undo": (
-        ["rollback", "--session", "nobody"],
-        "there is no transaction to undo of session 'nobody'. The history names",
+        ["rollback", "--session", "unknown"],
+        "there is no transaction to undo of session 'unknown'. The history names",
     ),
     "a review without ids": (["review", "accept"], 'the command "review" lists the ids'),
     "ids of a list": (["review", "list", "x"], "so it takes no ids"),

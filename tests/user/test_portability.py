@@ -687,7 +687,9 @@ def test_the_forget_command_is_a_dry_run_without_yes(tmp_path, call):
         keys = alice.forget(session_id="s1", dry_run=True).keys
         assert told[1:-1] == [f"  {key}" for key in keys]
         assert "conversations/s1" in keys
-        assert call("forget", "--session", "nobody", *more).startswith("would forget: 0 entries, 0")
+        assert call("forget", "--session", "unknown", *more).startswith(
+            "would forget: 0 entries, 0"
+        )
     assert len(alice.episodes()) == 1
     planned = json.loads(call("forget", "--session", "s1", "--json"))
     done = json.loads(call("forget", "--session", "s1", "--yes", "--json"))
