@@ -229,13 +229,11 @@ class Transaction:
             is_guarded = self.engine.is_guarded(kind)
             for part in parts:
                 seen = self._seen.get(part)
-                is_edited = seen is not None and is_guarded and seen.is_edited
+                is_seen_edited = seen is not None and (
+                    (is_guarded and seen.is_edited) or self._is_young(part, seen)
+                )
                 # Creating the edit undoes forbidden hand edits, and waits for a save, which may have moved entries.
-                if (
-                    len(parts) == 1
-                    or is_edited
-                    or (seen is not None and self._is_young(part, seen))
-                ):
+                if len(parts) == 1 or is_seen_edited:
                     self.edit(part)
         return found
 

@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
-_TRYING = (
-    0.5  # seconds to read without the lock while others write; afterwards an export takes the lock
-)
+_TRYING = 0.5  # seconds in which an export reads without the lock while others write
 _PAUSE = 0.02  # seconds between two reads of documents that are being written
 
 
