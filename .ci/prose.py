@@ -2,8 +2,8 @@
 
 Usage: python .ci/prose.py [PACKAGE ...]
 
-Checks docstrings, comments and messages of `tomldiary/` and `integrations/` for words that the glossary replaces, and
-README.md and docs/*.md also for the length of their sentences. Prints each finding, then the number for each package.
+Checks docstrings, comments and messages of `tomldiary/` and `integrations/`, and docstrings and comments of tests,
+benchmarks and examples, for words that the glossary replaces; README.md and docs/*.md also for long sentences. Prints each finding, then the number for each package.
 Exits with 1 if there is one.
 """
 
@@ -66,11 +66,11 @@ def package(path: Path) -> str:
         return parts[1]
     if parts[0] == "tomldiary":
         return parts[1] if len(parts) > 2 else "tomldiary"
-    return "docs"
+    return parts[0] if path.suffix == ".py" else "docs"
 
 
-def python_texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each docstring, comment and message."""
+def python_texts(source: str, *, messages: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring, comment and, if asked for, message."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
@@ -78,10 +78,13 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if ast.get_docstring(node) is not None:
                 yield node.body[0].lineno, node.body[0].value.value
-        elif isinstance(node, ast.Raise) or (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in LOGGING
+        elif messages and (
+            isinstance(node, ast.Raise)
+            or (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in LOGGING
+            )
         ):
             for part in ast.walk(node):
                 if isinstance(part, ast.Constant) and isinstance(part.value, str):
@@ -140,10 +143,11 @@ def page(path: Path) -> Iterator[Finding]:
 
 
 def findings() -> Iterator[Finding]:
-    for root in ("tomldiary", "integrations"):
+    for root in ("tomldiary", "integrations", "tests", "benchmarks", "examples"):
         for path in sorted((ROOT / root).rglob("*.py")):
             seen = set()
-            for line, text in python_texts(path.read_text("utf-8")):
+            messages = root in {"tomldiary", "integrations"}
+            for line, text in python_texts(path.read_text("utf-8"), messages=messages):
                 for finding in words_of(path, line, text):
                     if finding not in seen:
                         seen.add(finding)

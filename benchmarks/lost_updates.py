@@ -2,7 +2,7 @@
 
     python benchmarks/lost_updates.py [--processes 4] [--updates 100]
 
-Each process appends its own marks to one item. With `DiaryStore`, it calls `update`, which repeats the change on fresh
+Each process appends numbered marks to one item. With `DiaryStore`, it calls `update`, which repeats the change on fresh
 state. With LangGraph's `SqliteStore`, it uses `BaseStore`: get, change, put. Every write is acknowledged.
 """
 

@@ -186,7 +186,7 @@ def _folder_in_memory() -> Iterator[Path]:
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A folder in memory where there is one, for what does not depend on a real disk, and is at it a lot."""
+    """A folder in memory where the system has one, for tests that need no real disk and make many writes."""
     with _folder_in_memory() as folder:
         yield folder
 

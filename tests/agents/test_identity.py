@@ -1,4 +1,4 @@
-"""Who a run is about and which session it belongs to: one order, and no name is passed over."""
+"""The user and the session of a run: names are searched in one order, and none is ignored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NAMES = ["explicit", "context", "settings", "metadata"]
 
 
 def together(places):
-    """Return the arguments in which every one of `places` names somebody."""
+    """Return the arguments in which each of `places` names a user."""
     found = {"explicit": None}
     for place in places:
         for argument, value in place.items():
@@ -137,7 +137,7 @@ def test_the_user_of_a_request_is_used_outside_of_runs(monkeypatch):
     assert user_of(None, hint="") == "alice"
     with pytest.raises(IdentifierError, match="names another user"):
         user_of(None, settings={"user_id": "bob"}, hint="")
-    # The run's own word counts: what is left of a request around it may be an older one's.
+    # The run's own config counts: values of an outer request may belong to an older one.
     anonymous = {"langgraph_auth_user": None, "langgraph_auth_user_id": "", "user_id": "bob"}
     assert user_of(None, settings=anonymous, hint="") == "bob"
     monkeypatch.setattr(utils, "get_auth_ctx", lambda: None)

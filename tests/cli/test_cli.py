@@ -746,7 +746,7 @@ def on_full_disk(*arguments):
 
 @pytest.mark.parametrize("lines", [1, 10_000])
 def test_a_closed_pipe_is_not_an_error(memories, lines):
-    """It is noticed at the end, or at a line for which the buffer has no room."""
+    """The error comes at the end, or at the first line that the buffer cannot hold."""
     Diary(memories).user("alice").blocks.set("plan", "long\n" * lines)
     reading, writing = os.pipe()
     os.close(reading)

@@ -227,7 +227,7 @@ def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):
     assert wrong(root) == []  # a write may be under way
     os.utime(left, (0, 0))
     assert only(wrong(root)).place == str(left)
-    Diary(root).user("alice").preferences()  # the remedy: it is swept at the next look
+    Diary(root).user("alice").preferences()  # the remedy: the next read removes it
     assert wrong(root) == []
 
 

@@ -165,7 +165,7 @@ def test_incremental_indexes_follow_drafts_writers_and_hand_edits():
         asked, wanted = answers(document)
         assert asked == wanted  # also once others were followed
         document = edits[0].done()
-        if step % 20 == 19:  # somebody edits the file
+        if step % 20 == 19:  # a person edits the file
             text = (
                 document.text.replace('"word 3"', '"word 7"') + '\n[likes.short]\ntext = "word 3"\n'
             )

@@ -50,7 +50,7 @@ contexts = st.lists(st.sampled_from(["at home", "é", "[x]"]), max_size=2, uniqu
 
 
 class Stop(Exception):
-    """Somebody's own, that ends a transaction."""
+    """An exception of the caller, which ends a transaction."""
 
 
 def stop():
@@ -487,7 +487,7 @@ class Histories(RuleBasedStateMachine):
             self.model.commit({key: entry, **({talk: None} if talk else {})}, "transaction")
 
     def is_whole(self):
-        """Tell whether no file was removed just now; after a crash nobody can say whether it had been there."""
+        """Return whether all changed files exist; after a crash, a missing file may have been removed before or not."""
         return all(self.file(kind).exists() for kind in self.model.pending)
 
     @precondition(lambda self: self.is_whole())

@@ -445,7 +445,7 @@ def test_waiting_tasks_cannot_block_the_holder_of_the_lock(
             await alice.aupsert_preference("likes", f"thing {number}")
 
     async def main():
-        # Room for two: all of the shared threads wait for the lock.
+        # Two threads: all of the shared threads wait for the lock.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         await asyncio.gather(
             *(one(number) for number in range(20)),

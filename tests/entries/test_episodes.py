@@ -112,7 +112,7 @@ def test_concurrent_episodes_are_all_kept(alice):
     found = [episode.input for episode in alice.episodes()]
     assert sorted(found) == sorted(f"{letter}{n}" for letter in "qr" for n in range(8))
     pairs = [found[at : at + 2] for at in range(0, 16, 2)]
-    assert all(one[1:] == two[1:] for one, two in pairs)  # nobody came in between
+    assert all(one[1:] == two[1:] for one, two in pairs)  # no other writer stored between the two
 
 
 def test_recall_finds_episodes_by_word_and_time(alice):

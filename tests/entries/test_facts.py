@@ -656,7 +656,7 @@ def test_removing_the_last_interval_lets_the_one_before_hold_again(alice):
     alice.delete(last)
     assert cities(alice) == ["Rome"]
     alice.delete("home/user")
-    assert cities(alice) == []  # an end that somebody gave stays one
+    assert cities(alice) == []  # a given end stays
     assert cities(alice, valid_at=day(2)) == ["Paris"]
 
 
@@ -1053,7 +1053,7 @@ def test_an_immutable_fact_removed_by_hand_comes_back(alice, file, in_transactio
     start = good.index("[facts.birth.user]")
     file.write_text(good[:start] + good[good.index("[facts.diet.user]") :])
     age(file)  # no need to wait for an editor
-    again = opened(file.parents[1]).user("alice")  # also for somebody who never saw it
+    again = opened(file.parents[1]).user("alice")  # also for a new reader
     assert again.get("birth/user").data.year == 1980
     if in_transaction:
         with again.transaction():

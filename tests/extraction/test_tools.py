@@ -193,7 +193,7 @@ def test_the_limit_check_reports_space_warning_and_full(ctx):
     assert "⚠️ Category 'likes' is nearly full (4/5)" in answers[3]
     assert answers[5].startswith("❌ Category 'likes' is at limit (5/5)")
     assert upsert(ctx, "likes", id="new", text="golf").startswith("❌ Category 'likes' is at limit")
-    assert upsert(ctx, "likes", text="alpha").startswith("✅")  # merging needs no room
+    assert upsert(ctx, "likes", text="alpha").startswith("✅")  # a merge adds no entry
     listing = call(tools.list_preferences, ctx)
     assert "📊 ❌ Category 'likes' is at limit (5/5)" in listing
     assert "📊 ✅ Category 'dislikes' has space (0/5)" in listing
@@ -342,7 +342,7 @@ def test_a_draft_is_applied_to_fresh_state_not_written_back(tmp_path):
     async def meanwhile(ctx):
         await tools.upsert_preference(ctx, "likes", text="coffee")
         await tools.upsert_preference(ctx, "likes", id="pref002", contexts=["work"])
-        # While the model thinks, somebody else takes the same id and changes another entry.
+        # During the model request, another writer takes the same id and changes another entry.
         Diary(tmp_path, Table, agent="rules").user("alice").upsert_preference("likes", "cocoa")
         Diary(tmp_path, Table, agent="rules").user("alice").upsert_preference("likes", id="pref001")
 

@@ -483,7 +483,7 @@ def test_entries_in_any_notation_can_be_forgotten(tmp_path):
     receipt = alice.forget(session_id="gone-1")
     assert hits(tmp_path, "gone-1", "short form", "opera", "inline rest", "old layout", "inline run") == []  # fmt: skip
     assert texts(alice) == {"jazz": "jazz"}
-    # Nobody but the session is known to have said the first two.
+    # Only this session is known as a source of the first two.
     assert texts(alice, "goals") == {"sit": "sit"}
     assert list(alice.conversations()) == ["kept-1"]
     assert receipt.conversations == 1
@@ -831,7 +831,7 @@ def test_deleting_a_user_refuses_the_turn_being_extracted(tmp_path, place):
             receipt.wait(30)
     assert diary.users() == []
     assert every_text(diary) == ""
-    with diary.user("alice").transaction(operation_id="op"):  # nobody knows it any more
+    with diary.user("alice").transaction(operation_id="op"):  # the id is not known any more
         diary.user("alice").upsert_preference("likes", "rest")
     assert texts(diary.user("alice")) == {"pref001": "rest"}
 

@@ -348,7 +348,7 @@ def test_a_turn_with_an_epoch_is_extracted_again_without_what_was_said_before():
     assert [item.text for item in alice.preferences("likes").values()] == [WORDS]
     messages.clear()
     alice.blocks.set("notes", "a heron")
-    with pytest.raises(Forgotten):  # without an epoch, the caller decides
+    with pytest.raises(Forgotten):  # without `epoch`, the caller decides
         alice.add_turn("I love jazz.", "ok", "s")
 
 

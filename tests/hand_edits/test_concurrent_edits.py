@@ -20,7 +20,7 @@ SHARED = "goals/shared"
 ENTRIES = 120
 """The agent forgets one of its entries for each new one, once it has so many."""
 BUFFERS = 6
-PATIENCE = 60.0  # seconds: whoever waits for the other that long gives up
+PATIENCE = 60.0  # seconds that one process waits for the other before the test fails
 
 
 def opened(root):
@@ -30,7 +30,7 @@ def opened(root):
 
 
 class Book:
-    """What one of the two did, in a file, so that it is told whatever happens to its process."""
+    """A file with what one of the two did; it remains however the process ends."""
 
     def __init__(self, path):
         self._file = path.open("a")
@@ -97,7 +97,7 @@ def editor(root, book, ready, saves, seed):
         else:
             beside = file.with_name("preferences.toml~")
             beside.write_text(last)
-            if is_old:  # with the date it had, as some do: nobody waits for the rest of it
+            if is_old:  # with its earlier time, as some editors do: no reader waits for more of it
                 os.utime(beside, (1, 1))
             beside.replace(file)
         book.note(key, value, is_old)
@@ -168,7 +168,7 @@ def race(tmp_path, saves, seed):
 
 
 def check(root, written, saved):
-    """All that either of them did is there, or, where both did it, in history, with the person on top."""
+    """Check that each change is in the file; of an entry that both changed, history has both and the file the person's."""
     alice, file = opened(root), root / "alice/preferences.toml"
     time.sleep(1.1)  # seconds: a file this fresh may be taken for half saved
     alice.upsert_preference("goals", "the last word", id="last")
@@ -183,7 +183,7 @@ def check(root, written, saved):
     for key, value in written:
         by_agent[key].append(value)
     for key, values in by_hand.items():
-        # Nobody but the person wrote it: the last save stands, whatever the agent did elsewhere.
+        # Only the person wrote it: the last save stays, whatever the agent changed elsewhere.
         if key not in by_agent:
             assert now.get(key) == values[-1], (key, values, now.get(key))
         for value in values:

@@ -1,4 +1,4 @@
-"""A save that arrives in the instant of an exchange is logged at once, whoever has read what stands there meanwhile."""
+"""A save that arrives at the moment of an exchange is logged at once, whichever text its editor has read."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_25_displaced_edits_in_a_row_are_all_kept(alice, file, files):
 
     around(files, *[(save, None)] * 25)
     alice.upsert_preference("likes", "water")
-    assert 20 <= len(saved) < 25  # somebody else wants the lock, too
+    assert 20 <= len(saved) < 25  # another writer waits for the lock
     while len(saved) < 25:
         alice.upsert_preference("likes", "water")
     alice.upsert_preference("likes", "water")
@@ -244,7 +244,7 @@ def test_a_displaced_link_is_restored_and_not_followed(alice, file, files):
     assert other.read_text() == '[preferences.likes.x]\ntext = "x"\n'
 
 
-# What else holds for what people save
+# More about hand edits
 
 
 def test_an_id_removed_by_a_displaced_edit_is_not_reused(alice, file, files):
@@ -263,7 +263,7 @@ def test_a_displaced_edit_of_an_immutable_fact_is_undone_and_logged(alice, tmp_p
     around(files, (lambda: by_rename(facts, wrong), None))
     alice.commit(Birth(year=2015))
     assert "year = 1999" in facts.read_text()
-    for each in (alice, opened(tmp_path)):  # also for somebody who never saw it
+    for each in (alice, opened(tmp_path)):  # also for a new reader
         assert each.get(key).data.year == 1980
     alice.commit(Birth(year=2016))
     assert "year = 1999" not in facts.read_text()
@@ -279,7 +279,9 @@ def test_a_displaced_edit_that_cannot_be_logged_is_merged_later(alice, file, fil
 
     around(files, (lambda: first(file), lambda: setattr(files, "hook", full)))
     alice.upsert_preference("likes", "water")
-    assert types(alice) == ["upsert"] * 3  # ours is stored, and nothing else is claimed
+    assert (
+        types(alice) == ["upsert"] * 3
+    )  # the diary's change is stored, and nothing else is reported
     files.hook = None
     by_rename(file, second(file.read_text()))
     alice.upsert_preference("goals", "walk")
@@ -396,7 +398,7 @@ def test_a_kill_after_the_exchange_loses_no_displaced_edit(tmp_path, is_saved_ag
         number += 2
         seen = (root / "seen").read_text()
         assert "first" not in seen
-        if is_saved_again:  # by one who has read ours, before anybody looks
+        if is_saved_again:  # by a person who has read the diary's text, before the next read
             by_rename(file, second(seen))
         alice = opened(root)
         assert texts(alice) == ["green tea", "decaf" if is_saved_again else "coffee", "water"]
@@ -409,7 +411,7 @@ def test_a_kill_after_the_exchange_loses_no_displaced_edit(tmp_path, is_saved_ag
 
 
 def test_a_displaced_edit_that_waits_for_a_newer_one_is_kept(alice, file, files):
-    """The displaced one is still being written, and somebody has saved over ours since."""
+    """The displaced edit is still being written, and a person has saved another one since."""
     started = []
 
     def begin():

@@ -261,7 +261,7 @@ def test_an_emptied_file_counts_as_broken(alice, file, tmp_path, nothing):
     alice.upsert_preference("likes", "tea")
     file.write_bytes(nothing.encode())
     assert texts(alice) == ["tea"]
-    assert alice.problems() == []  # somebody may be at it
+    assert alice.problems() == []  # a save may be under way
     age(file)
     assert texts(alice) == ["tea"]
     alice.upsert_preference("likes", "coffee")
@@ -273,7 +273,7 @@ def test_an_emptied_file_counts_as_broken(alice, file, tmp_path, nothing):
     assert [each.place for each in found] == [str(file)]
     with pytest.raises(DocumentError, match="the file was emptied"):
         alice.forget(session_id="s")
-    # Something in it, it is believed; gone, all is gone.
+    # A text with entries is believed; without the file, all entries are gone.
     file.write_text('[preferences.likes.mine]\ntext = "water"\n')
     age(file)
     assert texts(alice) == ["water"]
@@ -310,7 +310,7 @@ def test_a_broken_file_stops_no_call_and_is_never_overwritten(alice, file, tmp_p
     # Another process sees the same.
     again = Diary(tmp_path, agent="rules").user("alice")
     assert texts(again) == ["tea", "I love coffee."]
-    # Mended, it catches up, and keeps what the person changed.
+    # Once it is valid again, it gets the writes since, and keeps the person's changes.
     file.write_text(broken.replace('"tea', '"green tea"  # mended'))
     age(file)
     assert texts(alice) == ["green tea", "I love coffee."]
@@ -535,7 +535,7 @@ def test_a_hand_edit_during_publish_is_not_overwritten(alice, file, save, files)
 def test_a_displaced_edit_is_restored_after_a_crash(alice, file, tmp_path, monkeypatch):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "coffee")
-    # As after an exchange that displaced somebody's save, and a kill right behind it.
+    # As after an exchange that displaced a hand edit, and a kill right after it.
     displaced = (
         file.read_text().replace('"tea"', '"green tea"  # mine').replace("seq = 2", "seq = 1")
     )
@@ -670,7 +670,7 @@ def test_a_second_save_of_a_merged_buffer_reverts_nothing(alice, file):
     assert texts(alice) == ["black tea", "decaf", "oat milk"]
     assert '"two"  # later\n' in file.read_text()
     assert not any(entry.is_conflict for entry in alice.history(limit=99))
-    # What it changes once more is meant, whatever the others have done.
+    # A value that it changes again is intended, whatever the others have written.
     file.write_text(buffer.replace('"green tea"', '"white tea"'))
     age(file)
     assert texts(alice) == ["white tea", "decaf", "oat milk"]

@@ -298,7 +298,7 @@ def test_a_save_over_a_removed_file_is_kept_whole(alice, file):
     age(file.parent)
     alice.upsert_preference(
         "goals", "rest", id="new"
-    )  # somebody removed it, as far as one can tell
+    )  # a reader must take it for removed by a person
     assert texts(alice) == []
     file.write_text(whole)
     age(file)

@@ -212,7 +212,7 @@ def test_retention_keeps_the_kept_records_byte_for_byte(tmp_path):
 
 
 def prune_until(root, number):
-    """Prune in a process that is killed right before its n-th file operation; return how it ended."""
+    """Remove old history in a process that is killed before its n-th file operation; return how it ended."""
     child = os.fork()
     if child == 0:
         try:

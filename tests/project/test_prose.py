@@ -65,6 +65,7 @@ def test_docstrings_comments_and_messages_are_read(prose):
     assert {text.strip("# ") for _, text in prose.python_texts(source)} == {
         "One.", "Two.", "Three", ".", "Four.",
     }  # fmt: skip
+    assert {text.strip("# ") for _, text in prose.python_texts(source, messages=False)} == {"One.", "Two."}  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "finding"), [(40, None), (41, "41 words")])

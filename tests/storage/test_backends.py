@@ -54,7 +54,7 @@ class TestMemoryBackend(AtomicBackendSuite):
 
 
 class Dictionary:
-    """Storage of somebody else's: six methods, nothing of this package."""
+    """A backend of a third party: six methods, no base class of this package."""
 
     def __init__(self):
         self.documents = {}

@@ -1,5 +1,6 @@
-"""Every file operation of twelve things one does to a memory fails once, or from then on: the state is the
-old or the new one, whichever was claimed, and an error is an error of ours."""
+"""Each file operation of twelve calls fails once, or from then on.
+
+The memory is then in the old or the new state, as the call reported, and errors are those of this package."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def edit_by_hand(alice, folder):
 
 
 class Killed(BaseException):
-    """Nobody catches it."""
+    """No handler catches it."""
 
 
 def crash(alice, folder):
@@ -181,7 +182,7 @@ def prepare(name, folder):
 
 
 def run(name, store, user, faults_for):
-    """Do the thing on a copy of the memory; return what was raised, what is there, and the faults."""
+    """Make the call on a copy of the memory; return the exception, the state, and the faults."""
     folder = Path(tempfile.mkdtemp(dir=store.parent))
     try:
         shutil.copytree(store, folder, dirs_exist_ok=True)

@@ -359,7 +359,7 @@ def fuzz_diary(store, root, choose, done):
     sources = originals(store)[3:] if choose.random() < 0.2 else [file.read_bytes()]
     before = mutated(choose.choice(sources), choose)
     file.write_bytes(before)
-    os.utime(file, (1, 1))  # nobody is half way through saving it
+    os.utime(file, (1, 1))  # old enough that no save is under way
     document = read_raw(before)
     diary = opened(root)
     alice = diary.user("alice")

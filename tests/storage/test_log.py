@@ -1,4 +1,4 @@
-"""The record log: whole records survive torn tails, concurrent rewrites and failed appends."""
+"""The record log: complete records survive incomplete appends, concurrent rewrites and failed appends."""
 
 from __future__ import annotations
 

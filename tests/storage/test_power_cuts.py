@@ -486,7 +486,7 @@ def test_without_any_one_sync_a_power_cut_loses_data(recorded, disk, monkeypatch
         monkeypatch.setattr(recovery, "is_torn", lambda *_: False)
     workload, _ = recorded(SHORT)
     recorder = without_syncs(workload.recorder, left_out(guard))
-    # Where a document was cut off between two entries, it looks like one that somebody has edited.
+    # A document that was cut off between two entries looks like a hand edit.
     cuts = range(60, 400, 28) if guard == "their names" else ()
     states = list(crash_states(recorder, subsets=0, cuts=cuts))
     random.Random(1).shuffle(states)  # most of these matter late

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Unlocked(LocalBackend):
-    """Lets everybody in."""
+    """A lock that excludes no process."""
 
     def lock(self, user, timeout):
         return contextlib.nullcontext()
@@ -67,7 +67,7 @@ def test_a_broken_lock_is_detected(tmp_path):
     figures = torture(tmp_path, size, opener=Unlocked)
     assert figures.lost + figures.failed > 0
     assert not figures.is_clean
-    assert Path(figures.kept).is_dir()  # for a look
+    assert Path(figures.kept).is_dir()  # to be inspected
 
 
 @pytest.mark.parametrize(

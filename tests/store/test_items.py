@@ -969,7 +969,7 @@ def test_a_sweep_interval_is_minutes_above_zero(minutes):
 
 
 def test_ttl_refreshes_of_another_process_are_read(store, tmp_path, files):
-    """A sweep that did not know it would remove what somebody has just read."""
+    """Otherwise a sweep would remove an item that another process has just read."""
     put(store, NS, "ours", {}, ttl=60)
     put(store, NS, "theirs", {}, ttl=60)
     entries = {key: store.catalog("alice").snapshot(NS).get(key) for key in ("ours", "theirs")}

@@ -7,7 +7,7 @@ import threading
 
 
 def age(file, seconds=5):
-    """Let a file, or a folder, have been changed `seconds` ago, so that nobody waits for the rest of a save."""
+    """Set the time of a file or folder to `seconds` ago, so that readers take a save as complete."""
     status = file.stat()
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - int(seconds * 1e9)))
 
@@ -18,7 +18,7 @@ def texts(alice, category="likes"):
 
 
 def begin(save, *arguments):
-    """Have somebody begin to save; return the thread, in which whoever is at the file may keep them waiting."""
+    """Begin a save in a thread, because a lock on the file may make it wait; return the thread."""
     saver = threading.Thread(target=save, args=arguments)
     saver.start()
     saver.join(0.2)

@@ -81,7 +81,7 @@ class Model:
     # What agents do
 
     def commit(self, changes, type_, session="", *, also=()):
-        """Log changes of entries (None: removed), behind what people saved in the same documents."""
+        """Log changes of entries (None: removed), after the hand edits of the same documents."""
         kinds = {key[0] for key in changes} | set(also)
         self.log_saved(kinds)
         for key, entry in changes.items():
@@ -91,7 +91,7 @@ class Model:
         self._log(type_, session, kinds)
 
     def log_saved(self, kinds):
-        """Log what people saved in some documents."""
+        """Log the hand edits of some documents."""
         if kinds & self.pending:
             self._log("hand", "", kinds & self.pending)
 
@@ -105,7 +105,7 @@ class Model:
     # What people do
 
     def save(self, kind, state, base, *, is_news):
-        """Take over what somebody saved, who began from the transaction `base` (None: the newest)."""
+        """Apply a hand edit that began from the transaction `base` (None: the newest)."""
         ours = self.log[-1].states[kind]
         old = ours if base is None else self.log[base].states[kind]
         self.saved[kind] = dict(state)

@@ -100,7 +100,7 @@ class Recorder(SameDisk):
         self.operations.append(Mark(user, done, is_watched))
 
     def _place(self, path) -> tuple[int, str] | None:
-        """Return the folder and the name that a path means, or None if it is none of ours."""
+        """Return the folder and the name that a path means, or None if it is outside of the recorded folder."""
         path = os.fsdecode(path)
         if "/locks/" in path or not Path(path).is_relative_to(self.top):
             return None  # nothing is kept in lock files

@@ -5,7 +5,7 @@ Two workloads, each with real processes on one user in a folder of its own:
 `crowd`   processes that read a number, add one and write it back, all released at once
 `kill`    writers that are killed (`SIGKILL`) at any point; what they acknowledged came through a pipe
 
-A look at the files tells afterwards what is missing; nothing that a worker says about itself counts.
+Afterwards the files show what is missing; what a worker reports of its own work does not count.
 """
 
 from __future__ import annotations

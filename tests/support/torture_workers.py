@@ -214,7 +214,7 @@ def _work(
     try:
         task(pipe, user, *arguments)
     except (BrokenPipeError, EOFError):
-        return  # nobody listens any more
+        return  # the parent has ended
     except Exception as error:  # noqa: BLE001 - told to the parent, which counts it
         pipe.send(Failure(f"{type(error).__name__}: {error}"))
 

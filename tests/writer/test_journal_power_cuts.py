@@ -1,4 +1,4 @@
-"""After a power cut at any file operation of a journal, each turn that was taken in is there, once and whole."""
+"""After a power cut at any file operation of a journal, each stored turn is there, once and complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANARY = "zanzibar"
 
 
 class Workload:
-    """Takes turns in, finishes some and forgets some, and keeps what has to be left at each mark."""
+    """Stores turns, finishes some and forgets some; keeps the turns expected at each mark."""
 
     def __init__(self, recorder):
         self.recorder = recorder

@@ -375,7 +375,7 @@ def test_a_new_turn_does_not_overtake_blocked_turns(gated):
             fill(writer, gated)
             tasks = await waiting(writer, "first", "second")
             gated.let_through(1)
-            gated.wait_until_started()  # there was room for one: it is taken already
+            gated.wait_until_started()  # its place in the queue is used at once
             with pytest.raises(WriterBusy):
                 writer.submit_nowait(turn("newcomer"))
             gated.let_through()

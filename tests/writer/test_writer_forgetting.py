@@ -397,7 +397,7 @@ def test_a_failing_turn_is_parked_though_another_text_was_forgotten(tmp_path):
 
 
 def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, files, monkeypatch):
-    """The epoch is a new one by then, and the turn still in the journal."""
+    """By then, the user's fencing token is new, and the turn is still in the journal."""
     gate = Gate()
     diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)
     looked = threading.Event()

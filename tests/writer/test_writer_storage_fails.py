@@ -1,4 +1,4 @@
-"""Whatever the disk or a person does to a journal, turns that were taken in are kept and new ones find a way."""
+"""Whatever the disk or a person does to a journal, stored turns are kept, and new ones can be stored."""
 
 from __future__ import annotations
 

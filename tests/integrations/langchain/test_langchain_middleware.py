@@ -109,7 +109,7 @@ def noop() -> str:
     return "done"
 
 
-# What the model sees, and what nobody else does
+# What only the model sees
 
 
 @pytest.mark.parametrize(
@@ -675,7 +675,7 @@ class Context:
 
 
 class Meeting(Scripted):
-    """Answers nobody before all are there, and tells each what it was shown."""
+    """Answers once all requests have arrived; each answer is the request's own prompt."""
 
     barrier: Any = None
 

@@ -253,7 +253,7 @@ def test_denied_access_is_reported_and_is_no_empty_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     place = tmp_path / "loop"
-    place.symlink_to(place)  # nobody may pass, not even root
+    place.symlink_to(place)  # not even root can follow it
     notes = Notes(place)
     with pytest.raises(MemoryAccessError):
         load_memory(place, "x")
