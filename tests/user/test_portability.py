@@ -461,6 +461,34 @@ def test_conversations_of_the_old_layout_are_exported_and_imported(tmp_path):
     assert bob.conversations()["s1"].summary == "About tea."
     bob.remove_conversation("s1")
     assert bob.conversations() == {}
+    carol = diary.user("carol")
+    carol.add_turn("I love tea.", "Noted.", session_id="s2")
+    carol.import_(diary.user("alice").export())
+    assert set(carol.conversations()) == {"s1", "s2"}
+
+
+def test_conversations_of_the_old_layout_are_read_after_a_rollback(tmp_path):
+    folder = tmp_path / "alice"
+    folder.mkdir()
+    (folder / "conversations.toml").write_text(
+        '[_meta]\nversion = "0.2"\n\n[s1]\nsummary = "About tea."\n\n[s2]\nsummary = "About jazz."\n'
+    )
+    alice = opened(tmp_path).user("alice")
+    alice.add_turn("I love tea.", "Noted.", session_id="s2")  # the file gets the new layout
+    alice.rollback()
+    assert set(alice.conversations()) == {"s1", "s2"}
+    assert alice.problems() == []
+
+
+def test_a_conversation_of_the_old_layout_can_be_forgotten_by_its_key(tmp_path):
+    folder = tmp_path / "alice"
+    folder.mkdir()
+    file = folder / "conversations.toml"
+    file.write_text('[_meta]\nversion = "0.2"\n\n[s1]\nsummary = "tea"\n\n[s2]\nsummary = "jazz"\n')
+    alice = opened(tmp_path).user("alice")
+    assert alice.forget(key=alice.recall("tea")[0].full_key).conversations == 1
+    assert "tea" not in file.read_text()
+    assert set(alice.conversations()) == {"s2"}
 
 
 def test_an_export_never_contains_half_a_transaction(tmp_path):

@@ -427,6 +427,7 @@ def prepare(
     for kind, (base, edit) in changed.items():
         if base is not None and base.logged is not None:
             keep_removed_ids(kind, edit, base.logged)
+        entry_kind(kind).migrate(edit)  # before the version is that of the new layout
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done(kind)
         record.results[kind] = document.fingerprint

@@ -50,18 +50,19 @@ class Conversations:
         """Yield the sessions in the order of the file; before version 0.3 these are top-level tables."""
         main = self._tables.table((_ROOT,)) or {}
         yield from tables_at(self._tables, _ROOT)
-        for key in self._top_level():
+        for key in self.top_level():
             if key not in main:
                 yield key, cast("Mapping[str, Any]", self._tables.table((key,)))
 
     def find(self, session_id: str) -> Mapping[str, Any] | None:
         """Return a session's fields, or None."""
         found = self._tables.table((_ROOT, session_id))
-        if found is None and session_id in self._top_level():
+        if found is None and session_id in self.top_level():
             found = self._tables.table((session_id,))
         return found
 
-    def _top_level(self) -> list[str]:
+    def top_level(self) -> list[str]:
+        """Return the sessions at the root, where they are before version 0.3."""
         meta = self._tables.table(("_meta",))
         if meta is not None and str(meta.get("version", "0")) not in _OLD:
             return []
@@ -75,7 +76,7 @@ class Conversations:
 
     def migrate(self) -> None:
         """Rename the session tables of a file before version 0.3; body and comments stay."""
-        for key in self._top_level():
+        for key in self.top_level():
             entry = dict(self._edit.table((key,)) or {})
             if not self._edit.rename((key,), (_ROOT, key)):
                 self._edit.delete((key,))
@@ -225,6 +226,7 @@ def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
 class ConversationKind(EntryKind):
     """`[conversations.session]`: one rolling summary for each session."""
 
+    has_short_layout = True
     is_reserved = True
     longest_key = None
     order = 3
@@ -235,10 +237,8 @@ class ConversationKind(EntryKind):
         "the summary of a conversation is written from its turns; it can be removed with forget."
     )
 
-    def unread(self, document: Document) -> list[str]:
-        # Before version 0.3 the sessions are at the root.
-        sessions = dict(Conversations(document).entries())
-        return [key for key in super().unread(document) if key not in sessions]
+    def short_roots(self, document: Document) -> list[str]:
+        return Conversations(document).top_level()
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return Conversations(tables).entries()

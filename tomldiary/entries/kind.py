@@ -272,15 +272,16 @@ class EntryKind:
 
     def _roots(self, document: Document) -> dict[str, int]:
         """Return the root keys with entries, and the depth of the entries below them."""
-        keys = document.data if self.has_short_layout else ()
-        short = dict.fromkeys((key for key in keys if key != "_meta"), self.depth - 2)
+        short = dict.fromkeys(self.short_roots(document), self.depth - 2)
         return {**short, self.name: self.depth - 1}
+
+    def short_roots(self, document: Document) -> Iterable[str]:
+        """Return the root keys with entries in a layout without the root table; "_meta" is none of them."""
+        return (key for key in document.data if key != "_meta") if self.has_short_layout else ()
 
     def unread(self, document: Document) -> list[str]:
         """Return the root keys of a document that nothing reads, such as a misspelt name of the root table."""
-        if self.has_short_layout:
-            return []
-        return [key for key in document.data if key not in ("_meta", self.name)]
+        return [key for key in document.data if key not in {"_meta", *self._roots(document)}]
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the key, without the kind, and the table of each entry that recall searches."""

@@ -247,8 +247,10 @@ class Undo:
             edit = edits[kind]
             after: Path | None = None
             behind = ""
-            blocks = split_blocks(texts[kind]) if kind in texts else []
-            order = [block for block in blocks if block.path and not block.is_array]
+            former = Document.parse(texts.get(kind, ""))
+            if former.text:  # the commit converts what is restored in an older layout
+                edit.set_meta(version=former.meta.get("version", "0"))
+            order = [block for block in former.blocks if block.path and not block.is_array]
             # In document order, so that each block is restored after its former predecessor.
             for block in order:
                 was, values = states.get(block.path, ("", {}))

@@ -284,8 +284,11 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
         checked_kind(name)
         given = checked_text(text, where)
         check_unicode(given, where)
-        documents[name] = Document.parse(given, path=where)
-        check_version(documents[name], where)
+        document = Document.parse(given, path=where)
+        check_version(document, where)
+        edit = Edit(document)
+        entry_kind(name).migrate(edit)
+        documents[name] = edit.done() if edit.is_changed else document
     return documents
 
 
@@ -356,8 +359,6 @@ def _put(
             tx.replace(kind, document)
         else:
             conflicts += _added(tx, kind, document)
-    for kind in tx.kinds():
-        entry_kind(kind).migrate(tx.edit(kind))
     if replace:
         for kind in before.keys() - documents.keys():
             if _has_entries(before[kind]):

@@ -192,6 +192,9 @@ def entry_key(path: Path, document: str = "") -> str:
     The key of an item contains its document instead of its namespace: `items/memories/work/key`, with a slash in the
     key as `%2f`. For further documents of a namespace, the name of the first one is used.
     """
+    kind = entry_kind(document or path[0])
+    if kind.has_short_layout and path[0] != kind.name:
+        path = (kind.name, *path)
     return entry_kind(path[0]).key(path, document)
 
 
