@@ -16,6 +16,7 @@ from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_entries import TypedEntries
+from tomldiary.views.show import as_text
 
 TASKS = ("tasks",)
 
@@ -65,6 +66,10 @@ def test_recall_finds_entries_of_a_new_kind(alice):
 
 def test_render_shows_entries_of_a_new_kind(alice):
     assert "tasks/t1: Water the orchids" in alice.render()
+
+
+def test_the_card_of_a_user_shows_entries_of_a_new_kind(alice):
+    assert "Water the orchids" in as_text(alice)
 
 
 def test_export_and_import_carry_a_new_kind(alice, diary):

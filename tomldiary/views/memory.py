@@ -153,9 +153,9 @@ def view_user_diary(found: UserDiary) -> Sheet:
     with suppress(DiaryError):  # `broken` already has this error
         broken = found.problems()
     notes += [f"Problem: {cut(str(problem), 200)}" for problem in broken[:3]]
-    texts = [*_of(entries, "preferences"), *_of(entries, "items")]
+    short = [each for each in entries if entry_kind(each.kind).is_matched and each.kind != "facts"]
     tables = [
-        _first("Newest entries", ("key", "text", _UPDATED), _newest(texts), _row),
+        _first("Newest entries", ("key", "text", _UPDATED), _newest(short), _row),
         _first("Blocks", ("block", "text", _UPDATED), _of(entries, "blocks"), _row),
         _first("Facts", ("fact", "values", _UPDATED), _newest(_of(entries, "facts")), _row),
         _first("Last sessions", _SESSION, _newest(_of(entries, "conversations")), _session_row),

@@ -90,7 +90,9 @@ def sheet_of(shown: Any) -> Sheet:
                 return getattr(import_module(f"tomldiary.views.{module}"), maker)(shown)
             except DiaryError as error:  # only views of a diary and of a user read the storage
                 return Sheet(repr(shown), [], [str(error)], badges=[Badge("cannot be read", "bad")])
-    raise TypeError(f"there is no view of {type(shown).__name__}.")
+    raise TypeError(
+        f"there is no view of {type(shown).__name__}. Write its maker in tomldiary/views, and name it in MAKERS."
+    )
 
 
 def as_html(shown: Any) -> str:
