@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.agents.options import one_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kind import Group
-from tomldiary.entries.kinds import PREFERENCES, entries_in
+from tomldiary.entries.kinds import KINDS, PREFERENCES, entries_in
 from tomldiary.errors import DiaryError, InvalidValue, wrong_type, wrong_value
-from tomldiary.evaluation.questions import Collection
+from tomldiary.evaluation.questions import Collection, StoredAs
 from tomldiary.retrieval.render import rendered
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import checked_count
@@ -24,11 +24,8 @@ from tomldiary.toml.values import checked_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tomldiary.evaluation.questions import StoredAs
     from tomldiary.user.user import UserDiary
 
-_LONGEST = {"preferences": 10_000, "episodes": 100_000}
-"""The maximum number of characters of an entry by kind; longer texts are cut."""
 _USER = "evaluated"
 
 
@@ -134,7 +131,7 @@ def evaluate(
     if make_diary is not None and not callable(make_diary):
         hint = "To ask about an existing diary, use evaluate_stored."
         raise wrong_type(make_diary, "a function that returns a new diary", "make_diary", hint)
-    one_of("stored_as", stored_as, (None, *_LONGEST))
+    one_of("stored_as", stored_as, (None, *get_args(StoredAs)))
     answers: list[Answer] = []
     for collection in _each(collections):
         if not collection.entries:
@@ -230,7 +227,7 @@ def _stored(
     ids: dict[str, list[str]] = {}
     with user.transaction():
         for entry in collection.entries:
-            text = entry.text[: _LONGEST[kind]].strip()
+            text = entry.text[: KINDS[kind].longest].strip()
             if not text:
                 continue
             if kind == "episodes":

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from tomldiary.errors import InvalidValue, UnsupportedFormat
 from tomldiary.ingest import locomo
 from tomldiary.ingest.messages import (
-    CLAUDE_MESSAGES,
+    CONVERSATION_KEYS,
     MESSAGE_FORMATS,
     MOMENT_KEYS,
-    SESSION_KEYS,
+    NAME_KEYS,
     MessageFormat,
     messages_of,
     name_of,
@@ -156,8 +156,7 @@ def _nested(record: object) -> list[object] | None:
     envelope = as_object(record)
     if as_object(envelope.get("mapping")):
         return [*messages_of(envelope)]
-    messages = envelope.get("messages", envelope.get(CLAUDE_MESSAGES))
-    return messages if is_list(messages) else None
+    return next((found for key in CONVERSATION_KEYS if is_list(found := envelope.get(key))), None)
 
 
 def _split(records: Sequence[object], omissions: Omissions) -> list[_Conversation]:
@@ -169,8 +168,7 @@ def _split(records: Sequence[object], omissions: Omissions) -> list[_Conversatio
             found.setdefault(None, _Conversation(ordinal)).messages.append((ordinal, record))
             continue
         envelope = as_object(record)
-        keys = ("uuid",) if CLAUDE_MESSAGES in envelope else (*SESSION_KEYS, "id")
-        name, when = name_of(envelope, keys, omissions), first_moment(envelope, MOMENT_KEYS)
+        name, when = name_of(envelope, NAME_KEYS, omissions), first_moment(envelope, MOMENT_KEYS)
         found[ordinal] = _Conversation(ordinal, name, when, list(enumerate(nested)))
     return list(found.values())
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 MOMENT_KEYS: Final = ("create_time", "created_at", "timestamp", "created")
 SESSION_KEYS: Final = ("session_id", "conversation_id", "thread_id")
+CONVERSATION_KEYS: Final = ("messages", "chat_messages")
+"""The keys of the list of messages in a conversation."""
+NAME_KEYS: Final = (*SESSION_KEYS, "id", "uuid")
+"""The keys of the name of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +299,6 @@ def _prompt_texts(content: object, omissions: Omissions) -> list[str]:
 # messages. Only the branch that it displays is read, from `current_node` back to the root. Replaced answers and hidden
 # messages are left out. Claude stores a list, `chat_messages`.
 
-
-CLAUDE_MESSAGES: Final = "chat_messages"
 
 _EVERYBODY: Final = "all"
 _TEXTS: Final = {"text", "multimodal_text", "code"}
