@@ -38,15 +38,13 @@ class Endings(RunTree, BaseCallbackHandler):
     both agents has ended, because the turn continues in it.
     """
 
+    config_here = staticmethod(ensure_config)
+
     def __init__(self) -> None:
         super().__init__()
         self._watched: dict[UUID, dict[object, tuple[Any, Failed]]] = {}
         self._handed_off: dict[UUID, list[tuple[Any, Failed, ParentCommand]]] = {}
         """By the outermost graph."""
-
-    def config_here(self) -> RunnableConfig:
-        """See `RunTree.config_here`."""
-        return ensure_config()
 
     def watch(
         self,

@@ -255,9 +255,7 @@ def extract_node(
 class _Runs(RunTree, BaseCallbackHandler):
     """The tree of a process's runs."""
 
-    def config_here(self) -> RunnableConfig:
-        """See `RunTree.config_here`."""
-        return ensure_config()
+    config_here = staticmethod(ensure_config)
 
     def on_chain_start(self, *given: Any, **named: Any) -> ChainRun:
         """Record a run, with the config of the node that began it."""

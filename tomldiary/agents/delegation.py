@@ -121,9 +121,8 @@ class RunTree:
         """
         return self.running.get(named) or self.running.get(self.run_of(self.config_here()))
 
-    def config_here(self) -> Any:
-        """Return the LangChain config of the calling code."""
-        raise NotImplementedError
+    config_here: Callable[[], Any]
+    """Returns the LangChain config of the calling code."""
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Remove an ended run and its children, because some cancelled children send no end event."""

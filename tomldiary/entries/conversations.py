@@ -15,7 +15,7 @@ from tomldiary.entries.fields import (
     updated_at,
     with_value,
 )
-from tomldiary.entries.kind import EntryKind, Group
+from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.models import ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
@@ -24,7 +24,7 @@ from tomldiary.toml.values import checked_names, checked_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from tomldiary.entries.kind import Collected, EntryLine, Rank, Rules, Tables, Writing
+    from tomldiary.entries.kind import Collected, EntryLine, Group, Rank, Rules, Tables, Writing
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
@@ -261,9 +261,6 @@ class ConversationKind(EntryKind):
 
     def session(self, name: str) -> str:
         return name
-
-    def groups(self, tables: Tables, rules: Rules) -> list[Group]:
-        return [Group("", 1.0, lambda: dict(self.entries(tables, rules)))]
 
     def seen(self, document: Document, rules: Rules) -> Iterator[str]:
         for _, entry in self.entries(document, rules):

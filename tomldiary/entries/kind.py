@@ -350,7 +350,7 @@ class EntryKind:
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         """Return the groups in which a prompt shows the entries."""
-        return [Group("", 1.0, lambda: tables.table((self.name,)) or {})]
+        return [Group("", 1.0, lambda: dict(self.entries(tables, rules)))]
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         """Return statistics of documents as a JSON value without remembered text."""

@@ -449,17 +449,17 @@ def choose_category(kind: str, sentence: str, categories: Mapping[str, str]) -> 
     )
 
 
-@lru_cache(maxsize=256)
-def _profile(text: str) -> frozenset[str]:
-    return _stems(text)  # kept for schema texts only: nothing a user said stays in memory
-
-
 def _stems(text: str) -> frozenset[str]:
     words = (part.lower() for part in _NAME_PART.findall(text))
     return frozenset(
         f"{word[:-3]}y" if word.endswith("ies") else re.sub(r"(?<=[^s])s\Z", "", word)
         for word in words
     )
+
+
+_profile = lru_cache(maxsize=256)(
+    _stems
+)  # of schema texts only: nothing a user said stays in memory
 
 
 class RulesExtractor:

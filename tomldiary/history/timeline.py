@@ -147,7 +147,8 @@ class Timeline:
                 rest.append((number, text))
                 break
             if is_snapshot(text):
-                raise pruned(parse_record(text))
+                snapshot = parse_record(text)
+                raise HistoryPruned(snapshot.seq, snapshot.time)
             later.append((number, text))
         first = sequence_of(later[-1][1]) if later else 0
         has_gap = seq is not None and first > seq + 1
@@ -240,11 +241,6 @@ class Timeline:
             if 0 < sequence_of(text) <= seq:
                 return datetime.fromisoformat(parse_record(text).time)
         return datetime.min.replace(tzinfo=UTC)
-
-
-def pruned(snapshot: Record) -> HistoryPruned:
-    """Return the error for a point before the kept history."""
-    return HistoryPruned(snapshot.seq, snapshot.time)
 
 
 def check_follows(seq: int, later: int) -> None:

@@ -28,9 +28,9 @@ from tomldiary.hooks.change import START, Change, Found, IndexHook, Position, Se
 from tomldiary.hooks.reader import (
     entries_now,
     entry_now,
+    marker,
     newest,
     records_after,
-    reset_of,
     touched,
 )
 from tomldiary.runtime.sources import HOOKS
@@ -273,7 +273,7 @@ class Delivery:
             changes = [entry_now(user, end, place, listed, read) for place in places.values()]
             others = doubtful - places.keys() - {""}
             now = entries_now(engine, user, end, others) if others else {}
-        gone = _state_at(user, end)
+        gone = marker(user, end, "state")
         return end, changes + [now.get(key) or replace(gone, key=key) for key in sorted(others)]
 
     def _difference(self, user: str) -> tuple[Position, list[Change], Repaired]:
@@ -283,9 +283,9 @@ class Delivery:
             now = entries_now(self._engine, user, end)
         hook = self.hook
         if not isinstance(hook, IndexHook):
-            return end, [reset_of(user, end), *now.values()], Repaired(added=len(now))
+            return end, [marker(user, end, "reset"), *now.values()], Repaired(added=len(now))
         now = {key: change for key, change in now.items() if hook.wants(change)}
-        stored, gone = hook.stored(user), _state_at(user, end)
+        stored, gone = hook.stored(user), marker(user, end, "state")
         removed = [replace(gone, key=key) for key in stored.keys() - now.keys()]
         other = [change for key, change in now.items() if stored.get(key) != change.digest]
         added = sum(change.key not in stored for change in other)
@@ -407,8 +407,3 @@ class Delivery:
             for key, digest, score in hits
             if key in now and now[key].digest == digest and holds(now[key])
         ]
-
-
-def _state_at(user: str, end: Position) -> Change:
-    """Return the change that removes an entry, without its key."""
-    return Change(user, "", end.epoch, end.seq, end.time, "state")

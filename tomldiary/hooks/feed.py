@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
 from tomldiary.hooks.change import Change, Position
-from tomldiary.hooks.reader import changes_of, entries_now, newest, records_after, reset_of
+from tomldiary.hooks.reader import changes_of, entries_now, marker, newest, records_after
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.values import checked_flag, checked_names, checked_pause
@@ -153,7 +153,7 @@ class Feed:
             with engine.backend.lock(user, engine.lock_timeout):
                 end = newest(engine, user)
                 entries = entries_now(engine, user, end)
-            yield from _steps(user, [reset_of(user, end), *entries.values()], end)
+            yield from _steps(user, [marker(user, end, "reset"), *entries.values()], end)
             return
         for record in records:
             position = Position(end.epoch, record.seq, record.time)

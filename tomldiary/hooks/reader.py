@@ -138,6 +138,6 @@ def _own(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if entry is None else copied({**entry})
 
 
-def reset_of(user: str, end: Position) -> Change:
-    """Return the change that makes all earlier ones of a user invalid."""
-    return Change(user, "", end.epoch, end.seq, end.time, "reset")
+def marker(user: str, end: Position, type_: str) -> Change:
+    """Return a change without a key: a "reset", which makes all earlier ones of a user invalid, or a removal."""
+    return Change(user, "", end.epoch, end.seq, end.time, type_)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.engine.rules import full_key
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
-from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
+from tomldiary.errors import EntryConflict, HistoryPruned, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
-from tomldiary.history.timeline import check_follows, out_of_reach, pruned, undo
+from tomldiary.history.timeline import check_follows, out_of_reach, undo
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.document import META, Document, Path, digest, split_tail
 from tomldiary.toml.edit import Edit
@@ -276,7 +276,7 @@ class Undo:
             if floor is not None and record.seq <= floor:
                 break
             if record.type == SNAPSHOT:
-                raise pruned(record)
+                raise HistoryPruned(record.seq, record.time)
             if record.type == "forget":
                 forgotten = forgotten or record.seq
             if session_id is not None and record.session != session_id:

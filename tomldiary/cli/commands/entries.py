@@ -25,8 +25,14 @@ from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fields import last_used
-from tomldiary.entries.kinds import CONVERSATIONS, KINDS, PREFERENCES, entries_in, entry_kind
-from tomldiary.entries.kinds.parts import join, parts_among
+from tomldiary.entries.kinds import (
+    CONVERSATIONS,
+    KINDS,
+    PREFERENCES,
+    entries_in,
+    entries_of,
+    entry_kind,
+)
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, UnknownCategory
 from tomldiary.runtime.views import counted
@@ -113,15 +119,12 @@ def show_memory(
 
 def _joined(documents: Mapping[str, Document]) -> dict[str, Document]:
     """Return the documents, with the parts of each split kind joined into one document."""
-    found: dict[str, Document] = {}
-    for name, document in documents.items():
-        kind = entry_kind(name)
-        if not kind.is_split:
-            found[name] = document
-        elif kind.name not in found:
-            parts = parts_among(kind.name, documents)
-            found[kind.name] = join(kind, [documents[each] for each in parts if each in documents])
-    return found
+    kinds = {name: entry_kind(name) for name in documents}
+    names = dict.fromkeys(kind.name if kind.is_split else name for name, kind in kinds.items())
+    return {
+        name: entries_of(name, documents, lambda part: documents.get(part, Document.parse("")))
+        for name in names
+    }
 
 
 def _show_entries(alice: UserDiary, category: str | None) -> None:
