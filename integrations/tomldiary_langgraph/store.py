@@ -13,7 +13,7 @@ from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate
 
 from tomldiary.agents.options import checked_flag, known_keys
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
@@ -293,11 +293,8 @@ def _checked_ttl(ttl: Any) -> TTLConfig | None:
     if ttl is None:
         return None
     if not isinstance(ttl, Mapping):
-        raise InvalidValue(
-            f'expected LangGraph\'s TTLConfig, found {ttl!r}. For example: {{"default_ttl": 60}}, in'
-            " minutes.",
-            where="ttl",
-        )
+        hint = 'For example: {"default_ttl": 60}, in minutes.'
+        raise wrong_value(ttl, "LangGraph's TTLConfig", "ttl", hint)
     given = cast("Mapping[str, Any]", ttl)
     known_keys("ttl", given, _TTL_KEYS)
     for name in ("refresh_on_read", "omit_expired"):

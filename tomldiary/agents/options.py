@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type, wrong_value
 from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
 from tomldiary.toml.values import check_instance
@@ -38,11 +38,8 @@ def check_writer(given: MemoryWriter, otherwise: str = "") -> None:
     """
     check_instance(given, "writer")
     if not callable(getattr(given, "submit_nowait", None)):
-        found = type(given).__name__
-        raise InvalidValue(
-            f"expected a MemoryWriter, found {found}. Make one: MemoryWriter(diary){otherwise}.",
-            where="writer",
-        )
+        hint = f"Make one: MemoryWriter(diary){otherwise}."
+        raise wrong_type(given, "a MemoryWriter", "writer", hint)
 
 
 def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
@@ -95,9 +92,7 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
         InvalidValue: It is neither, or has other parameters.
     """
     if given is not None and not callable(given):
-        raise InvalidValue(
-            f"expected a function of a text, found {given!r}.", where="token_counter"
-        )
+        raise wrong_value(given, "a function of a text", "token_counter")
     refuse_async(given, "token_counter")
     if given is not None:
         refuse_misfit(given, "text", "token_counter", "")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, get_args
 from tomldiary.entries.episodes import ToolStep, checked_steps
 from tomldiary.entries.fields import entry_text
 from tomldiary.entries.kinds import PREFERENCES, entry_kind
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.history.record import SNAPSHOT, fingerprint, parse_record
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.past.queries import HistoryEntry, entry_changes
@@ -155,9 +155,7 @@ class Turn:
         object.__setattr__(self, "user_id", user)
         object.__setattr__(self, "operation_id", checked_text(self.operation_id, "operation_id"))
         if self.status not in _STATUSES:
-            raise InvalidValue(
-                f"expected one of {', '.join(_STATUSES)}, found {self.status!r}.", where="status"
-            )
+            raise wrong_value(self.status, f"one of {', '.join(_STATUSES)}", "status")
         if self.context_now is not None:
             said_at = in_own_zone(self.context_now, "context_now")
             object.__setattr__(self, "context_now", said_at)

@@ -18,7 +18,14 @@ from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import schema_named
 from tomldiary.entries.kinds import FACTS, PREFERENCES
 from tomldiary.entries.kinds.pending import Why
-from tomldiary.errors import DiaryError, ExtractionError, Forgotten, InvalidValue, SchemaError
+from tomldiary.errors import (
+    DiaryError,
+    ExtractionError,
+    Forgotten,
+    InvalidValue,
+    SchemaError,
+    wrong_value,
+)
 from tomldiary.extraction.context import Turn, find_tool_writes, last_exchanges
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import Extractor, ExtractorStats, resolve_extractor
@@ -436,7 +443,7 @@ def untrusted(quarantine: Collection[str] | Callable[[str], bool]) -> Callable[[
         quarantine: The untrusted actors, without the details that may follow a colon; or such a function.
     """
     if isinstance(quarantine, str):
-        raise InvalidValue(f"expected a set of actors, found {quarantine!r}.", where="quarantine")
+        raise wrong_value(quarantine, "a set of actors", "quarantine")
     refuse_async(quarantine, "quarantine")
     if callable(quarantine):
         refuse_misfit(quarantine, "actor", "quarantine", "")

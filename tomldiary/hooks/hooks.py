@@ -17,6 +17,7 @@ from tomldiary.errors import (
     UnknownEntry,
     cause_of,
     wrong_type,
+    wrong_value,
 )
 from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
@@ -294,9 +295,7 @@ class Hooks:
             NotSupported: The backend cannot store cursors.
         """
         if not _NAME.fullmatch(checked_text(name, "name")):
-            raise InvalidValue(
-                f"expected 1 to 40 characters of a-z, 0-9, - and _, found {name!r}.", where="name"
-            )
+            raise wrong_value(name, "1 to 40 characters of a-z, 0-9, - and _", "name")
         checked_flag(strict, "strict")
         if name in self._workers:
             raise InvalidValue(f"the hook {name!r} already exists. Remove it first.", where="name")

@@ -9,7 +9,14 @@ from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from tomldiary.entries.kinds import entries_of
-from tomldiary.errors import DiaryError, DocumentError, HistoryPruned, InvalidValue, printed
+from tomldiary.errors import (
+    DiaryError,
+    DocumentError,
+    HistoryPruned,
+    InvalidValue,
+    printed,
+    wrong_value,
+)
 from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
@@ -43,10 +50,8 @@ def point_of(at: object, where: str = "at") -> int | datetime:
     try:
         return in_utc(cast("When", at))
     except InvalidValue:
-        raise InvalidValue(
-            f"expected a transaction number, or a time such as 2026-11-20T12:00, found {printed(at)}.",
-            where=where,
-        ) from None
+        expected = "a transaction number, or a time such as 2026-11-20T12:00"
+        raise wrong_value(at, expected, where) from None
 
 
 def reread(read: Callable[P, R]) -> Callable[P, R]:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _counter(given: Callable[[str], int] | None) -> Callable[[str], int]:
     if given is None:
         return count_tokens
     if not callable(given):
-        raise InvalidValue(f"expected a function, found {given!r}.", where="token_counter")
+        raise wrong_value(given, "a function", "token_counter")
 
     def count(text: str) -> int:
         found: Any = given(text)

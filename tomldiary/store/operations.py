@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
+from tomldiary.errors import IdentifierError, InvalidValue, wrong_type, wrong_value
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.runtime.callables import refuse_async, refuse_misfit
@@ -206,10 +206,8 @@ class Owners:
     def __init__(self, user_label: UserLabel) -> None:
         is_number = isinstance(user_label, int) and not isinstance(user_label, bool)
         if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):
-            raise InvalidValue(
-                f"expected the position of a label, a function or None, found {user_label!r}.",
-                where="user_label",
-            )
+            expected = "the position of a label, a function or None"
+            raise wrong_value(user_label, expected, "user_label")
         refuse_async(user_label, "user_label")
         if callable(user_label):
             refuse_misfit(user_label, "namespace, key", "user_label", (), "")

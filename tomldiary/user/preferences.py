@@ -20,7 +20,7 @@ from tomldiary.entries.models import (
     PreferenceTables,
 )
 from tomldiary.entries.preferences import Preferences, entry_to_item, unknown_preference
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import counted
@@ -245,9 +245,7 @@ class UserPreferences(UserPart):
         """
         key = checked_text(key, "key")
         if kind not in _KINDS:
-            raise InvalidValue(
-                f"expected one of {', '.join(_KINDS)}, found {kind!r}.", where="kind"
-            )
+            raise wrong_value(kind, f"one of {', '.join(_KINDS)}", "kind")
         if kind == "conversations":
             collection, name, unknown = (kind,), key, unknown_session(key)
         else:

@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError, Conflict, InvalidValue, LockTimeout, wrong_value
+from tomldiary.errors import BackendError, Conflict, LockTimeout, wrong_value
 from tomldiary.extraction.failures import NoCompletion, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 from tomldiary.storage.shared.database import DatabaseLost
@@ -207,7 +207,7 @@ class Options:
         for name in ("breaker_pause", "takeover_interval", "lease"):
             checked_pause(getattr(self, name), name)
         if not isinstance(self.retry, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected a RetryPolicy(…), found {self.retry!r}.", where="retry")
+            raise wrong_value(self.retry, "a RetryPolicy(…)", "retry")
 
     @property
     def consolidates(self) -> bool:

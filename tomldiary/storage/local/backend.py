@@ -24,8 +24,8 @@ from tomldiary.errors import (
     DiaryError,
     HandEditConflict,
     InvalidTOML,
-    InvalidValue,
     wrong_type,
+    wrong_value,
 )
 from tomldiary.history.record import next_sequence, sequence_of, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_canonical
@@ -61,9 +61,7 @@ _USUAL = "preferences.toml"
 def check_durability(given: object) -> None:
     """Raise InvalidValue if `given` is not a level of durability."""
     if given not in get_args(Durability):
-        raise InvalidValue(
-            f"expected 'full', 'process' or 'none', found {given!r}.", where="durability"
-        )
+        raise wrong_value(given, "'full', 'process' or 'none'", "durability")
 
 
 class LocalBackend(OpenedUsers, AsyncVerbs):
