@@ -6,6 +6,7 @@ The files in `peers/` were made by those programs; `peers/make_fixtures.py` says
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import traceback
 from contextlib import closing
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from typer.main import get_command
 
 from tomldiary import Constraint, Diary
+from tomldiary.cli.app import app
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownCategory
 from tomldiary.evaluation import load_questions
 from tomldiary.importers import SOURCES, carry_over
@@ -78,6 +81,14 @@ def contents(alice):
 
 def test_every_source_has_a_file_of_its_program():
     assert {*FILES, "tomldiary-firestore"} == {*SOURCES}
+
+
+def test_the_command_and_the_page_name_every_source():
+    import_memory = get_command(app).get_command(None, "import")
+    (option,) = (each for each in import_memory.params if each.name == "source")
+    named = re.split("[ ,.:]+", option.help)
+    page = (Path(__file__).parents[2] / "docs/importing.md").read_text("utf-8")
+    assert [each for each in SOURCES if each not in named or f"| `{each}` |" not in page] == []
 
 
 @pytest.mark.parametrize("source", FILES)
