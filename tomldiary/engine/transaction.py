@@ -20,13 +20,13 @@ from tomldiary.entries.fields import same_data
 from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind, entry_path
 from tomldiary.entries.kinds.parts import JoinedEdit, entry_at, parts_among
-from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import HandEditConflict, NestedTransaction
 from tomldiary.hand_edits.detect import is_being_saved
 from tomldiary.hand_edits.three_way_merge import NOTHING, merge
 from tomldiary.history.record import Change, Record, Source, next_sequence, render_record
 from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
 from tomldiary.storage.protocol import Commit, Token
+from tomldiary.toml.document import FORMAT_VERSION
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from tomldiary.runtime.views import DictView, Viewed
+from tomldiary.toml.document import FORMAT_VERSION
 from tomldiary.toml.values import timestamp
 
 __all__ = [
@@ -20,9 +21,6 @@ __all__ = [
     "PreferenceTables",
     "timestamp",
 ]
-
-FORMAT_VERSION = "0.3"
-"""The version of the file format that is written; newer files are refused."""
 
 
 class PreferenceItem(Viewed, BaseModel):

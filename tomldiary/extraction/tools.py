@@ -7,16 +7,13 @@ the answer then begins with ❌ and says what the model can do.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.preferences import NEW
 from tomldiary.errors import DiaryError, DocumentError, LimitReached, UnknownEntry, without_paths
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.toml.values import in_utc
-
-if TYPE_CHECKING:
-    from tomldiary.text.similarity import Match
 
 __all__ = [
     "EXTRACTION_TOOLS",
@@ -125,16 +122,12 @@ def _find_similar_preferences(  # pyright: ignore[reportUnusedFunction] - the an
     ctx: ToolContext, category: str, text: str, min_similarity: int | None = None
 ) -> list[tuple[str, str, int]]:
     """Return (category/id, text, score) of the entries that resemble `text`, best first."""
-    found = _similar(ctx.deps, category, text)
+    found = ctx.deps.preferences.similar(ctx.deps.similarity, category, text)
     return [
         (f"{category}/{match.id}", match.text, round(match.score))
         for match in found
         if min_similarity is None or match.score >= min_similarity
     ]
-
-
-def _similar(deps: MemoryDeps, category: str, text: str) -> list[Match]:
-    return deps.preferences.similar(deps.similarity, category, text)
 
 
 async def upsert_preference(
@@ -201,7 +194,7 @@ def _suggest(ctx: ToolContext, category: str, text: str) -> str:
     deps = ctx.deps
     if deps.preferences.same(category, text) is not None:
         return ""  # equal text is merged, no question asked
-    found = _similar(deps, category, text)
+    found = deps.preferences.similar(deps.similarity, category, text)
     elsewhere = deps.preferences.elsewhere(category, text)
     if not found and not elsewhere:
         return ""

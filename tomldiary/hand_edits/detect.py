@@ -14,14 +14,13 @@ from typing import Any, cast
 
 from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kinds import own_tables
-from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, HandEditConflict, NewerVersion
 from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge, written_number
 from tomldiary.history.record import HistoryIndex, Latest
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
-from tomldiary.toml.document import Document
+from tomldiary.toml.document import FORMAT_VERSION, Document
 
 _logger = get_logger(__name__)
 _META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)

@@ -49,7 +49,21 @@ def pretty(self: Viewed, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - I
     printer.text("…" if cycle else drawn("show:as_text", self))
 
 
-class ListView(Viewed, list[T]):
+class Framed(Viewed):
+    """A collection that pandas can show."""
+
+    __slots__ = ()
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with one row for each entry; times are timestamps in UTC.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return drawn("frames:frame", self)
+
+
+class ListView(Framed, list[T]):
     """A list that is shown as a table in notebooks; slices of it are also `ListView`s."""
 
     @overload
@@ -61,25 +75,9 @@ class ListView(Viewed, list[T]):
             return type(self)(super().__getitem__(index))
         return super().__getitem__(index)
 
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with one row for each element; times are timestamps in UTC.
 
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return drawn("frames:frame", self)
-
-
-class DictView(Viewed, dict[K, T]):
+class DictView(Framed, dict[K, T]):
     """A dict that is shown as a table in notebooks."""
-
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with one row for each entry; times are timestamps in UTC.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return drawn("frames:frame", self)
 
 
 def to_second(stored: str) -> str:

@@ -74,10 +74,6 @@ def _place(document: str) -> str:
     return "" if document == entry_kind(document).name else f"{document}.toml: "
 
 
-def _undo(context: UserContext) -> Undo:
-    return Undo(context.diary, _whole(context).history)
-
-
 def _retention(context: UserContext) -> Retention:
     return Retention(_whole(context).history)
 
@@ -287,7 +283,9 @@ class UserDiary(Viewed, DeprecatedNames):
     why, awhy = delegated(UserContext.queries, HistoryQueries.why)
     diff, adiff = delegated(UserContext.queries, HistoryQueries.diff)
     diff_text, adiff_text = delegated(UserContext.queries, HistoryQueries.diff_text)
-    rollback, arollback = delegated(_undo, Undo.rollback)
+    rollback, arollback = delegated(
+        lambda context: Undo(context.diary, _whole(context).history), Undo.rollback
+    )
     kept_history, akept_history = delegated(_retention, Retention.kept_history)
     prune_history, aprune_history = delegated(_retention, Retention.prune_history)
 

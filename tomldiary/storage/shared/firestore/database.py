@@ -49,6 +49,7 @@ from tomldiary.storage.shared.firestore.connection import (
     Refused,
     user_of,
 )
+from tomldiary.toml.document import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -267,7 +268,7 @@ class FirestoreDatabase:
         }
         now = datetime.now(UTC).isoformat()
         for kind, content in step.contents.items():
-            values = {"updated_at": now, "version": "0.3"}
+            values = {"updated_at": now, "version": FORMAT_VERSION}
             batch.put_text(places[kind], "content", content, values, head.versions.get(kind))
         for kind in step.removed:
             batch.delete(places[kind], head.versions[kind])
