@@ -14,7 +14,7 @@ from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.values import json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from rich.text import Text
 
@@ -217,7 +217,7 @@ class Column:
     """Whether the texts begin with + or -, which determines the colour of their first line."""
 
 
-def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+def print_rows(columns: Sequence[Column], rows: Iterable[Row]) -> None:
     """Print rows of one cell for each column. Only the last cell may have several lines.
 
     Piped output has no headings, colours, padding or wrapping, so each line depends only on its own row. Cells are

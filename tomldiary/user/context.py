@@ -334,13 +334,9 @@ class DraftContext(UserContext):
         """Return a document with the drafts in it."""
         return self.document(name)
 
-    def entries(self, kind: str) -> Document:
-        """Return all entries of a kind with the drafts among them."""
-        return self.overlay().entries(kind)
-
     def read(self, name: str) -> Document:
         """Return the entries of a kind with the drafts among them."""
-        return self.entries(name)
+        return self.overlay().entries(name)
 
     def kinds(self) -> list[str]:
         """Return the names of the user's documents."""

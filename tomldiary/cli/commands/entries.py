@@ -23,7 +23,6 @@ from tomldiary.cli.output import (
 )
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
-from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
@@ -168,7 +167,7 @@ def _data(kind: str, document: Document, *, raw: bool) -> Any:
         return stored_preferences(document)
     if kind != "conversations":
         return {key: value for key, value in document.data.items() if key != "_meta"}
-    return {key: dict(entry) for key, entry in Conversations(document).entries()}
+    return {path[-1]: entry for path, entry in CONVERSATIONS.tables(document).items()}
 
 
 def _check_category(document: Document, category: str) -> None:
@@ -213,7 +212,7 @@ def search(
     if as_json:
         print_json([{**asdict(hit), "key": hit.full_key} for hit in hits])
         return
-    print_rows(_HIT_COLUMNS, [_hit_row(hit) for hit in hits])
+    print_rows(_HIT_COLUMNS, map(_hit_row, hits))
     if not hits:
         print_text("No entry matches.")
 

@@ -9,7 +9,7 @@ from typer import Exit, Option
 
 from tomldiary.cli.memory import check_user, open_memory, stored_preferences
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
-from tomldiary.cli.output import Column, print_error, print_json, print_rows, print_text
+from tomldiary.cli.output import Column, Row, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import shown, unread_users
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES
 from tomldiary.errors import DiaryError
@@ -70,7 +70,7 @@ def users(
     if as_json:
         print_json(found)
     else:
-        _print_users(found)
+        print_rows(_COLUMNS, map(_row, found))
         if not names and not unread:
             print_text(f"There are no users in {shown(path)} yet.")
     if len(names) > limit:
@@ -79,18 +79,9 @@ def users(
         raise Exit(1)
 
 
-def _print_users(found: list[dict[str, Any]]) -> None:
-    rows = [
-        (
-            each["user"],
-            str(each["entries"]),
-            str(each["characters"]),
-            str(each["transactions"]),
-            _minute(each["last_seen"]),
-        )
-        for each in found
-    ]
-    print_rows(_COLUMNS, rows)
+def _row(found: dict[str, Any]) -> Row:
+    numbers = (str(found[name]) for name in ("entries", "characters", "transactions"))
+    return (found["user"], *numbers, _minute(found["last_seen"]))
 
 
 def stats(
