@@ -72,6 +72,15 @@ def test_the_card_of_a_user_shows_entries_of_a_new_kind(alice):
     assert "Water the orchids" in as_text(alice)
 
 
+def test_an_entry_that_is_put_without_a_time_has_the_present_one(alice, diary, tasks):
+    def write(tx):
+        tasks.put(tx.writing(diary), TASKS, "t2", {"title": "Sell the kayak"})
+
+    diary.engine.write("alice", write, Source("put"))
+    (change,) = alice.history("tasks/t2")
+    assert change.after["_created"] > "2020"
+
+
 def test_export_and_import_carry_a_new_kind(alice, diary):
     exported = alice.export()
     assert "Water the orchids" in exported["documents"]["tasks"]

@@ -28,6 +28,7 @@ from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_
 from tomldiary.storage.protocol import Commit, Token
 from tomldiary.toml.document import FORMAT_VERSION
 from tomldiary.toml.edit import Edit
+from tomldiary.toml.values import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -301,9 +302,10 @@ class Transaction:
         """Return the names of the user's documents, with those that the transaction adds."""
         return {*self.engine.kinds(self.user), *self.changed()}
 
-    def writing(self, rules: Rules, now: str, session: str) -> Writing:
-        """Return the context that a kind of entries needs to write in this transaction."""
-        return Writing(rules, self.edit, self.entries, Listed(self.listed), now, session)
+    def writing(self, rules: Rules, session: str = "", now: str = "") -> Writing:
+        """Return the context that a kind of entries needs to write in this transaction; `now` is "" for this moment."""
+        listed = Listed(self.listed)
+        return Writing(rules, self.edit, self.entries, listed, now or timestamp(), session)
 
     def changed(self) -> Changed:
         """Return the documents with changes."""

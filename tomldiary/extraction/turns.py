@@ -396,7 +396,7 @@ class Turns:
                     sessions = Conversations(tx.edit("conversations"))
                     value["_source"] = turn_source(sessions, session_id, later=later)
                     when = in_utc(each.context_now or submitted or datetime.now(UTC))
-                    new_episode(tx.writing(diary, moment, session_id), value, when)
+                    new_episode(tx.writing(diary, session_id, moment), value, when)
             return applied
 
         def repeated(seq: int) -> Applied:

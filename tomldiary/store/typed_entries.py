@@ -97,4 +97,4 @@ class TypedEntries:
 
     def _writing(self, now: str = "") -> Writing:
         assert self._tx is not None  # noqa: S101 - a write without a transaction is a mistake of the caller
-        return self._tx.writing(self._rules, now, self._session)
+        return self._tx.writing(self._rules, self._session, now)

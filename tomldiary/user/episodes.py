@@ -86,7 +86,7 @@ class UserEpisodes(Accessor):
             known = find_entry(("episodes", id), tx.listed(), tx.document) if id else None
             if known is not None and same_value(entry_data(known[2]), value):
                 return known[1][1]
-            return new_episode(tx.writing(self._diary, "", session_id), value, when, id)
+            return new_episode(tx.writing(self._diary, session_id), value, when, id)
 
         asked = (input, output, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked=asked)

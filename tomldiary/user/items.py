@@ -11,7 +11,7 @@ from tomldiary.errors import UnknownEntry
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
-from tomldiary.toml.values import checked_text, copied, storable_copy, timestamp
+from tomldiary.toml.values import checked_text, copied, storable_copy
 from tomldiary.user.context import Accessor
 from tomldiary.user.deprecated import missing_attribute
 
@@ -104,8 +104,7 @@ class UserItems(Accessor):
 
         def change(tx: Transaction) -> dict[str, Any]:
             value = {**self._existing(tx, key, path), **fields}
-            writing = tx.writing(self._diary, timestamp(), session_id)
-            ITEMS.put(writing, path[:1], path[1], value)
+            ITEMS.put(tx.writing(self._diary, session_id), path[:1], path[1], value)
             return value
 
         why = Source("update_item", session_id, actor, reason, asked=(key, fields))
@@ -125,8 +124,7 @@ class UserItems(Accessor):
 
         def change(tx: Transaction) -> dict[str, Any]:
             value = self._existing(tx, key, path)
-            writing = tx.writing(self._diary, timestamp(), "")
-            ITEMS.delete(writing, path[:1], path[1])
+            ITEMS.delete(tx.writing(self._diary), path[:1], path[1])
             return value
 
         why = Source("delete_item", session_id, actor, reason, asked=(key,))

@@ -342,7 +342,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
         # Another episode may have its id by now, and an episode is never overwritten.
         when = happened(each.after)
         key = None if path[-1] == id_of(when) else path[-1]
-        new_episode(tx.writing(rules, "", session), each.after, when, key)
+        new_episode(tx.writing(rules, session), each.after, when, key)
     elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         # A lifetime begins with the decision, or the entry could have expired while it waited.
         now = {"_updated": timestamp()} if "_updated" in each.after else {}
