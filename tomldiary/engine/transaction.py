@@ -429,7 +429,8 @@ def prepare(
     for kind, (base, edit) in changed.items():
         if base is not None and base.logged is not None:
             keep_removed_ids(kind, edit, base.logged)
-        entry_kind(kind).migrate(edit)  # before the version is that of the new layout
+        if edit.meta.get("version") != FORMAT_VERSION:
+            entry_kind(kind).migrate(edit)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done(kind)
         record.results[kind] = document.fingerprint
@@ -488,8 +489,8 @@ def block_changes(doc: str, old: Document, new: Document) -> list[Change]:
     for first, end, start, stop in spans:
         at += sum([len(block.text) for block in before[known:first]])
         known = first
-        is_whole = bool(split)
-        found.append(_change(doc, at, before[first:end], after[start:stop], is_whole=is_whole))
+        changed = before[first:end], after[start:stop]
+        found.append(_change(doc, at, *changed, is_whole=bool(split)))
     return found
 
 
@@ -522,14 +523,12 @@ def _split_entries(
     kind: EntryKind, old: Document, new: Document, spans: Sequence[_Span]
 ) -> set[Path]:
     """Return the entries with changed blocks that have several blocks in one of the versions."""
-    changed: set[Path] = set()
-    before, after = old.parents, new.parents
-    for first, end, start, stop in spans:
-        for block in (*old.blocks[first:end], *new.blocks[start:stop]):
-            path = entry_at(kind, block.path)
-            if path is not None and (path in before or path in after):
-                changed.add(path)
-    return changed
+    changed = {
+        entry_at(kind, block.path)
+        for first, end, start, stop in spans
+        for block in (*old.blocks[first:end], *new.blocks[start:stop])
+    }
+    return {path for path in changed if path and (path in old.parents or path in new.parents)}
 
 
 def _widened(
