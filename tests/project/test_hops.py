@@ -23,4 +23,5 @@ def files():
 
 @pytest.mark.parametrize("operation", LIMITS)
 def test_an_operation_passes_through_few_files(files, operation):
-    assert 0 < len(files[operation]) <= LIMITS[operation], files[operation]
+    called = ", ".join(files[operation])
+    assert 0 < len(files[operation]) <= LIMITS[operation], f"call fewer files; these are: {called}"
