@@ -55,7 +55,7 @@ Verb = Literal[
 ]
 """The names of the verbs and of their tools."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
-ENTRY_VERBS: tuple[Verb, ...] = ("recall", "remember", "update", "forget")
+ENTRY_VERBS: tuple[Verb, ...] = tuple(verb for verb in VERBS if "block" not in verb)
 """The verbs for entries; the others are for blocks."""
 READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
