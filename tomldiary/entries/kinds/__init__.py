@@ -43,7 +43,10 @@ K = TypeVar("K", bound=EntryKind)
 
 
 def register(kind: K) -> K:
-    """Register a kind of entries, replacing one of the same name, and return it."""
+    """Register a kind of entries, replacing one of the same name, and return it.
+
+    In keys, a category of the same name has precedence, as `goals` of the built-in table, unless `is_reserved` is set.
+    """
     KINDS[kind.name] = kind
     return kind
 
