@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from tomldiary import Constraint, Diary
 from tomldiary.cli.app import app
+from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownCategory
 from tomldiary.evaluation import load_questions
 from tomldiary.importers import SOURCES, carry_over
@@ -551,7 +552,7 @@ def test_an_import_that_fails_shows_the_record(alice, tmp_path):
         ("chatgpt", "PK\3\4conversations.json", "this is an archive. Unpack it"),
         (
             "mem0",
-            f'{{"id": "b", "memory": "{"x" * 10_001}"}}',
+            f'{{"id": "b", "memory": "{"x" * (MAX_TEXT + 1)}"}}',
             r"biography\.imported-b\.text: the text has",
         ),
     ],
