@@ -23,25 +23,8 @@ if TYPE_CHECKING:
 
     from tomldiary.views.sheet import Cell, Table
 
-_MAKERS = {
-    "entries": """
-        ConversationItem ConversationItems Episode Episodes Fact FactList Hit Hits ItemValues Match Matches
-        PreferenceItem PreferenceItems PreferenceTables TextBlock TextBlocks
-    """,
-    "history": """
-        AppliedChanges Changes Difference Differences DroppedChanges HistoryEntry Origin PendingChange PendingChanges
-    """,
-    "memory": "Accessor Diary UserDiary Users",
-    "reports": """
-        Applied Consolidated Finding Findings ForgetReceipt Health Import IngestReport KeptHistory MemoryWriter
-        Receipt Report Rollback Run StorageStats WriterStats
-    """,
-}
-MAKERS = {name: module for module, names in _MAKERS.items() for name in names.split()}
-"""The module with the maker of each class; a subclass is shown like its base.
-
-The maker is the function `view_` with the name of the class in snake case.
-"""
+_MODULES = ("entries", "history", "reports", "memory")
+"""The modules with the makers. The maker of a class is the function `view_` with its name in snake case."""
 _MOST_ROWS = 12
 _LINE = 72  # the maximum number of characters of an object on one line
 _COLUMN = 60  # the maximum number of characters of a cell
@@ -77,21 +60,23 @@ STYLE = """
 
 
 def sheet_of(shown: Any) -> Sheet:
-    """Return the sheet of an object.
+    """Return the sheet of an object; a subclass is shown like its base.
 
     Raises:
         TypeError: There is no view for objects of this class.
     """
     for kind in type(shown).__mro__:
-        module = MAKERS.get(kind.__name__)
-        if module is not None:
-            maker = f"view{_CAPITAL.sub('_', kind.__name__).lower()}"
-            try:
-                return getattr(import_module(f"tomldiary.views.{module}"), maker)(shown)
-            except DiaryError as error:  # only views of a diary and of a user read the storage
-                return Sheet(repr(shown), [], [str(error)], badges=[Badge("cannot be read", "bad")])
+        maker = f"view{_CAPITAL.sub('_', kind.__name__).lower()}"
+        for name in _MODULES:
+            make = getattr(import_module(f"tomldiary.views.{name}"), maker, None)
+            if make is not None:
+                try:
+                    return make(shown)
+                except DiaryError as error:  # only views of a diary and of a user read the storage
+                    badge = Badge("cannot be read", "bad")
+                    return Sheet(repr(shown), [], [str(error)], badges=[badge])
     raise TypeError(
-        f"there is no view of {type(shown).__name__}. Write its maker in tomldiary/views, and name it in MAKERS."
+        f"there is no view of {type(shown).__name__}. Write its maker in tomldiary/views."
     )
 
 
