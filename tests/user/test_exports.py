@@ -1,6 +1,7 @@
 """What methods return can be imported from the top, and every error from `tomldiary.errors`."""
 
 import inspect
+import re
 from importlib import import_module
 
 import pytest
@@ -34,6 +35,15 @@ def test_results_of_writer_and_ingest_are_exported(name):
 def test_a_package_offers_its_public_names_for_completion(adapter):
     package = import_module(f"tomldiary{adapter}")
     assert set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize("name", ["", ".compaction", ".storage", ".writer"])
+def test_type_checkers_see_the_names_that_are_loaded_lazily(name):
+    package = import_module(f"tomldiary{name}")
+    seen = re.findall(
+        r"^ {4,8}(?:from \S+ import )?(\w+) as \1,?$", inspect.getsource(package), re.MULTILINE
+    )
+    assert sorted({*seen, "__version__"} & {*seen, *package.__all__}) == package.__all__
 
 
 def test_every_error_is_drawn_in_the_tree():
