@@ -12,6 +12,7 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -124,7 +125,7 @@ class RunState:
         """Collect the user's texts before the first request: in the history and in the prompt."""
         prompt = prompt_words(ctx.prompt) or ""
         before, words = unanswered(ctx.messages), words_in(ctx.messages)
-        self.turn.place = digest(*(text for pair in exchanges(ctx.messages) for text in pair))
+        self.turn.place = _place(ctx.messages)
         self.heard = [*(each.text for each in before), *filter(None, [prompt])]
         if self.around:  # another agent wrote its prompt
             return
@@ -259,6 +260,8 @@ class RunState:
         # Messages that were enqueued too late for a request of this run.
         self.collect(messages, ctx)
         self.remove_dequeued(ctx)
+        before = takewhile(lambda message: message.run_id != run, messages)
+        self.turn.rewritten = _place([*before])
         output: object = None if result is None else result.output
         is_paused = isinstance(output, PAUSED)
         steps = steps_in(messages, run, is_paused=is_paused, output_tools=tools)
@@ -292,6 +295,11 @@ class RunState:
             episode=episode,
             epoch=self.epoch,
         )
+
+
+def _place(messages: Sequence[ModelMessage]) -> str:
+    """Return a digest of the exchanges in messages."""
+    return digest(*(text for pair in exchanges(messages) for text in pair))
 
 
 _RUNS: WeakSet[RunState] = WeakSet()

@@ -8,6 +8,7 @@ the utterances since the last answer. The words of a message history may repeat 
 | the prompt, words that are sent during the run | a new one | the user says them now |
 | the prompt after a failed run at the same place | that of the failed run | it is a retry |
 | in a message of a known run | that of the run | the framework marks its messages |
+| before such a message, as words that the run submitted | that of the run | the run had them in its history |
 | with the time and the place of submitted words | the submitted one | the host kept its messages |
 | with the id that an interface gave to words of the conversation | that of these words | interfaces send their messages again |
 | without such an id, as words that the history does not have elsewhere | that of these words | adapters join messages, and lose ids |
@@ -101,6 +102,8 @@ class UserTurn:
     ids: RunIds
     place: str = ""
     """A digest of the exchanges before the turn."""
+    rewritten: str = ""
+    """The place if the host keeps the exchanges as a history processor rewrote them."""
     answered: int = 0
     """The number of texts of users that were answered before."""
     utterances: list[Utterance] = field(default_factory=list[Utterance])
@@ -297,15 +300,29 @@ class Utterances:
             for utterance in _left_of(one, turn, answered, runs)
         ]
         unknown = _Known(turn.owner.user)
+        runs_behind: list[RunIds] = []
+        for words in reversed(before):
+            is_known = words.run.run is not None or not runs_behind
+            runs_behind.append(words.run if is_known else runs_behind[-1])
         return [
             _Known(another.user, utterance=another)
             if (another := _take(others, words.text, words.id))
-            else self._sender(turn, words) or unknown
-            for words in before
+            else self._sender(turn, words, run) or unknown
+            for words, run in zip(before, reversed(runs_behind), strict=True)
         ]
 
-    def _sender(self, turn: UserTurn, words: Heard) -> _Known | None:
-        """Return the record of the run that submitted words of the history, or None."""
+    def _sender(self, turn: UserTurn, words: Heard, run: RunIds) -> _Known | None:
+        """Return the record of the run that submitted words of the history, or None.
+
+        Args:
+            turn: The turn that begins.
+            words: The words.
+            run: The run of their message, or of the next message that has one.
+        """
+        if words.run.run is None and run.run is not None:
+            known = self._known.get((turn.memory, *run))
+            if known is not None and words.text in known.said:
+                return known
         keys: list[tuple[str | None, ...]] = []
         if words.is_joined:
             keys.append((turn.memory, words.mark))
@@ -377,7 +394,8 @@ class Utterances:
         with self._lock:
             self._submitted.keep(taken.submission, taken.texts)
             self._last.keep(turn.owner, last)
-            self._there.keep((turn.memory, user, turn.place), last)
+            for place in filter(None, (turn.place, turn.rewritten)):
+                self._there.keep((turn.memory, user, place), last)
             self._known.keep((turn.memory, *turn.ids), _Known(user, said))
             for mark, text, one in words:
                 # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.
@@ -403,7 +421,7 @@ def _left_of(
         runs: The runs of those that were not.
     """
     is_same = other.ids.conversation == turn.ids.conversation
-    if other.ids.run in runs or (is_same and other.place == turn.place):
+    if other.ids.run in runs or (is_same and turn.place in (other.place, other.rewritten)):
         return other.utterances
     # The other run may have failed behind an answer to its first words.
     since = answered[other.answered :] if is_same else ()

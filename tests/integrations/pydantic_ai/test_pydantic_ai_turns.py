@@ -1010,6 +1010,18 @@ def test_a_failed_run_is_continued_without_its_words_after_another_chat(tmp_path
     setting.writer.close_sync()
 
 
+def test_the_last_messages_of_a_failed_run_repeat_no_words(tmp_path: Path):
+    # The host's message in front of the prompt has no id, and is not at its place any more.
+    setting = Setting(tmp_path)
+    history = asyncio.run(setting.agent.run("Hi.")).all_messages()
+    kept = failed(setting.agent, "I like milk.", message_history=[*history, *user_says(SAID)])
+    failed(setting.agent, "I like rum.", message_history=history)  # at the same time
+    asyncio.run(setting.agent.run("I like cake.", message_history=kept[-3:]))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == ["Hi.", f"{SAID}\n\nI like milk.", "I like rum.", "I like cake."]
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("is_prompt", [True, False])
 def test_words_repeated_after_a_stopped_answer_are_submitted(tmp_path: Path, is_prompt: bool):
     setting = Setting(tmp_path)
@@ -1824,6 +1836,32 @@ def test_words_that_a_processor_rewrites_in_the_history_are_known_again(tmp_path
         history = user_says(*(each for message in messages for each in prompts(message)))
     said = [turn.user_msg for turn in setting.writer.turns]
     assert said == [SAID, "I like milk.", "I like rum."]
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("user", ["ann", "bob"])
+def test_words_behind_a_rewritten_exchange_are_known_again(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [rewritten(message, "bare") for message in messages]
+
+    memory = DiaryCapability(setting.diary, writer=setting.writer)
+    agent: Agent[Deps, str] = Agent(
+        FunctionModel(answer), deps_type=Deps, capabilities=[memory, ProcessHistory(process)]
+    )
+    # Without ids, one user is known by the place; several share an id of the conversation.
+    options: dict[str, Any] = {} if user == "ann" else {"conversation_id": "room"}
+    before = [*user_says("I like rum."), ModelResponse(parts=[TextPart("Good choice.")])]
+    kept = failed(agent, SAID, message_history=before, deps=Deps("ann"), **options)
+    history = [*user_says("[redacted]  rum."), before[1], *user_says(*prompts(kept[2])[:1])]
+    assert [prompts(message)[:1] for message in history[::2]] == [
+        prompts(kept[0]),
+        prompts(kept[2])[:1],
+    ]
+    asyncio.run(agent.run("I like cake.", message_history=history, deps=Deps(user), **options))
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("ann", SAID), (user, "I like cake.")]
     setting.writer.close_sync()
 
 

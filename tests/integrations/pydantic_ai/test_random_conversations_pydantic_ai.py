@@ -138,15 +138,13 @@ class World:
         begun: list[Said | str] = []
         if kept in WITHOUT_IDS and len(users) > 1:
             # docs: "In a group chat whose history has no ids, only one `conversation_id` shows whose words a failed
-            # run had, if no history processor rewrote the words before it."
+            # run had."
             conversation = f"c{number}"
         if kept in WITHOUT_IDS and not (session or conversation):
             # docs: "A retry of a failed run without an answer in its history is a new conversation, which has the
             # words again".
             begun = [self.say(users[0]), "Hello."]
         agents: Sequence[int] = choose.choice([range(6), range(6), range(6, 7)])
-        if kept in WITHOUT_IDS and len(users) > 1:
-            agents = [each for each in agents if each != 3]
         chat = Chat(users, session, conversation, kept, agents, begun)
         chat.history = replace(chat, kept="texts").messages()
         return chat
