@@ -294,7 +294,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         try:
             await self._begin(ctx, run)
             result = await handler()
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            # In a coroutine that is closed, nothing can wait; the turn of a cancelled run is submitted without.
             status = "cancelled"
             run.is_turn = run.is_turn and not is_rolled_back(error)
             raise

@@ -52,8 +52,9 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.profiles import ModelProfile
-from pydantic_ai.usage import UsageLimits
+from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import PydanticSerializationError
 from pydantic_graph import End
 
@@ -307,6 +308,26 @@ def test_a_run_that_a_langgraph_server_rolls_back_is_not_submitted(tmp_path: Pat
     setting = cancelled(tmp_path, UserRollback())
     setting.writer.close_sync()
     assert setting.writer.turns == []
+
+
+def test_a_run_that_is_closed_as_garbage_is_submitted(tmp_path: Path):
+    # Releases of the framework leave the task behind if a run is cancelled in its first steps.
+    setting = Setting(tmp_path)
+    ids = {"run_id": "run-1", "conversation_id": "c"}
+    ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), prompt=SAID, **ids)
+
+    async def run() -> None:
+        capability = await setting.capability.for_run(ctx)
+
+        async def hang() -> Any:
+            await asyncio.Event().wait()
+
+        coroutine: Any = capability.wrap_run(ctx, handler=hang)
+        coroutine.send(None)
+        coroutine.close()
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "")
 
 
 def test_a_run_whose_model_failed_is_submitted(tmp_path: Path):
