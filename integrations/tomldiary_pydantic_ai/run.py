@@ -260,8 +260,9 @@ class RunState:
         # Messages that were enqueued too late for a request of this run.
         self.collect(messages, ctx)
         self.remove_dequeued(ctx)
-        before = takewhile(lambda message: message.run_id != run, messages)
-        self.turn.rewritten = _place([*before])
+        if result is None:  # a retry may come with what a history processor made of the history
+            before = takewhile(lambda message: message.run_id != run, messages)
+            self.turn.rewritten = _place([*before])
         output: object = None if result is None else result.output
         is_paused = isinstance(output, PAUSED)
         steps = steps_in(messages, run, is_paused=is_paused, output_tools=tools)
