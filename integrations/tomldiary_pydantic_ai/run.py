@@ -260,9 +260,12 @@ class RunState:
         # Messages that were enqueued too late for a request of this run.
         self.collect(messages, ctx)
         self.remove_dequeued(ctx)
-        if result is None:  # a retry may come with what a history processor made of the history
-            before = takewhile(lambda message: message.run_id != run, messages)
-            self.turn.rewritten = _place([*before])
+        if (
+            result is None
+        ):  # a retry may come with the messages of this run, as history processors left them
+            before = [*takewhile(lambda message: message.run_id != run, messages)]
+            answered_before = len(words_in(before)) - len(unanswered(before))
+            self.turn.places |= dict.fromkeys([_place(before), _place(messages)], answered_before)
         output: object = None if result is None else result.output
         is_paused = isinstance(output, PAUSED)
         steps = steps_in(messages, run, is_paused=is_paused, output_tools=tools)

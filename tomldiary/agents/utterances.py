@@ -102,10 +102,10 @@ class UserTurn:
     ids: RunIds
     place: str = ""
     """A digest of the exchanges before the turn."""
-    rewritten: str = ""
-    """The place if the host keeps the exchanges as a history processor rewrote them."""
     answered: int = 0
     """The number of texts of users that were answered before."""
+    places: dict[str, int] = field(default_factory=dict[str, int])
+    """The places where a host may keep the words, each with this number; several if the run failed."""
     utterances: list[Utterance] = field(default_factory=list[Utterance])
     is_answered: bool = False
     is_failed: bool = False
@@ -186,6 +186,7 @@ class Utterances:
             prompt: The prompt, or "".
         """
         turn.answered = len(answered)
+        turn.places = {turn.place: turn.answered}
         sent = self._sent(turn, answered, before)
         texts = [words.text for words in answered]
         senders = self._senders(turn, texts, before)
@@ -394,8 +395,8 @@ class Utterances:
         with self._lock:
             self._submitted.keep(taken.submission, taken.texts)
             self._last.keep(turn.owner, last)
-            for place in filter(None, (turn.place, turn.rewritten)):
-                self._there.keep((turn.memory, user, place), last)
+            for place, number in turn.places.items():
+                self._there.keep((turn.memory, user, place), replace(last, answered=number))
             self._known.keep((turn.memory, *turn.ids), _Known(user, said))
             for mark, text, one in words:
                 # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.
@@ -420,13 +421,15 @@ def _left_of(
         answered: The texts of users in its history that were answered.
         runs: The runs of those that were not.
     """
-    is_same = other.ids.conversation == turn.ids.conversation
-    if other.ids.run in runs or (is_same and turn.place in (other.place, other.rewritten)):
+    if other.ids.run in runs:
         return other.utterances
+    if other.ids.conversation != turn.ids.conversation:
+        return []
     # The other run may have failed behind an answer to its first words.
-    since = answered[other.answered :] if is_same else ()
+    since = answered[other.places.get(turn.place, other.answered) :]
     left = [*other.utterances]
-    return left if since and all(_take(left, text) for text in since) else []
+    are_known = all(_take(left, text) for text in since)
+    return left if turn.place in other.places or (since and are_known) else []
 
 
 def _shown_key(turn: UserTurn, words: Heard) -> tuple[str | None, ...]:

@@ -1936,6 +1936,32 @@ def test_words_sent_behind_an_answer_of_a_failed_run_keep_their_user(tmp_path: P
     setting.writer.close_sync()
 
 
+def test_words_sent_behind_an_answer_of_a_failed_run_are_known_again(tmp_path: Path):
+    # The host keeps texts alone, so each run is a new conversation.
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, "alice", writer=setting.writer, inject=False)
+    agent: Agent[None, Any] = Agent(FunctionModel(answer), capabilities=[memory])
+
+    @agent.tool
+    def look(ctx: RunContext[None]) -> str:
+        ctx.enqueue("I like milk.")
+        return "seen"
+
+    def call_and_fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return (fail if has_result(messages) else call_once("look"))(messages, info)
+
+    before = [*user_says("Hi."), ModelResponse(parts=[TextPart("Hello.")])]
+    with pytest.raises(ModelHTTPError):
+        asyncio.run(agent.run(SAID, model=FunctionModel(call_and_fail), message_history=before))
+    stopped = [*before, *user_says(SAID), ModelResponse(parts=[TextPart("Let me see.")])]
+    for words in (SAID, "I like cake."):  # the first ones are said again
+        history = [*stopped, *user_says("I like milk.")]
+        failed(agent, words, message_history=history)
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [f"{SAID}\n\nI like milk.", SAID, "I like cake."]
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("user", ["ann", "bob"])
 def test_words_rewritten_in_a_run_of_another_user_are_submitted_once(tmp_path: Path, user: str):
     setting = Setting(tmp_path)
