@@ -312,7 +312,7 @@ _SECONDS_TO_END = 10
 
 
 def _end_stopped_runs() -> None:
-    """Cancel the runs whose event loop has stopped, such as an unclosed `run_stream_sync`; this records them."""
+    """Cancel or close the runs whose event loop has stopped, such as an unclosed `run_stream_sync`; this records them."""
     here = os.getpid(), threading.get_ident()
     for run in list(_RUNS):
         task = run.task
@@ -320,7 +320,9 @@ def _end_stopped_runs() -> None:
             continue
         loop = task.get_loop()
         with suppress(Exception):  # a loop of another library may refuse
-            if not (loop.is_running() or loop.is_closed()):
+            if loop.is_closed():  # it can run nothing any more
+                task.get_coro().close()
+            elif not loop.is_running():
                 task.cancel()
                 loop.run_until_complete(asyncio.wait([task], timeout=_SECONDS_TO_END))
 

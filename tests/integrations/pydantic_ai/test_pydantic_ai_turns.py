@@ -2399,8 +2399,12 @@ Setting(Path({str(tmp_path)!r})).agent.run_sync(SAID)
         """loop = asyncio.new_event_loop()
 run = loop.create_task(agent.run(SAID, model=slow))
 loop.run_until_complete(asyncio.sleep(0.5))""",
+        """loop = asyncio.new_event_loop()
+run = loop.create_task(agent.run(SAID, model=slow))
+loop.run_until_complete(asyncio.sleep(0.5))
+loop.close()""",
     ],
-    ids=["an unclosed stream", "a stopped loop"],
+    ids=["an unclosed stream", "a stopped loop", "a closed loop"],
 )
 def test_a_run_that_is_open_when_the_program_ends_is_submitted(tmp_path: Path, use: str):
     """Its event loop has stopped, and nothing else ends the run before the writer closes."""
