@@ -185,6 +185,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         on_error: Literal["ignore", "raise"] = "ignore",
         approve: list[Verb] | None = None,
         id: str = DEFAULT_ID,  # noqa: A002 - the framework's word
+        episodes: bool | None = None,
     ) -> DiaryCapability[Any]:
         """Make a capability from an agent spec; the other options are those of the class.
 
@@ -212,6 +213,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             on_error=on_error,
             approve=approve or (),
             id=id,
+            episodes=episodes,
         )
 
     @classmethod

@@ -666,12 +666,8 @@ def test_a_folder_that_became_a_file_fails_a_run_on_request(
 
 
 def test_an_agent_spec_makes_a_capability(tmp_path: Path):
-    spec = {
-        "model": "test",
-        "capabilities": [
-            {"DiaryCapability": {"diary": str(tmp_path), "user_id": "alice", "extractor": "rules"}}
-        ],
-    }
+    options = {"diary": str(tmp_path), "user_id": "alice", "extractor": "rules", "episodes": True}
+    spec = {"model": "test", "capabilities": [{"DiaryCapability": options}]}
     assert DiaryCapability.get_serialization_name() == "DiaryCapability"
     agent = Agent.from_spec(spec, custom_capability_types=[DiaryCapability])
     model = TestModel(call_tools=["recall"])
@@ -680,6 +676,9 @@ def test_an_agent_spec_makes_a_capability(tmp_path: Path):
     assert capability.writer.flush(30)
     capability.writer.close_sync()
     assert Diary(tmp_path).user("alice").recall("tea")
+    assert [one.input for one in Diary(tmp_path).user("alice").episodes.list()] == [
+        "I love green tea."
+    ]
     wrong = {"model": "test", "capabilities": [{"DiaryCapability": {"diary": "x", "toools": []}}]}
     with pytest.raises(Exception, match="toools"):
         Agent.from_spec(wrong, custom_capability_types=[DiaryCapability])
