@@ -260,9 +260,8 @@ class RunState:
         # Messages that were enqueued too late for a request of this run.
         self.collect(messages, ctx)
         self.remove_dequeued(ctx)
-        if (
-            result is None
-        ):  # a retry may come with the messages of this run, as history processors left them
+        if result is None:
+            # A retry may come with the messages of this run, as history processors left them.
             before = [*takewhile(lambda message: message.run_id != run, messages)]
             answered_before = len(words_in(before)) - len(unanswered(before))
             self.turn.places |= dict.fromkeys([_place(before), _place(messages)], answered_before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TEXTS = ("texts", "interface")
 WITHOUT_IDS = (*TEXTS, "bare")
-KEPT = ("messages", "dumped", "last", "summary", *WITHOUT_IDS)
+KEPT = ("messages", "dumped", "last", "summary", "new times", "no tools", "no memory", *WITHOUT_IDS)
 """What a host keeps; an interface puts the prompt at the end of the history."""
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOTE = TextContent("It is noon.", metadata={"origin": "a clock"})
@@ -74,6 +74,15 @@ def reworded(messages: list[ModelMessage], *, is_bare: bool = False) -> list[Mod
     return made
 
 
+def _kept_part(part: Any, kept: str) -> Any:
+    """Return a part of a message as a host keeps it; None if it is left out."""
+    if kept == "new times" and isinstance(part, UserPromptPart):
+        return UserPromptPart(part.content)
+    is_memory = kept == "no memory" and "tomldiary.v1" in str(getattr(part, "content", ""))
+    is_of_tool = kept == "no tools" and part.part_kind.startswith(("tool-", "retry-"))
+    return None if is_memory or is_of_tool else part
+
+
 @dataclass(eq=False)
 class Chat:
     """A conversation as its host keeps it."""
@@ -112,4 +121,10 @@ class Chat:
             return self.history[-2:]
         if self.kept == "summary" and len(self.history) > 4:
             return [ModelResponse([TextPart("They talked.")]), *self.history[-4:]]
+        if self.kept in ("new times", "no tools", "no memory"):
+            made = [
+                (one, [_kept_part(part, self.kept) for part in one.parts]) for one in self.history
+            ]
+            left = [(one, [part for part in parts if part is not None]) for one, parts in made]
+            return [replace(one, parts=parts) for one, parts in left if parts]
         return self.history
