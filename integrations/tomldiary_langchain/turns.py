@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, cast
 from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
@@ -23,7 +23,9 @@ from langchain_core.messages import (
 )
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.types import Command
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from tomldiary.agents.turn_messages import (
     SOURCE,
@@ -39,6 +41,7 @@ from tomldiary.agents.turn_messages import (
     spoken,
     turn_start,
 )
+from tomldiary.errors import InvalidValue
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
@@ -417,10 +420,22 @@ class Notes(_OfTool):
 
 
 _NO_NOTES = Notes(unanswered={}, ended={})
+_WRITTEN: TypeAdapter[Any] = TypeAdapter(dict[str, Notes | _OfTool])
 
 
 def _merged(old: dict[str, Notes], new: dict[str, Notes | _OfTool]) -> dict[str, Notes]:
-    """Return the new notes of each middleware; those of a tool are added, because several tools may run at once."""
+    """Return the new notes of each middleware; those of a tool are added, because several tools may run at once.
+
+    Raises:
+        InvalidValue: A client has written something else, with which later runs of the thread would fail.
+    """
+    try:
+        _WRITTEN.validate_python(new)
+    except ValidationError:
+        raise InvalidValue(
+            "only the middleware writes this field. Leave it out of the update.",
+            where="diary_notes",
+        ) from None
     merged = dict(old)
     for name, notes in new.items():
         known = old.get(name, _NO_NOTES)

@@ -1394,6 +1394,18 @@ def test_words_that_the_host_adds_while_a_tool_waits_are_submitted(writer, mode)
     assert writer.said == [("I like tea. I like rice.", "ok")]
 
 
+@pytest.mark.parametrize(
+    "notes", [{"x": {}}, "x", {"x": {"unanswered": {"1": {}}, "ended": {}}}], ids=str
+)
+def test_an_update_of_the_notes_is_refused_and_later_runs_succeed(writer, notes):
+    agent = agent_of(writer, OK, OK, checkpointer=InMemorySaver())
+    talk(agent, "I like tea.", THREAD, "sync")
+    with pytest.raises(InvalidValue, match="diary_notes: only the middleware"):
+        agent.update_state(THREAD, {"diary_notes": notes})
+    talk(agent, "I like rice.", THREAD, "sync")
+    assert writer.said == [("I like tea.", "ok"), ("I like rice.", "ok")]
+
+
 @either
 def test_documents_in_a_message_that_the_client_sends_back_are_no_part_of_the_words(writer, mode):
     review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
