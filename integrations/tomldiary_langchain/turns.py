@@ -420,7 +420,16 @@ class Notes(_OfTool):
 
 
 _NO_NOTES = Notes(unanswered={}, ended={})
+_KEPT: TypeAdapter[Any] = TypeAdapter(dict[str, Notes])
 _WRITTEN: TypeAdapter[Any] = TypeAdapter(dict[str, Notes | _OfTool])
+
+
+def _fits(form: TypeAdapter[Any], notes: Any) -> bool:
+    try:
+        form.validate_python(notes)
+    except ValidationError:
+        return False
+    return True
 
 
 def _merged(old: dict[str, Notes], new: dict[str, Notes | _OfTool]) -> dict[str, Notes]:
@@ -429,16 +438,14 @@ def _merged(old: dict[str, Notes], new: dict[str, Notes | _OfTool]) -> dict[str,
     Raises:
         InvalidValue: A client has written something else, with which later runs of the thread would fail.
     """
-    try:
-        _WRITTEN.validate_python(new)
-    except ValidationError:
+    if not _fits(_WRITTEN, new):
         raise InvalidValue(
             "only the middleware writes this field. Leave it out of the update.",
             where="diary_notes",
-        ) from None
-    merged = dict(old)
+        )
+    merged = dict(_readable(old))
     for name, notes in new.items():
-        known = old.get(name, _NO_NOTES)
+        known = merged.get(name, _NO_NOTES)
         if "ended" in notes:
             merged[name] = notes
         else:
@@ -458,8 +465,13 @@ class DiaryState(AgentState[Any]):
 
 def notes_in(state: AgentState[Any], middleware: str) -> Notes:
     """Return what the state keeps for a middleware."""
-    notes: dict[str, Notes] = cast("dict[str, Any]", state).get("diary_notes") or {}
+    notes = _readable(cast("dict[str, Any]", state).get("diary_notes"))
     return notes.get(middleware, _NO_NOTES)
+
+
+def _readable(notes: Any) -> dict[str, Notes]:
+    """Return the notes of a state; none if a client of a server has overwritten them with something else."""
+    return notes if notes and _fits(_KEPT, notes) else {}
 
 
 _CHATS = 4_096

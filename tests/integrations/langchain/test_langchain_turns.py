@@ -1395,13 +1395,18 @@ def test_words_that_the_host_adds_while_a_tool_waits_are_submitted(writer, mode)
 
 
 @pytest.mark.parametrize(
-    "notes", [{"x": {}}, "x", {"x": {"unanswered": {"1": {}}, "ended": {}}}], ids=str
+    "notes",
+    [{"DiaryMiddleware": {}}, "x", {"DiaryMiddleware": {"unanswered": {"1": {}}, "ended": {}}}],
+    ids=str,
 )
 def test_an_update_of_the_notes_is_refused_and_later_runs_succeed(writer, notes):
     agent = agent_of(writer, OK, OK, checkpointer=InMemorySaver())
     talk(agent, "I like tea.", THREAD, "sync")
     with pytest.raises(InvalidValue, match="diary_notes: only the middleware"):
         agent.update_state(THREAD, {"diary_notes": notes})
+    agent.update_state(
+        THREAD, {"diary_notes": {"__overwrite__": notes}}
+    )  # not checked by LangGraph
     talk(agent, "I like rice.", THREAD, "sync")
     assert writer.said == [("I like tea.", "ok"), ("I like rice.", "ok")]
 
