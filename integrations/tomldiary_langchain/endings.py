@@ -56,10 +56,10 @@ class Endings(RunTree, BaseCallbackHandler):
         """Keep `run` for the graph whose node this is called in; call `failed` if the graph ends in an error.
 
         Meanwhile `run.see` is called with the messages that each node is given, and `run.see_changes` with those that
-        it returns.
+        it returns. Of graphs that share an id, none is watched.
         """
         graph = self.graph_of(config)
-        if graph is not None:
+        if graph is not None and not self.running[graph].is_shared:
             self._watched.setdefault(graph, {})[owner] = run, failed
 
     def watched(self, config: RunnableConfig, owner: object, graph: UUID | None) -> Any:
@@ -120,6 +120,8 @@ class Endings(RunTree, BaseCallbackHandler):
     ) -> ChainRun:
         """Pass the messages that a node is given to the watched runs of its graph."""
         this = super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
+        if this.is_shared:
+            self._watched.pop(run_id, None)
         messages = field_of(inputs, "messages")
         this.is_continued = inputs is None or isinstance(inputs, Command)
         # LangGraph also takes one message without a list.

@@ -59,6 +59,10 @@ class ChainRun:
     """The config of the node that began it."""
     task: asyncio.Task[Any] | None = None
     """The task of the event loop that began it, if no run is around it."""
+    open: int = 1
+    """The number of running runs with its id: a host may give the same one to several."""
+    is_shared: bool = False
+    """Whether there were several of them at once, which cannot be told apart."""
 
 
 class RunTree:
@@ -102,13 +106,18 @@ class RunTree:
                 run.task = asyncio.current_task()
         else:
             run.around.inner.add(run.id)
-        self.running[run.id] = run
-        return run
+        known = self.running.get(run.id)
+        if known is None or _is_cancelled(known):
+            self.running[run.id] = run
+            return run
+        known.open += 1
+        known.is_shared = True
+        return known
 
     def _remove_cancelled(self) -> None:
         """Remove runs whose task was cancelled while LangChain reported their begin, because it reports no end of them."""
         for run in list(self.running.values()):
-            if run.task is not None and run.task.cancelled():
+            if _is_cancelled(run):
                 RunTree.on_chain_end(self, run_id=run.id)
         self._most = _FEW + 2 * len(self.running)
 
@@ -126,9 +135,13 @@ class RunTree:
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Remove an ended run and its children, because some cancelled children send no end event."""
-        run = self.running.pop(run_id, None)
+        run = self.running.get(run_id)
         if run is None:
             return
+        run.open -= 1
+        if run.open > 0:
+            return
+        self.running.pop(run_id, None)
         if run.around is not None:
             run.around.inner.discard(run_id)
         for child in list(run.inner):
@@ -189,3 +202,7 @@ class RunTree:
         if any(each.partition(":")[0] == _TOOL_NODE for each in outer):
             return True
         return any(run.is_tool for run in self.runs_from(self.run_of(config)))
+
+
+def _is_cancelled(run: ChainRun) -> bool:
+    return run.task is not None and run.task.cancelled()

@@ -6,10 +6,12 @@ import asyncio
 import gc
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing, nullcontext, suppress
 from functools import reduce
 from itertools import count
 from typing import Annotated, Any, TypedDict
+from uuid import uuid4
 
 import pytest
 from langchain.agents import create_agent
@@ -1392,6 +1394,40 @@ def test_words_that_the_host_adds_while_a_tool_waits_are_submitted(writer, mode)
     agent.update_state(THREAD, {"messages": [more]})
     talk(agent, None, THREAD, mode)
     assert writer.said == [("I like tea. I like rice.", "ok")]
+
+
+@pytest.mark.parametrize("answer", [OK, Down()], ids=["answered", "failed"])
+def test_runs_at_once_with_one_run_id_are_kept_apart(diary, writer, answer):
+    both_begun = threading.Barrier(2)
+
+    @before_model
+    def meet(state, runtime):
+        both_begun.wait(30)
+
+    model = Scripted(answers=[answer, answer, OK])
+    memory = DiaryMiddleware(diary, writer=writer)
+    agent = create_agent(model, middleware=[memory, meet], checkpointer=InMemorySaver())
+    users, run_id = ("alice", "bob"), uuid4()
+    for user in users:
+        diary.user(user).upsert_preference("likes", f"tea of {user}")
+
+    def say(user, text):
+        config = {"run_id": run_id, "configurable": {"user_id": user, "thread_id": user}}
+        with suppress(Down):
+            agent.invoke({"messages": [f"{user}: {text}"]}, config)
+
+    for text in ("Hello.", "Are you there?"):
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(say, users, [text] * 2))
+    assert len(model.asked) == 4
+    for shown in map(str, model.asked):
+        assert [f"tea of {user}" in shown for user in users] == [
+            f"{user}: Hello." in shown for user in users
+        ]
+    said = {user: [] for user in users}
+    for turn in writer.turns:
+        said[turn.user_id] += turn.user_msg.split("\n\n")
+    assert said == {user: [f"{user}: Hello.", f"{user}: Are you there?"] for user in users}
 
 
 @pytest.mark.parametrize(
