@@ -67,6 +67,7 @@ from tomldiary_langgraph.turns import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Generator, Mapping
+    from uuid import UUID
 
     from tomldiary.writer.writer import MemoryWriter
 
@@ -112,6 +113,7 @@ def recall_node(
         checked_text(messages_key, "messages_key")
     memory = _memory(diary, "recall_node(diary)")
     submitted = of_memory(memory, SubmittedMessages)
+    runs()  # sees what the node returns
     warned: set[str] = set()
 
     def asked_in(state: Any, config: RunnableConfig, user: str) -> list[Spoken]:
@@ -133,7 +135,6 @@ def recall_node(
 
     def read(state: Any, config: RunnableConfig, user: str) -> dict[str, Any]:
         channels = state_channels(config) or {}
-        _check_field(state_key, channels, config, warned)
         asked = asked_in(state, config, user)
         found = ""
         with _errors(on_error, "the memory could not be read"):
@@ -149,7 +150,9 @@ def recall_node(
             if one.id
         }
         is_kept = speakers and isinstance(channels.get(state_key), MemoryChannel)
-        return {state_key: Recalled(found, owners) if is_kept else found}
+        update = {state_key: Recalled(found, owners) if is_kept else found}
+        _check_field(state_key, channels, config, warned, update)
+        return update
 
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         return read(state, config, user_here(state, config))
@@ -262,6 +265,13 @@ class _Runs(RunTree, BaseCallbackHandler):
         this = super().on_chain_start(*given, **named)
         this.begun_in = var_child_runnable_config.get()
         return this
+
+    def on_chain_end(self, outputs: Any = None, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Remove an ended run, and warn if it returns what nothing keeps."""
+        run = self.running.get(run_id)
+        if run is not None and run.dropped is not None and run.dropped[0] is outputs:
+            run.dropped[1]()
+        super().on_chain_end(run_id=run_id)
 
     def asked_by(self, config: RunnableConfig) -> dict[str, str]:
         """Return what the states of a node's graph, and of the graphs of its thread around it, note of messages."""
@@ -469,22 +479,31 @@ def _memory(given: Any, call: str) -> Diary:
 
 
 def _check_field(
-    key: str, channels: Mapping[str, Any], config: RunnableConfig, warned: set[str]
+    key: str,
+    channels: Mapping[str, Any],
+    config: RunnableConfig,
+    warned: set[str],
+    update: dict[str, Any],
 ) -> None:
     """Warn, once for each node, if the state has no field for the memory or stores it in checkpoints."""
     if warned or not channels or isinstance(channels.get(key), UntrackedValue):
         return
-    if key not in channels:
-        problem = (
-            f"the graph's state has no field {key!r}, so LangGraph drops what recall_node returns."
-        )
-    elif saves_checkpoints(config.get("configurable")):
-        problem = f"checkpoints keep the state's field {key!r}, and `forget` does not reach them."
-    else:
+
+    def warn(problem: str) -> None:
+        if not warned:
+            warned.add(key)
+            hint = f"Declare it as `{key}: Memory`, with `from tomldiary_langgraph import Memory`."
+            tell(_logger, f"{problem} {hint}")
+
+    if key in channels:
+        if saves_checkpoints(config.get("configurable")):
+            warn(f"checkpoints keep the state's field {key!r}, and `forget` does not reach them.")
         return
-    warned.add(key)
-    problem += f" Declare it as `{key}: Memory`, with `from tomldiary_langgraph import Memory`."
-    tell(_logger, problem)
+    problem = (
+        f"the graph's state has no field {key!r}, so LangGraph drops what recall_node returns."
+    )
+    for node in [*runs().runs_from(runs().run_of(config))][1:2]:
+        node.dropped = update, partial(warn, problem)  # it may use the text itself
 
 
 def _errors(on_error: OnError, what: str) -> AbstractContextManager[None]:

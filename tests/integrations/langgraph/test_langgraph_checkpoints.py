@@ -260,6 +260,18 @@ def test_a_state_that_drops_the_memory_is_warned_about_once(diary, key, caplog):
     assert f"`{key}: Memory`" in warning
 
 
+def test_a_node_that_recalls_itself_needs_no_field_and_no_warning(diary, caplog):
+    recalled, seen = recall_node(diary), []
+
+    def answer(state):
+        return answering(seen)({**state, **recalled.invoke(state)})
+
+    graph = StateGraph(MessagesState).add_node(answer).add_edge(START, "answer").compile()
+    graph.invoke(QUESTION, ALICE)
+    assert CANARY in seen[0]
+    assert caplog.messages == []
+
+
 def test_a_state_that_drops_the_memory_is_shown_without_logging(tmp_path):
     program = (
         "from langgraph.graph import START, MessagesState, StateGraph\n"
