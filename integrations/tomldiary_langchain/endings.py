@@ -62,17 +62,21 @@ class Endings(RunTree, BaseCallbackHandler):
         if graph is not None and not self.running[graph].is_shared:
             self._watched.setdefault(graph, {})[owner] = run, failed
 
-    def watched(self, config: RunnableConfig, owner: object, graph: UUID | None) -> Any:
+    def watched(self, config: RunnableConfig, owner: object, graph: str) -> Any:
         """Return the run that `watch` got for the graph that calls this, or None.
 
         Args:
             config: The config of the calling code; it names no run in a thread without the context of the graph.
             owner: The owner that `watch` got.
-            graph: The graph that calls this, if the config names no run.
+            graph: The id of the graph that calls this, if the config names no run.
         """
-        runs = self.runs_from(self.run_of(config) or graph)
-        graph = next((run.id for run in runs if run.is_graph), None)  # not a runnable within a node
-        kept = {} if graph is None else self._watched.get(graph, {})
+        # LangChain takes any value as the id of a run.
+        begin = self.run_of(config) or next(
+            (id_ for id_ in [*self._watched] if str(id_) == graph), None
+        )
+        runs = self.runs_from(begin)
+        found = next((run.id for run in runs if run.is_graph), None)  # not a runnable within a node
+        kept = {} if found is None else self._watched.get(found, {})
         return kept[owner][0] if owner in kept else None
 
     def is_continued(self, config: RunnableConfig) -> bool:

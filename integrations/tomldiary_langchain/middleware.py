@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
-from uuid import UUID
 
 from langchain.agents.middleware import PIIDetectionError
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, ExtendedModelResponse
@@ -374,8 +373,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _settled(self, state: AgentState[Any]) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""
-        graph = cast("dict[str, Any]", state).get("diary_graph")
-        return self._endings.watched(ensure_config(), self, UUID(graph) if graph else None)
+        graph = str(cast("dict[str, Any]", state).get("diary_graph") or "")
+        return self._endings.watched(ensure_config(), self, graph)
 
     def _run_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
         called: Any = request  # a tool's runtime is no `Runtime`, but has the same attributes

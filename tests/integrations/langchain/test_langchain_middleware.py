@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from langchain.agents import create_agent
@@ -564,9 +565,10 @@ def test_a_turn_that_a_server_rolls_back_is_not_submitted(diary, writer):
     assert cancelled(diary, writer, UserRollback()) == []
 
 
+@pytest.mark.parametrize("run_id", [uuid4(), "run 1"], ids=["UUID", "text"])
 @pytest.mark.parametrize("mode", ["invoke", "stream"])
 def test_a_middleware_may_call_the_model_and_tools_in_a_thread_without_the_context(
-    diary, writer, mode
+    diary, writer, mode, run_id
 ):
     class Threads(AgentMiddleware):
         def wrap_model_call(self, request, handler):
@@ -578,7 +580,7 @@ def test_a_middleware_may_call_the_model_and_tools_in_a_thread_without_the_conte
     model = Scripted(answers=[calling(("remember", {"text": "rain", "category": "likes"})), OK])
     memory = DiaryMiddleware(diary, user_id="alice", writer=writer, tools="all")
     agent = create_agent(model, middleware=[Threads(), memory], checkpointer=InMemorySaver())
-    talk(agent, "Hello", THREAD, mode)
+    talk(agent, "Hello", {**THREAD, "run_id": run_id}, mode)
     assert [len(memories(asked)) for asked in model.asked] == [1, 1]
     assert [(turn.session_id, turn.user_msg) for turn in writer.turns] == [("t1", "Hello")]
     assert diary.user("alice").preferences("likes")["pref002"].text == "rain"
