@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from tomldiary import BackendError, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared import database
 from tomldiary.storage.shared.redis import RedisDatabase
 from waiting import until
 
@@ -315,6 +317,8 @@ def test_a_redis_without_the_handshake_of_its_client_names_the_option(place):
     [
         (("maxmemory", "1"), "Its memory is full: raise maxmemory."),
         (("replicaof", "127.0.0.1 1"), "Use the address of the primary server."),
+        (("min-replicas-to-write", "1"), "Check its replicas and min-replicas-to-write."),
+        (("bgsave", ""), "It cannot write to its disk: free space there, and read its log."),
     ],
 )
 def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
@@ -326,6 +330,11 @@ def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
         with redis.Redis.from_url(url) as client:
             if setting[0] == "replicaof":
                 client.replicaof(*setting[1].split())
+            elif setting[0] == "bgsave":
+                client.config_set("save", "1000 1000")
+                shutil.rmtree(place[0])
+                client.bgsave()
+                until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
             else:
                 client.config_set(*setting)
         with pytest.raises(BackendError, match=re.escape(remedy)):
@@ -340,6 +349,53 @@ def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
             f"{each.message} {each.remedy}" for each in check(diary) if each.level == "problem"
         ]
         assert [remedy in each for each in problems] == [True]
+
+
+def begin_script(client):
+    client.config_set("busy-reply-threshold", "1")
+    busy = client.connection_pool.make_connection()
+    busy.send_command("EVAL", "while true do end", 0)
+    until(lambda: is_busy(client))
+
+
+def is_busy(client):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    try:
+        return not client.ping()
+    except redis.ResponseError:
+        return True
+
+
+def lose_primary(client):
+    client.config_set("replica-serve-stale-data", "no")
+    client.replicaof("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize("name", ["redis"])
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (begin_script, lambda client: client.script_kill()),
+        (lose_primary, lambda client: client.replicaof("NO", "ONE")),
+    ],
+)
+def test_a_redis_that_refuses_all_commands_for_a_time_is_waited_for(place, begin, end, monkeypatch):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with servers.redis(*place) as url, Diary(url, agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        with redis.Redis.from_url(url) as client:
+            begin(client)
+            with (
+                Diary(f"{url}?timeout=0.1", agent="rules") as hasty,
+                pytest.raises(BackendError, match="cannot be reached"),
+            ):
+                hasty.user("alice").preferences()
+            monkeypatch.setattr(database, "pause", lambda _number: end(client))
+            alice.upsert_preference("likes", "coffee")
+        assert [each.text for each in alice.preferences("likes").values()] == ["tea", "coffee"]
 
 
 @pytest.mark.parametrize("name", ["redis"])

@@ -45,6 +45,8 @@ R = TypeVar("R")
 _PAGE = 1000
 _REMEDIES = {
     "'maxmemory'": "Its memory is full: raise maxmemory.",
+    "MISCONF": "It cannot write to its disk: free space there, and read its log.",
+    "NOREPLICAS": "Check its replicas and min-replicas-to-write.",
     "read only replica": "Use the address of the primary server.",
     "HELLO": "Write protocol=2 in the address.",
     "Protocol Error": "Check the address: another kind of server answers there.",
@@ -217,9 +219,12 @@ class RedisDatabase:
                 f"{self}: Redis Cluster is not supported. Use the address of a server without it."
             ) from error
         except exceptions.RedisError as error:
-            if isinstance(error, exceptions.ReadOnlyError):
+            is_orphan = isinstance(error, exceptions.MasterDownError)
+            if is_orphan or isinstance(error, exceptions.ReadOnlyError):
                 self.close()  # the address may lead to another server now
-            reason = _SCRIPT.split(str(error))[0].rstrip(".")
+            reason = _SCRIPT.split(str(error))[0].partition(". ")[0].rstrip(".")
+            if is_orphan or reason.startswith("BUSY "):  # nothing was done, and it may pass soon
+                raise DatabaseAway(reason) from error
             if isinstance(error, exceptions.NoPermissionError) or _FORBIDDEN.search(reason):
                 raise BackendError(
                     f"{self}: a permission is missing ({reason}). Grant it."
