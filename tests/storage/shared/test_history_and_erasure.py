@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 
 from tomldiary import Diary, Forgotten
+from tomldiary.errors import RevisionConflict
 from tomldiary.history.record import Source
 from tomldiary.storage.shared import transactions
-from tomldiary.storage.shared.database import RESERVED, WHOLE_HISTORY, Step
+from tomldiary.storage.shared.database import RESERVED, WHOLE_HISTORY, DatabaseLost, Step
 
 WORDS = "the zebra on the roof"
 
@@ -117,6 +118,35 @@ def test_a_writer_ends_the_reservation_of_a_process_that_died(opened, monkeypatc
     other = Diary(opened(), agent="rules").user("alice")
     other.upsert_preference("likes", "coffee")
     assert len(other.preferences("likes")) == 2
+    assert RESERVED not in backend.versions("alice")
+
+
+def test_a_writer_ends_its_own_reservation_after_the_database_was_away(opened, monkeypatch):
+    monkeypatch.setattr(transactions, "_LONG", 0.0)
+    monkeypatch.setattr(transactions, "_RESERVATION", 0.5)
+    backend = opened()
+    one, two = (Diary(each, agent="rules").user("alice") for each in (backend, opened()))
+    one.upsert_preference("likes", "tea")
+    apply, pauses = backend.database.apply, []
+
+    def away(user, head, step):
+        if RESERVED in step.removed:
+            raise DatabaseLost("away")
+        return apply(user, head, step)
+
+    def overtaken():
+        with one.transaction() as transaction:
+            transaction.upsert_preference("likes", "coffee")
+            two.upsert_preference("likes", "milk")
+
+    backend.database.apply = away
+    with pytest.raises(RevisionConflict):
+        overtaken()
+    backend.database.apply = apply
+    assert RESERVED in backend.versions("alice")
+    monkeypatch.setattr(transactions, "pause", pauses.append)
+    one.upsert_preference("likes", "coffee")
+    assert pauses == [0]
     assert RESERVED not in backend.versions("alice")
 
 

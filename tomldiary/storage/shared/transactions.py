@@ -313,10 +313,13 @@ class Transactions:
         deadline = time.monotonic() + _RESERVATION
         for number in count():
             head = self._ask(user, hold.known)
-            if hold.has_reserved or RESERVED not in head.versions:
+            if RESERVED not in head.versions:
+                hold.known.has_reserved = False
                 return head
-            if time.monotonic() >= deadline:
-                self._is_applied(user, head, Step(removed=[RESERVED]))
+            if hold.has_reserved:
+                return head
+            if hold.known.has_reserved or time.monotonic() >= deadline:
+                self._is_applied(user, hold, head, Step(removed=[RESERVED]))
             pause(number)
         raise AssertionError
 
@@ -331,15 +334,23 @@ class Transactions:
             for _ in range(_TRIES):
                 self._touch(user)
                 head = self._ask_in_turn(user, hold)
-                if (RESERVED in head.versions) == is_reserved or self._is_applied(user, head, step):
+                if (RESERVED in head.versions) == is_reserved or self._is_applied(
+                    user, hold, head, step
+                ):
                     return True
         return False
 
-    def _is_applied(self, user: str, head: Head, step: Step) -> bool:
+    def _is_applied(self, user: str, hold: Hold, head: Head, step: Step) -> bool:
         """Apply a step that begins or ends a reservation; return whether it was applied."""
-        with suppress(DatabaseLost):
-            return self.database.apply(user, head, step) is not None
-        return False
+        begins = RESERVED in step.contents
+        try:
+            if self.database.apply(user, head, step) is None:
+                return False
+        except DatabaseLost:
+            hold.known.has_reserved |= begins
+            return False
+        hold.known.has_reserved = begins
+        return True
 
     def _ask(self, user: str, known: Remembered) -> Head:
         """Return the stored state of a user, and cache it."""
