@@ -297,6 +297,45 @@ def test_a_slow_first_attempt_is_not_repeated(opened):
     assert len(alice.history()) == 2
 
 
+def pruned_after(*more):
+    def prune(two):
+        for text in more:
+            two.upsert_preference("likes", text)
+        two.prune_history(keep=1)
+
+    return prune
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda two: two.forget(matching="tea"),
+        lambda two: two.forget(everything=True),
+        pruned_after("milk"),  # the snapshot has the number of the lost record
+        pruned_after("milk", "water"),
+    ],
+    ids=["forget", "forget all", "prune", "prune more"],
+)
+def test_a_lost_answer_before_another_process_cuts_history_is_unknown(opened, cut):
+    backend = opened()
+    one, two = (Diary(each, agent="rules").user("alice") for each in (backend, opened()))
+    one.upsert_preference("likes", "tea")
+    apply = backend.database.apply
+
+    def lost(user, head, step):
+        backend.database.apply = apply
+        apply(user, head, step)
+        cut(two)
+        raise DatabaseLost("broken")
+
+    backend.database.apply = lost
+    with pytest.raises(BackendError, match="unknown whether the change is stored"):
+        one.upsert_preference("likes", "coffee")
+    counts = {item.text: item.count for item in two.preferences("likes").values()}
+    assert counts.get("coffee", 1) == 1
+    assert "coffee" in counts or not counts
+
+
 def test_a_step_of_unknown_outcome_says_so(opened):
     backend = opened()
     backend.transactions.timeout = 0.2

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError
-from tomldiary.history.record import next_sequence
+from tomldiary.history.record import is_snapshot, next_sequence
 from tomldiary.toml.values import check_unicode, checked_number, checked_text
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def outcome(
         The versions of its documents, empty if they are unknown; None if another process was faster.
 
     Raises:
-        BackendError: It was not applied, or its outcome is unknown.
+        BackendError: It was not applied, or its outcome is unknown, also because history was erased or dropped since.
     """
     deadline = time.monotonic() + timeout
     for number in count():
@@ -336,11 +336,24 @@ def outcome(
         except BackendError as lost:
             raise unknown_outcome(database, error) from lost
         if found != [(seq, text)]:
+            if not step.dropped and _is_cut(now, head, seq, found):
+                raise unknown_outcome(database, error) from error
             return None
         # After a later step of another process, the stored versions may not be those of our texts.
         is_newest = now.revision == head.revision + step.growth
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
     raise AssertionError
+
+
+def _is_cut(now: Head, head: Head, seq: int, found: Sequence[tuple[int, str]]) -> bool:
+    """Return whether another process has erased or dropped history since `head`, perhaps with the record `seq`.
+
+    `found` is the newest record up to this number.
+    """
+    is_dropped = (
+        found[0][0] == seq and is_snapshot(found[0][1]) if found else now.record is not None
+    )
+    return is_dropped or now.epoch > head.epoch
 
 
 def unreachable(database: Database, error: DatabaseLost) -> BackendError:
