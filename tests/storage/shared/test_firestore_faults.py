@@ -139,6 +139,14 @@ def test_a_write_is_applied_once_after_a_code_that_may_pass(proxy, alice, code):
     assert alice.problems() == []
 
 
+def test_a_write_to_a_server_that_is_away_has_no_unknown_outcome(proxy, alice):
+    proxy.close()
+    with pytest.raises(BackendError):
+        alice.preferences()  # this connection was open
+    with pytest.raises(BackendError, match="cannot be reached"):
+        alice.upsert_preference("likes", "coffee")
+
+
 def test_a_large_document_is_written_within_the_timeout_or_not_at_all(proxy, alice):
     backend = alice.diary.engine.backend
     proxy.always = ("Commit", "UNAVAILABLE")

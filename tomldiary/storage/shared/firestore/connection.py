@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.runtime.installation import optional
-from tomldiary.storage.shared.database import DatabaseLost, address, check_options
+from tomldiary.storage.shared.database import DatabaseAway, DatabaseLost, address, check_options
 from tomldiary.toml.values import checked_table
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ HISTORY = "history-"
 PARTS = "parts"
 # The message for a missing document names the database too, in its path.
 _NO_DATABASE = re.compile(r"database \S+ does not exist")
+# gRPC's message for a request on a channel that has no connection.
+_NOT_SENT = re.compile("failed to connect to all addresses|DNS resolution failed")
 
 
 class Refused(Exception):
@@ -134,7 +136,8 @@ class Connection:
             exceptions.InternalServerError,
             exceptions.ResourceExhausted,
         ) as error:
-            raise DatabaseLost(_reason(error)) from error
+            lost = DatabaseAway if _NOT_SENT.match(f"{error.message}") else DatabaseLost
+            raise lost(_reason(error)) from error
         except exceptions.GoogleAPICallError as error:
             if isinstance(error, exceptions.NotFound) and _NO_DATABASE.search(f"{error}"):
                 raise BackendError(
