@@ -202,6 +202,29 @@ def test_a_hidden_document_is_changed_if_a_connection_breaks(opened, loses, call
     assert found == calls
 
 
+@pytest.mark.parametrize("reads", [1, 1000], ids=["away", "overtaken"])
+def test_a_hidden_document_with_a_lost_answer_and_no_later_one_is_unknown(opened, reads):
+    backend = opened()
+    backend.transactions.timeout = 0.2
+    apply, read, left = backend.database.apply, backend.database.head, iter(range(reads))
+
+    def overtaken(user, head, step):
+        backend.database.apply, backend.database.head = lambda *_: None, limited
+        apply(user, head, step)
+        raise DatabaseLost("broken")
+
+    def limited(user, known=None):
+        if next(left, None) is None:
+            raise DatabaseLost("away")
+        return read(user, known)
+
+    backend.database.apply = overtaken
+    with pytest.raises(BackendError, match="unknown whether the change is stored"):
+        backend.change_hidden("alice", ".list", lambda text, _: f"{text}a")
+    backend.database.head = read
+    assert backend.hidden("alice", ".list") == "a"
+
+
 def test_a_step_is_refused_if_a_program_without_revisions_wrote_meanwhile():
     class Overwritten:
         """The document has another version, and the user's revision is the same."""

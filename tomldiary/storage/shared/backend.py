@@ -29,6 +29,7 @@ from tomldiary.storage.shared.database import (
     Head,
     Step,
     is_hidden,
+    unknown_outcome,
 )
 from tomldiary.storage.shared.transactions import Transactions, check_user
 
@@ -351,12 +352,15 @@ class SharedBackend(AsyncVerbs):
         """Change the parts of a hidden document in one step, like `change_hidden`; unchanged parts are not sent.
 
         `change` gets and returns the parts by their names, in order; the first one has the name of the document.
+
+        Raises:
+            BackendError: An attempt got no answer, and no later one succeeded; it is unknown whether the change is stored.
         """
         with self._joined(user) as is_first:
             hold = self.transactions.hold_of_caller(user)
             assert hold is not None  # noqa: S101 - for the type checker
             # A caller that already held the lock may have read other parts of the state.
-            hold.may_assume = is_first
+            hold.may_assume, hold.lost = is_first, None
 
             def attempt() -> None:
                 parts = self.hidden_parts(user, kind)
@@ -374,7 +378,12 @@ class SharedBackend(AsyncVerbs):
                     hold.head, hold.may_assume = None, False  # the stored text may be different
                     attempt()
 
-            repeated(attempt, self.transactions.timeout)
+            try:
+                repeated(attempt, self.transactions.timeout)
+            except (BackendError, RevisionConflict):
+                if hold.lost is None:
+                    raise
+                raise unknown_outcome(self.database, hold.lost) from hold.lost
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""

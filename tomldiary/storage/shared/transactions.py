@@ -146,6 +146,8 @@ class Hold:
     """The hidden documents that the transaction has read."""
     has_reserved: bool = False
     """Whether this transaction has reserved the user, so that other writers wait for its end."""
+    lost: DatabaseLost | None = None
+    """Why a step got no answer, of which no history record tells whether it was applied."""
 
 
 class _Reading(threading.local):
@@ -437,6 +439,8 @@ class Transactions:
             after = answer(self.database, self.timeout, send, DatabaseAway)
         except DatabaseLost as error:
             versions = outcome(self.database, self.timeout, user, head, step, error)
+            if hold is not None and versions is None and not step.records:
+                hold.lost = error
         known.duration = time.monotonic() - begin
         if after is not None:
             versions = {kind: after.versions[kind] for kind in step.contents}
