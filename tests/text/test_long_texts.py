@@ -7,8 +7,11 @@ import time
 import pytest
 
 from tomldiary import Diary
+from tomldiary.errors import InvalidTOML
 from tomldiary.extraction.failures import explained
 from tomldiary.retrieval.render import without_memory
+from tomldiary.text.redaction import Redactor
+from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_text
 from tomldiary_langgraph import DiaryStore
 
@@ -39,6 +42,12 @@ def test_an_item_that_repeats_digits_is_found_quickly(run):
     assert took(store.search, ("alice",), query=text) < 2
 
 
+def test_a_block_that_repeats_a_vowel_sign_is_found_quickly():
+    alice = Diary("memory:").user("alice")
+    alice.blocks.set("notes", f"walnuts {'ा' * 5 * LONGEST}क")
+    assert took(alice.recall, "walnuts") < 1
+
+
 @pytest.mark.parametrize("start", ["", "é "])
 def test_a_text_with_quotes_is_escaped_nearly_as_fast_as_one_without(start):
     """A pattern for the frequent escapes takes ten times as long as replacements."""
@@ -59,3 +68,37 @@ def test_the_error_of_a_provider_is_explained_quickly(run):
 def test_a_memory_is_searched_quickly_in_a_text_with_unclosed_frames(lines):
     text = f'{lines}<user_memory note="">\n' * LONGEST
     assert took(without_memory, text) < 0.5
+
+
+@pytest.mark.parametrize("run", ["password for a", "password", "eyJ-", "-eyJabcdefghijk.", "'a@1."])
+@pytest.mark.parametrize("fill", ["", " "])
+def test_a_long_message_is_redacted_quickly(run, fill):
+    assert took(Redactor(), run + (fill or run) * LONGEST) < 1
+
+
+def test_a_memory_with_backslashes_is_searched_quickly_for_traces(tmp_path):
+    alice = Diary(tmp_path).user("alice")
+    alice.upsert_preference("likes", "\\" * LONGEST)
+    assert took(alice.traces, "walnuts") < 1
+
+
+def test_a_text_with_hidden_characters_is_forgotten_quickly():
+    alice = Diary("memory:").user("alice")
+    text = "a\u200b" * 40
+    alice.upsert_preference("likes", f"{text}X")
+    assert took(alice.forget, matching=f"{text}Y", dry_run=True) < 1
+
+
+def test_a_broken_document_with_a_key_of_spaces_is_explained_quickly():
+    header = f'["{" " * 10 * LONGEST}"]\n'
+    assert took(_broken, header * 2) < 1
+
+
+def _broken(text):
+    with pytest.raises(InvalidTOML, match="twice"):
+        parse_toml(text)
+
+
+def test_digits_that_look_like_long_numbers_are_read_quickly():
+    text = ("0b" * 1490 + "z") * 300
+    assert took(parse_toml, f'a = "{text}"\n') < 0.3

@@ -11,6 +11,7 @@ _HIDDEN_RUN = "\u200b"
 _RUN = re.compile(rf"[\s{HIDDEN}]{{2,}}|[^\S ]|[{HIDDEN}]")  # all but a single space
 _SPACE = re.compile(r"\s")
 _GAPS = {" ": f"[ {_HIDDEN_RUN}]", _HIDDEN_RUN: f"[ {_HIDDEN_RUN}]?"}
+_GAP = re.compile(f"([ {_HIDDEN_RUN}])")
 
 
 def folded(text: str) -> str:
@@ -34,7 +35,11 @@ def is_mentioned(wanted: str, text: str) -> bool:
     """
     if _HIDDEN_RUN not in wanted and _HIDDEN_RUN not in text:
         return wanted in text
-    pattern = f"{_HIDDEN_RUN}?".join(_GAPS.get(each) or re.escape(each) for each in wanted)
+    # A folded text has no two gaps in a row. So one pattern for each gap suffices, and it matches in one way only.
+    pattern = "".join(
+        _GAPS.get(part) or f"{_HIDDEN_RUN}?".join(map(re.escape, part))
+        for part in _GAP.split(wanted)
+    )
     return re.search(pattern, text) is not None
 
 

@@ -27,7 +27,7 @@ _KEY = re.compile(
     r"|\bglpat-[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:sk|pk|rk)_(?:live|test)_\w{16,}"
     r"|\bsk-(?:\w+-)*[\w-]{20,}|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_[A-Za-z0-9]{30,}|\bnpm_[A-Za-z0-9]{36}"
     r"|\bpypi-[\w-]{50,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdop_v1_[0-9a-f]{64}|\bEAA[A-Za-z0-9]{60,}"
-    r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*"
+    r"|(?<![\w-])(?=[\w-]{13,}+\.eyJ[\w-]{10,}+\.)[\w-]*?\beyJ[\w-]{10,}+\.[\w-]++\.[\w-]*"  # each run is read once
     r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=AccountKey=)[\w+/]{40,}=*",
     re.DOTALL,
 )
@@ -36,7 +36,7 @@ _ANNOUNCED = (
     r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contraseña|clave|mot de passe|senha|palavra-passe|пароль|密码|パスワード"
 )
 _SECRET = re.compile(
-    rf"(?<![\w-])(?:{_ANNOUNCED})[\"']?(?:\s+(?:for|to|of|für|zu|de|du|do|da|di)\s+(?:\S+\s+){{1,3}}?)?\s*"
+    rf"(?<![\w-])(?:{_ANNOUNCED})[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
     r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*[\"'`]?(?P<value>[^\s\"'`,;]{3,}[^\s\"'`,;.])",
     re.IGNORECASE,
 )

@@ -73,6 +73,7 @@ CUT_MARK = "~"
 END_MARK = "~"
 """Marks a possible last part of a compound at its beginning; it does not count as a word of the text."""
 _QUERY_PART = 10_000  # characters at the start and the end of a question that are read
+_LONGEST_WORD = 64  # letters; a longer one is no word
 _LONG = 8  # letters of a word that may be a compound
 _SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
 
@@ -209,7 +210,10 @@ def _grams(text: str, size: int) -> list[str]:
 def _cut(word: str) -> str:
     if not (word.isalpha() or _MARKS.search(word)):
         return word
-    word = (_UMLAUT if word.isascii() else _ENDING).sub("", word)
+    if word.isascii():
+        word = _UMLAUT.sub("", word)
+    elif len(word) <= _LONGEST_WORD:  # the ending of a longer one is never within the cut
+        word = _ENDING.sub("", word)
     return word[:CUT] + CUT_MARK
 
 

@@ -26,8 +26,8 @@ TOKEN = re.compile(
     r"'[^'\n]*+'?|#[^\n]*+|[^\"'#\[\]{}\n.]++|.|\n",
     re.DOTALL,
 )
-_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
-_LONG = re.compile(r"0[xob][0-9A-Fa-f_]{3000}")
+_POSITION = re.compile(r"(?<!\s)\s*+\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_LONG = re.compile(r"(?<!\w)0[xob][0-9A-Fa-f_]{3000}")
 _BITS = 13_280  # of 4,000 digits; Python refuses more than 4,300
 _BACKSLASH = "a backslash stands alone: write two, or put the text in single quotes"
 _WORDS = {

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 # White space and letters as TOML and JSON escape them, also inside quoted documents. White space may also be the end
 # of a line in a string on several lines.
-_ESCAPED = re.compile(r"\\+(?:[nrt]|\s|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}))")
+_ESCAPED = re.compile(
+    r"(?<!\\)\\++(?:[nrt]|\s|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}))"
+)
 
 
 class UserErasure(UserPart):
