@@ -311,6 +311,7 @@ def test_a_turn_that_changes_no_preference_leaves_the_file_byte_for_byte(tmp_pat
         ("[preferences.likes\n", InvalidTOML, r"preferences\.toml:1:\d+: "),
         ('[_meta]\nversion = "9.9"\n', NewerVersion, "'9.9'"),
         ('[_meta]\nversion = "0.3.1"\n', NewerVersion, r"'0\.3\.1'"),
+        (f'[_meta]\nversion = "{"9" * 5000}"\n', NewerVersion, "format version '9+'"),
         ("x = " + "[" * 500, InvalidTOML, r"preferences\.toml"),
     ],
 )

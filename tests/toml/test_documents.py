@@ -68,6 +68,11 @@ def test_any_json_entry_comes_back_equal(entry):
     assert same_value(decode_nulls(read), entry)
 
 
+@pytest.mark.parametrize("pointer", [f"/l/{'9' * 5000}", f"/l/{'9' * 5000}/x", "/l/x", "/x/y"])
+def test_a_pointer_that_leads_nowhere_is_ignored(pointer):
+    assert decode_nulls({"l": [""], "_null": [pointer]})["l"] == [""]
+
+
 @settings(max_examples=25)
 @given(st.data())
 def test_edited_values_and_parsed_text_agree_after_any_series_of_edits(data):

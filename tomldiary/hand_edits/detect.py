@@ -24,6 +24,9 @@ from tomldiary.toml.document import FORMAT_VERSION, Document
 
 _logger = get_logger(__name__)
 _META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)
+_VERSION = re.compile(
+    r"[0-9]{1,9}(?:\.[0-9]{1,9})*"
+)  # Python converts no text of more than 4300 digits
 _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 _YOUNG = 0.01  # seconds; a file changed within this time may change again without a new time stamp
 _SETTLING = 1.0  # seconds; a file changed within this time that lost entries may be half saved
@@ -262,11 +265,14 @@ def check_version(document: Document, place: str) -> None:
             line=before.count("\n") + 1,
         )
     version = cast("dict[str, Any]", meta).get("version", FORMAT_VERSION)
-    parts = str(version).split(".")
-    known = [int(part) for part in FORMAT_VERSION.split(".")]
-    if not all(part.isdecimal() for part in parts) or [int(part) for part in parts] > known:
+    is_version = _VERSION.fullmatch(str(version)) is not None
+    if not is_version or _numbers(str(version)) > _numbers(FORMAT_VERSION):
         raise NewerVersion(
             f"this document has format version {version!r}; this package reads up to"
             f" {FORMAT_VERSION!r} and will not change it. Upgrade tomldiary-kit.",
             path=place,
         )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]

@@ -27,6 +27,7 @@ When = datetime | date | str
 """A time, or a date for its start, also as ISO 8601 text. A time without a zone is in UTC."""
 NULL_FIELD = "_null"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_INDEX = re.compile("[0-9]{1,9}")  # Python converts no text of more than 4300 digits
 # Control characters, and those that display text differently from how it is stored
 # (bidirectional overrides, line separators, a byte order mark inside the text).
 _UNSAFE = (
@@ -536,7 +537,7 @@ def _place_null(target: Any, parts: list[str]) -> None:
     for part in parts[:-1]:
         if isinstance(target, dict):
             target = cast("dict[str, Any]", target).get(part)
-        elif isinstance(target, list) and part.isdecimal():
+        elif isinstance(target, list) and _INDEX.fullmatch(part):
             items = cast("list[Any]", target)
             target = items[int(part)] if int(part) < len(items) else None
         else:
@@ -544,7 +545,7 @@ def _place_null(target: Any, parts: list[str]) -> None:
     last = parts[-1]
     if isinstance(target, dict):
         cast("dict[str, Any]", target).setdefault(last, None)
-    elif isinstance(target, list) and last.isdecimal():
+    elif isinstance(target, list) and _INDEX.fullmatch(last):
         items = cast("list[Any]", target)
         if int(last) < len(items) and items[int(last)] == "":
             items[int(last)] = None
