@@ -671,6 +671,14 @@ def test_ctrl_c_in_the_editor_ends_neither_the_editor_nor_the_command(memories, 
     assert "I love light roast." in likes(memories)
 
 
+def test_a_document_that_is_too_large_is_not_opened_in_an_editor(memories):
+    with (memories / "alice/preferences.toml").open("r+b") as file:
+        file.truncate(17 << 20)
+    done = call("edit", "--path", memories, VISUAL="no-such-editor", check=2)
+    assert "larger than 16384 KiB" in done.stderr
+    assert "no-such-editor" not in done.stderr
+
+
 @pytest.mark.parametrize(("editor", "says"), [("'", "is not a valid command"), ("false", "the editor ended with code 1"), ("rm", "rm: the editor removed the text; nothing was stored."), ("no-such-editor", "no-such-editor: the editor cannot be started (No such file or directory); nothing was stored. Set $EDITOR")])  # fmt: skip
 def test_an_editor_that_fails_stores_nothing(memories, editor, says):
     before = (memories / "alice/preferences.toml").read_bytes()

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from file_systems import SetClock
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
-from tomldiary.errors import BackendError, IdentifierError, InvalidValue
+from tomldiary.errors import BackendError, IdentifierError, InvalidValue, UnsafeDocument
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.publish import staged_path
 
@@ -330,6 +331,35 @@ class CoarseFiles(FileSystem):
     def folder_time(self, path):
         found = super().folder_time(path)
         return max(found, 0) // 2_000_000_000 * 2_000_000_000
+
+
+class MeasuredFiles(FileSystem):
+    """A file system that knows the most bytes that were read of one file."""
+
+    most = 0
+
+    def read_all(self, descriptor):
+        found = super().read_all(descriptor)
+        self.most = max(self.most, len(found))
+        return found
+
+
+def test_a_document_that_is_too_large_is_not_read(tmp_path):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
+    path = tmp_path / "alice/preferences.toml"
+    with path.open("r+b") as file:
+        file.truncate(17 << 20)
+    files = MeasuredFiles()
+    alice = Diary(LocalBackend(tmp_path, files=files, clock=SetClock("next")), agent="rules").user(
+        "alice"
+    )
+    assert alice.preferences()["likes"]["pref001"].text == "tea"
+    alice.upsert_preference("likes", "coffee")
+    assert path.stat().st_size == 17 << 20
+    with pytest.raises(UnsafeDocument, match="larger than 16384 KiB"):
+        alice.forget(matching="tea")
+    alice.forget(everything=True)
+    assert 0 < files.most < 1 << 20
 
 
 class TimelessFiles(FileSystem):

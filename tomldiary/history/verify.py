@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, DocumentError, InvalidTOML
+from tomldiary.errors import BackendError, DocumentError
 from tomldiary.history.record import END, SNAPSHOT, Record, parse_record
 from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import kinds_in
 from tomldiary.storage.local.log import damaged, named_transaction, segments
 from tomldiary.toml.document import digest
-from tomldiary.toml.parse import decode_utf8
+from tomldiary.toml.parse import MAX_BYTES, decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,13 +109,13 @@ def stored_text(backend: Backend, user: str, kind: str) -> str | None:
 
     Raises:
         BackendError: The document cannot be read.
-        InvalidTOML: The document is not UTF-8.
+        DocumentError: The document is not UTF-8, or too large.
     """
     if not isinstance(backend, LocalBackend):
         found = backend.read(user, kind)
         return None if found is None else found.text
     place = backend.place(user, kind)
-    data = backend.files.read_file(place)
+    data = backend.files.read_file(place, most=MAX_BYTES)
     return None if data is None else decode_utf8(data[0], path=place)
 
 
@@ -130,7 +130,7 @@ def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
     """Return the number of the transaction that wrote each document."""
     found: dict[str, int] = {}
     for kind in stored_kinds(backend, user):
-        with suppress(BackendError, InvalidTOML):
+        with suppress(BackendError, DocumentError):
             found[kind] = named_transaction(stored_text(backend, user, kind) or "")
     return found
 

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError
+from tomldiary.toml.parse import too_large
 
 if sys.platform == "linux":
     import fcntl
@@ -387,11 +388,14 @@ class FileSystem:
 
     # Reading
 
-    def read_file(self, path: str | Path) -> tuple[bytes, FileToken] | None:
+    def read_file(
+        self, path: str | Path, *, most: int | None = None
+    ) -> tuple[bytes, FileToken] | None:
         """Return the content of a regular file and the token of the version read; None if there is no file.
 
         Raises:
             BackendError: The file cannot be read, or is not a regular file (links are not followed).
+            UnsafeDocument: The file has more than `most` bytes; none of them was read.
         """
         try:
             descriptor = self.open(path, READING)
@@ -404,6 +408,8 @@ class FileSystem:
                 before = self.fstat(descriptor)
                 if not stat.S_ISREG(before.st_mode):
                     raise _not_a_file(path)
+                if most is not None and before.st_size > most:
+                    raise too_large(str(path))
                 data = self.read_all(descriptor)
                 after = self.fstat(descriptor)
                 # An editor that saves in place may have changed the file during the read, so read it again.
@@ -414,13 +420,13 @@ class FileSystem:
         finally:
             self.close(descriptor)
 
-    def content(self, path: str | Path) -> bytes:
+    def content(self, path: str | Path, *, most: int | None = None) -> bytes:
         """Return the content of a regular file; b"" if there is none.
 
         Raises:
-            BackendError: See `read_file`.
+            BackendError, UnsafeDocument: See `read_file`.
         """
-        found = self.read_file(path)
+        found = self.read_file(path, most=most)
         return found[0] if found is not None else b""
 
     def read_all(self, descriptor: int) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tomldiary.errors import InvalidTOML
+    from tomldiary.errors import DocumentError
     from tomldiary.storage.files import FileSystem
 
 Token = Any
@@ -31,8 +31,8 @@ class Stored:
 
     text: str
     token: Token
-    problem: InvalidTOML | None = None
-    """The error if the stored bytes are not UTF-8; the text is then an approximation."""
+    problem: DocumentError | None = None
+    """The error if the stored bytes are not UTF-8, or too many to be read; the text is then an approximation."""
 
 
 @dataclass(slots=True)  # not frozen: frozen dataclasses are slower to create

@@ -38,6 +38,7 @@ from tomldiary.errors import (
     Forgotten,
     InvalidValue,
     RevisionConflict,
+    UnsafeDocument,
 )
 from tomldiary.hand_edits.detect import wait_for_save
 from tomldiary.hand_edits.three_way_merge import base_of_save, merge
@@ -194,8 +195,13 @@ def _numbered(engine: Engine, user: str, document: str) -> str | None:
 
     A hand edit is logged without changing the number in the file. With the number before it, an edit that restores the
     earlier text would be taken for a file that was not updated.
+
+    Raises:
+        UnsafeDocument: The document is too large.
     """
     stored = engine.backend.read(user, document)
+    if stored is not None and isinstance(stored.problem, UnsafeDocument):
+        raise stored.problem  # its text was not read
     if stored is None or stored.problem is not None:
         return None if stored is None else stored.text
     last = engine.index(user).of(document)

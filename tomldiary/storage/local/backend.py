@@ -24,6 +24,7 @@ from tomldiary.errors import (
     DiaryError,
     HandEditConflict,
     InvalidTOML,
+    UnsafeDocument,
     wrong_type,
     wrong_value,
 )
@@ -42,7 +43,7 @@ from tomldiary.storage.local.recovery import prune, repaired, settle
 from tomldiary.storage.local.session import OpenedUsers, is_settled
 from tomldiary.storage.locks import LOCK_TIMEOUT
 from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
-from tomldiary.toml.parse import decode_utf8
+from tomldiary.toml.parse import MAX_BYTES, decode_utf8, too_large
 from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
@@ -163,7 +164,13 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Return the document, or None; while a writer holds the lock, a torn document is repaired in memory."""
         is_open = self._open(user)
         path = self._file(user, kind)
-        found = self.files.read_file(path)
+        try:
+            found = self.files.read_file(path, most=MAX_BYTES)
+        except UnsafeDocument:
+            large = self.files.token(path)
+            if large is None or large[1] <= MAX_BYTES:
+                return self.read(user, kind)  # another program has just replaced the file
+            return Stored("", large, too_large(self.place(user, kind)))
         if found is None:
             return None
         data, token = found

@@ -21,7 +21,7 @@ from tomldiary.storage.local.log import read_records
 from tomldiary.storage.local.publish import is_being_saved, take_back, target_of
 from tomldiary.storage.protocol import Commit, DisplacedEdit, Merge, Stored
 from tomldiary.toml.document import Document, digest
-from tomldiary.toml.parse import decode_utf8
+from tomldiary.toml.parse import MAX_BYTES, decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +113,7 @@ def _merge_one(
 def _standing(files: FileSystem, folder: Path, kind: str) -> Stored | None:
     """Return the published document if it is the version that history ends at."""
     with suppress(BackendError, DocumentError):  # the document is a hand edit that cannot be read
-        found = files.read_file(folder / f"{kind}.toml")
+        found = files.read_file(folder / f"{kind}.toml", most=MAX_BYTES)
         last = HistoryIndex(_Folder(files, folder), "").of(kind)
         if found is not None and last is not None:
             text = decode_utf8(found[0])
@@ -137,7 +137,7 @@ def _read(
     place = history.place("", kind)
     if not stat.S_ISREG(files.lstat(path).st_mode) or is_being_saved(env, path):
         raise DocumentError("is not a file that another program has finished writing", path=place)
-    found = files.read_file(path)
+    found = files.read_file(path, most=MAX_BYTES)
     if found is None:
         raise FileNotFoundError(path)
     # The age of the file is irrelevant: the check above ensures that it is complete.

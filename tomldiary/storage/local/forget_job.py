@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import BackendError, DiaryError, DocumentError
 from tomldiary.history.record import stamped
@@ -403,5 +403,6 @@ def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
             with contextlib.suppress(OSError, BackendError):
                 if not files.is_link(path):
                     relative = path.relative_to(folder).as_posix()
-                    found[relative] = sha256(files.content(path)).hexdigest()
+                    with files.open_to_read(path) as file:
+                        found[relative] = file_digest(cast("Any", file), "sha256").hexdigest()
     return dict(sorted(found.items()))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from tomldiary.errors import BackendError, DocumentError, InvalidTOML
+from tomldiary.errors import BackendError, DocumentError, InvalidTOML, UnsafeDocument
 from tomldiary.history.record import (
     END,
     HEADER,
@@ -28,6 +28,7 @@ from tomldiary.logging import get_logger
 from tomldiary.storage.files import PRIVATE, FileSystem, FileToken, token_of
 from tomldiary.storage.local.layout import SEGMENT, kinds_in
 from tomldiary.toml.document import Document
+from tomldiary.toml.parse import MAX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -279,10 +280,10 @@ def _lost(files: FileSystem, place: str, last: str) -> str | None:
     folder, (seq, moment) = Path(place).parent, envelope_of(last)
     since, named = datetime.fromisoformat(moment).timestamp() - _COARSE, seq
     for kind in kinds_in(files, folder):
-        with suppress(BackendError):  # an unreadable document names no transaction
+        with suppress(BackendError, UnsafeDocument):  # an unreadable document names no transaction
             token = files.token(path := folder / f"{kind}.toml")
             if token is not None and token[0] / 1e9 >= since:
-                text = files.content(path).decode("utf-8", "replace")
+                text = files.content(path, most=MAX_BYTES).decode("utf-8", "replace")
                 if any(int(number) > named for number in _NAMED.findall(text)):
                     named = max(named, named_transaction(text))
     # The next number is free even if a document in memory is from the last transaction.

@@ -33,7 +33,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import DocumentError, HandEditConflict, InvalidTOML
+from tomldiary.errors import DocumentError, HandEditConflict, InvalidTOML, UnsafeDocument
 from tomldiary.history.record import (
     Record,
     is_snapshot,
@@ -58,6 +58,7 @@ from tomldiary.storage.local.publish import (
 )
 from tomldiary.storage.log import scan_log
 from tomldiary.toml.document import digest
+from tomldiary.toml.parse import MAX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -248,7 +249,10 @@ class Recovery:
         awaited = {target_of(name) for name in staged if transaction_of(name) <= self._newest}
         for kind in dict.fromkeys(kind for record in self._records for kind in record.results):
             target = folder / f"{kind}.toml"
-            found = files.read_file(target)
+            try:
+                found = files.read_file(target, most=MAX_BYTES)
+            except UnsafeDocument:
+                continue  # a hand edit
             if found is not None:
                 text = self.brought_forward(kind, *found)
             else:
@@ -302,7 +306,10 @@ class Recovery:
         files, path = self._files, self._folder / name
         if is_being_saved(self._env, str(path)) or not stat.S_ISREG(files.mode(path)):
             return False
-        found = files.read_file(path)
+        try:
+            found = files.read_file(path, most=MAX_BYTES)
+        except UnsafeDocument:
+            return False
         if found is None or is_as_staged(name, found[0], self._newest):
             return True
         # An exchange follows the commit point: this content was displaced by one, or is torn.
