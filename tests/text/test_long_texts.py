@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tomldiary import Diary
+from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import InvalidTOML
 from tomldiary.extraction.failures import explained
 from tomldiary.retrieval.render import without_memory
@@ -40,6 +41,29 @@ def test_an_item_that_repeats_digits_is_found_quickly(run):
     text = f"{run * 10 * LONGEST}"[: 10 * LONGEST]
     store.put(("alice",), "k", {"text": text})
     assert took(store.search, ("alice",), query=text) < 2
+
+
+def test_a_text_beyond_the_limit_is_compared_quickly():
+    alice = Diary("memory:").user("alice")
+    run = ">#" * LONGEST
+    alice.upsert_preference("likes", run[: LONGEST - 1])
+    assert took(alice.similar, "likes", 8 * run) < 1
+
+
+def test_a_model_that_gives_a_text_beyond_the_limit_gets_an_answer_quickly():
+    alice = Diary("memory:").user("alice")
+    run = "a/ " * LONGEST
+    alice.upsert_preference("likes", run[: LONGEST - 1])
+    verbs = MemoryVerbs(alice, "s")
+    assert took(verbs.remember, 30 * run, "likes") < 0.3
+    assert "10,000" in verbs.remember(run, "likes")
+
+
+def test_a_long_quotation_that_a_model_replaces_is_searched_quickly():
+    alice = Diary("memory:").user("alice")
+    alice.blocks.set("notes", "a" * 4 * LONGEST)
+    verbs = MemoryVerbs(alice, "s")
+    assert took(verbs.replace_in_block, "notes", "a" * 2 * LONGEST + "b", "x") < 0.5
 
 
 def test_a_block_that_repeats_a_vowel_sign_is_found_quickly():

@@ -176,7 +176,6 @@ class MemoryVerbs:
         if schema is not None and category not in self._user.diary.allowed:
             return self._commit(schema, fields, text)
         self._refuse_fields(category, fields)
-        similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
         key, item = self._user.upsert_preference(
             category, text, contexts=contexts or (), **self._why
         )
@@ -185,6 +184,8 @@ class MemoryVerbs:
         if item.count > 1:
             return Answer(f"✅ Known already as {place}; confirmed ({item.count}×).", data)
         noted = f"✅ Noted as {place}."
+        # The stored text, because the given one has no limit before it is checked.
+        similar = self._user.similar(category, item.text, limit=_SIMILAR_SHOWN + 1)
         others = [match for match in similar if match.id != key]
         listed = [
             escape_for_model(f"{category}/{one.id}: {one.text}")

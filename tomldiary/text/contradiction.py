@@ -159,7 +159,7 @@ def marks_of(text: str) -> Marks:
         tuple(sorted(numbers)),
         tuple(sorted(units)),
         tuple(sorted(currencies)),
-        tuple(sorted(sign for sign in signs if sign not in comparing)),
+        tuple(sorted(sign for sign in signs if not _COMPARES.intersection(sign))),
     )
 
 

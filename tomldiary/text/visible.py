@@ -60,9 +60,13 @@ def as_stored(quoted: str, text: str) -> str:
     """Return the only part of `text` that `visible` converts to `quoted`; otherwise `quoted` unchanged."""
     if not quoted or quoted in text:
         return quoted
-    pattern = f"[{HIDDEN}]*".join(map(re.escape, quoted))
-    found = re.findall(pattern, text)
-    return str(found[0]) if len(found) == 1 else quoted
+    # Searched without hidden characters, because the time of a pattern grows with the product of both lengths.
+    shown = [at for at, char in enumerate(text) if _HIDDEN_CHARACTER.match(char) is None]
+    plain, wanted = "".join(text[at] for at in shown), _HIDDEN_CHARACTER.sub("", quoted)
+    if not wanted or plain.count(wanted) != 1:
+        return quoted
+    start = plain.find(wanted)
+    return text[shown[start] : shown[start + len(wanted) - 1] + 1]
 
 
 def escape(text: str) -> str:

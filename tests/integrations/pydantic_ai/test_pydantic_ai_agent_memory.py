@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,6 +85,15 @@ def test_notes_are_read_appended_to_and_corrected(tmp_path: Path):
     assert said.startswith("Text appears 2 times in memory; old_text must be unique.")
     assert notes.update("", "x") == "Text not found in memory: ''"
     assert notes.read() == "# Facts\n- green tea\n\n- milk"
+
+
+def test_a_long_quotation_is_searched_quickly(tmp_path: Path):
+    notes = Notes(tmp_path)
+    notes.write("-" * 90_000)
+    began = time.process_time()
+    assert notes.update("-" * 60_000, "x").startswith("Text appears 2 times in memory")
+    assert notes.update("-" * 60_000 + "!", "x").startswith("Text not found in memory")
+    assert time.process_time() - began < 2
 
 
 def test_every_request_shows_the_notes_if_there_are_any(tmp_path: Path):
