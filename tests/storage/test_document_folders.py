@@ -176,8 +176,12 @@ def test_a_linked_folder_is_neither_written_to_nor_listed_nor_emptied(tmp_path):
     outside.mkdir()
     (outside / "work.toml").write_text('[entries.one]\ntext = "theirs"\n')
     (tmp_path / "m/alice/items").symlink_to(outside)
+    for reader in (diary, Diary(tmp_path / "m", agent="rules")):
+        with pytest.raises(BackendError, match="link"):
+            reader.engine.document("alice", "items/work")
     with pytest.raises(BackendError, match="link"):
         put(diary, "items/work", "ours")
+    assert "theirs" not in "".join(diary.engine.backend.records("alice"))
     with pytest.raises(BackendError, match="link"):
         diary.engine.backend.erase("alice", "items/work")
     assert diary.engine.backend.kinds("alice") == ["blocks"]

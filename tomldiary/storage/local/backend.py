@@ -173,6 +173,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             return Stored("", large, too_large(self.place(user, kind)))
         if found is None:
             return None
+        check_parent(self.files, str(self.folder(user)), kind)
         data, token = found
         if not is_open:
             data = repaired(self.environment, self.folder(user), kind, data, token)
