@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import asdict, dataclass, field
-from hashlib import file_digest
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError, DiaryError, DocumentError
 from tomldiary.history.record import stamped
@@ -404,5 +404,8 @@ def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
                 if not files.is_link(path):
                     relative = path.relative_to(folder).as_posix()
                     with files.open_to_read(path) as file:
-                        found[relative] = file_digest(cast("Any", file), "sha256").hexdigest()
+                        content = sha256()
+                        while part := file.read(1 << 20):
+                            content.update(part)
+                    found[relative] = content.hexdigest()
     return dict(sorted(found.items()))
