@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
 import programs
@@ -129,6 +132,28 @@ def test_durations_turns_and_the_queue_are_measured(watched):
     assert seen["tomldiary.queue.oldest_age"] == [0.0]
     assert seen["tomldiary.dead_letters"] == [1]
     assert seen["tomldiary.last_success_unixtime"][0] > 1_700_000_000
+
+
+def test_gauges_report_each_writer_of_a_process_as_long_as_it_exists(tmp_path, monkeypatch):
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr(metrics, "get_meter", MeterProvider([reader]).get_meter)
+
+    def reported() -> list[str]:
+        found = reader.get_metrics_data()
+        if found is None:
+            return []
+        [scope] = [each for every in found.resource_metrics for each in every.scope_metrics]
+        [depth] = [each for each in scope.metrics if each.name == "tomldiary.queue.depth"]
+        stores = [point.attributes["gen_ai.memory.store.id"] for point in depth.data.data_points]
+        return [name for store in stores for name in ("first", "second", "third") if name in store]
+
+    with MemoryWriter(Diary(tmp_path / "first", agent=remember)):
+        assert reported() == ["first"]
+        with MemoryWriter(Diary(tmp_path / "second", agent=remember)):
+            assert reported() == ["first", "second"]
+    gc.collect()
+    with MemoryWriter(Diary(tmp_path / "third", agent=remember)):
+        assert reported() == ["third"]
 
 
 def test_telemetry_contains_no_text_and_no_user_id(watched):

@@ -15,17 +15,20 @@ import hashlib
 import math
 import random
 import secrets
+import threading
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from email.utils import parsedate_to_datetime
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout, wrong_value
 from tomldiary.extraction.failures import NoCompletion, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import (
     checked_count,
@@ -37,11 +40,8 @@ from tomldiary.toml.values import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
-    from weakref import WeakMethod
 
     from tomldiary.writer.receipts import Job
-
-    Stats = WeakMethod[Callable[[], Mapping[str, Any]]]
 
 _REMEMBERED = 1024  # turns
 _MOST_WORKERS = 10_000  # each has a thread
@@ -332,15 +332,53 @@ def _salt() -> bytes:
     return secrets.token_bytes(16)
 
 
+class _Reporting(Protocol):
+    def stats(self) -> Mapping[str, Any]: ...
+
+
+class _Instruments:
+    """The instruments of one meter: OpenTelemetry ignores the callbacks of a second gauge, and never drops a gauge."""
+
+    def __init__(self, get_meter: Callable[[str], Any], observation: Any) -> None:
+        self._observation = observation
+        self._writers: WeakKeyDictionary[_Reporting, str] = WeakKeyDictionary()
+        self._guard = fork_safe(threading.Lock())
+        meter = get_meter("tomldiary")
+        self.duration = meter.create_histogram(
+            "tomldiary.write.duration", "s", "One attempt at applying a turn."
+        )
+        self.turns = meter.create_counter(
+            "tomldiary.turns", "{turn}", "Attempts at applying a turn."
+        )
+        for name, unit, field_name in _OBSERVED:
+            meter.create_observable_gauge(name, [partial(self._observe, field_name)], unit)
+
+    def add(self, writer: _Reporting, store: str) -> None:
+        """Report a writer in the gauges as long as it exists."""
+        with self._guard:
+            self._writers[writer] = store
+
+    def _observe(self, field_name: str, _options: object) -> Iterator[Any]:
+        with self._guard:
+            writers = list(self._writers.items())
+        for writer, store in writers:
+            found = writer.stats()[field_name]
+            if found is not None:
+                yield self._observation(found, {"gen_ai.memory.store.id": store})
+
+
+_instruments = cache(_Instruments)
+
+
 class Telemetry:
     """Reports turns to OpenTelemetry, if it is installed.
 
     Args:
         store: The diary's name, sent as `gen_ai.memory.store.id`.
-        stats: A weak reference to the method that returns the writer's statistics.
+        writer: The writer whose statistics are reported as long as it exists.
     """
 
-    def __init__(self, store: str, stats: Stats) -> None:
+    def __init__(self, store: str, writer: _Reporting) -> None:
         self._store = store
         self._tracer: Any = None
         try:
@@ -349,27 +387,8 @@ class Telemetry:
             return
         self._tracer = trace.get_tracer("tomldiary")
         self._failed = trace.Status(trace.StatusCode.ERROR)
-        meter = metrics.get_meter("tomldiary")
-        self._duration = meter.create_histogram(
-            "tomldiary.write.duration", "s", "One attempt at applying a turn."
-        )
-        self._turns = meter.create_counter(
-            "tomldiary.turns", "{turn}", "Attempts at applying a turn."
-        )
-
-        for name, unit, field_name in _OBSERVED:
-            meter.create_observable_gauge(
-                name, [self._observer(stats, field_name, metrics.Observation)], unit
-            )
-
-    def _observer(self, stats: Stats, field_name: str, observation: Any) -> Any:
-        def observe(_options: object) -> Iterator[Any]:
-            current = stats()
-            found = current() if current is not None else None
-            if found is not None and found[field_name] is not None:
-                yield observation(found[field_name], {"gen_ai.memory.store.id": self._store})
-
-        return observe
+        self._instruments = _instruments(metrics.get_meter, metrics.Observation)
+        self._instruments.add(writer, store)
 
     @contextmanager
     def turn(self, job: Job) -> Generator[None]:
@@ -399,8 +418,8 @@ class Telemetry:
                 span.set_status(self._failed)
                 raise
             finally:
-                self._duration.record(time.perf_counter() - begin, measured)
-                self._turns.add(1 + len(job.group), measured)
+                self._instruments.duration.record(time.perf_counter() - begin, measured)
+                self._instruments.turns.add(1 + len(job.group), measured)
 
 
 def _hashed(user: str) -> str:

@@ -165,7 +165,7 @@ class MemoryWriter(Viewed):
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
         self._workers = Workers(
             self.diary, self._options, self._state, self._metrics, self._context,
-            Telemetry(store, weakref.WeakMethod(self.stats)),
+            Telemetry(store, self),
         )  # fmt: skip
         self._admission = Admission(
             self._own, self._options.qsize, self._state, self._metrics, self._workers, self._start
