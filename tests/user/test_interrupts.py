@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from contextlib import contextmanager, suppress
+
 import pytest
 
 import programs
+from tomldiary import Diary, MemoryWriter, Turn
 
 PROGRAM = """
 import asyncio, os, signal, sys, threading
@@ -68,6 +73,50 @@ def test_an_interrupt_while_a_turn_starts_stops_its_extraction(tmp_path):
     )
     done = run(f"begun = []\n{program}", str(tmp_path / "m"))
     assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
+
+
+@contextmanager
+def interrupted():
+    """Interrupt this thread as it releases the first lock of a condition."""
+
+    def interrupt(frame, event, _):
+        if (frame.f_code.co_name, frame.f_code.co_filename) == ("__exit__", threading.__file__):
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        sys.settrace(before)
+
+
+def ends_in_a_thread(call):
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+
+def test_an_interrupted_call_leaves_no_lock_of_a_writer_or_hook_held(tmp_path):
+    diary, seen = Diary(tmp_path, agent="rules"), []
+    diary.hooks.add(seen.extend, name="seen")
+    alice, writer = diary.user("alice"), MemoryWriter(diary)
+    receipt = writer.submit_nowait(Turn("alice", "s", "I like tea.", "Noted."))
+    receipt.wait()
+    with interrupted():
+        writer.submit_nowait(Turn("alice", "s", "I like milk.", "Noted."))
+    assert ends_in_a_thread(writer.stats)
+    with interrupted():
+        receipt.wait()
+    assert ends_in_a_thread(receipt.wait)
+    with interrupted():
+        alice.upsert_preference("likes", "coffee")
+    assert ends_in_a_thread(diary.hooks.flush)
+    writer.close_sync()
+    diary.close()
 
 
 EXITING = """

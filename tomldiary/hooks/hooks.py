@@ -24,6 +24,7 @@ from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.callables import is_async, refuse_misfit
+from tomldiary.runtime.condition import InterruptibleCondition
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import (
@@ -81,7 +82,7 @@ class _Worker:
 
     def renew(self) -> None:
         """Create a new condition. A forked child has no thread, and starts one at its first write."""
-        self._changed = threading.Condition()
+        self._changed = InterruptibleCondition()
         self._thread: threading.Thread | None = None
         self._is_busy = False
 

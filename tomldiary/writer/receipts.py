@@ -22,6 +22,7 @@ from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread, is_private_loop, running_loop
+from tomldiary.runtime.condition import InterruptibleCondition
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import check_timeout
 
@@ -40,7 +41,11 @@ works_for: ContextVar[object] = ContextVar("tomldiary_works_for", default=None)
 
 
 class _Outcome(Future[T]):
-    """A future that is not cancelled together with a task that awaits it."""
+    """A future that is not cancelled together with a task that awaits it, or blocked by an interrupted caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = InterruptibleCondition()
 
     def cancel(self) -> bool:
         """Return False, as for a running call."""

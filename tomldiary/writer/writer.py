@@ -25,6 +25,7 @@ from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.callables import refuse_misfit
+from tomldiary.runtime.condition import InterruptibleCondition
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
@@ -156,7 +157,7 @@ class MemoryWriter(Viewed):
 
     def _reset(self, *, is_closed: bool) -> None:
         self._reported = 0  # failed turns that `flush` and `close` have reported
-        self._state = threading.Condition()
+        self._state = InterruptibleCondition()
         # Reentrant, because a signal handler may close the writer while `close_sync` runs.
         self._ending = threading.RLock()
         self.has_ended = is_closed
