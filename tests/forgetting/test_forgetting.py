@@ -38,6 +38,7 @@ from tomldiary.errors import (
     NestedTransaction,
     UnknownEntry,
 )
+from tomldiary.forgetting import forget as forget_module
 from tomldiary.forgetting.redact_tables import Versions
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
@@ -1497,3 +1498,53 @@ def test_an_altered_job_of_forget_is_named_with_a_remedy(tmp_path, text, says):
     assert str(refused.value).startswith(f"{job}:")
     job.unlink()
     assert Diary(tmp_path, agent="rules").user("alice").preferences("likes")
+
+
+def written(diary):
+    diary.user("alice").upsert_preference("likes", "green tea", session_id="s2")
+
+
+def saved_by_hand(diary):
+    path = diary.backend.folder("alice") / "preferences.toml"
+    path.write_text(path.read_text().replace("black coffee", "black coffee at ten"))
+    age(path)
+
+
+def pruned(diary):
+    diary.user("alice").prune_history(keep=1)
+
+
+def forgotten(diary):
+    diary.user("alice").forget(session_id="s2")
+
+
+@pytest.mark.parametrize("meanwhile", [None, written, saved_by_hand, pruned, forgotten])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_others_write_while_an_erasure_is_computed(tmp_path, monkeypatch, meanwhile, dry_run):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "walnuts", session_id="s1")
+    alice.upsert_preference("likes", "walnuts and figs", id="pref001", session_id="s1")
+    alice.upsert_preference("likes", "black coffee", session_id="s2")
+    age(tmp_path / "alice" / "preferences.toml")
+    computed = []
+
+    def interfered(*given):
+        computed.append(None)
+        if meanwhile is not None and len(computed) == 1:
+            meanwhile(Diary(tmp_path, agent="rules", lock_timeout=0))
+        return erase(*given)
+
+    erase = forget_module.erase
+    monkeypatch.setattr(forget_module, "erase", interfered)
+    receipt = alice.forget(session_id="s1", dry_run=dry_run)
+    assert receipt.entries == 1
+    assert len(computed) == (1 if meanwhile is None else 3 if meanwhile is forgotten else 2)
+    assert bool(alice.traces("walnuts")) == dry_run
+    texts = {item.text for item in alice.preferences("likes").values()}
+    expected = {
+        written: {"black coffee", "green tea"},
+        saved_by_hand: {"black coffee at ten"},
+        forgotten: set(),
+    }
+    assert texts - {"walnuts and figs"} == expected.get(meanwhile, {"black coffee"})
+    assert not [each for each in check(Diary(tmp_path)) if each.level == "problem"]

@@ -12,6 +12,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import starmap, zip_longest
+from operator import eq
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.hand_edits import add_save
@@ -37,7 +39,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
-from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument
+from tomldiary.storage.protocol import Backend, LocalFolder, Rewrite, RewrittenDocument
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tomldiary.engine.engine import Engine
+    from tomldiary.storage.protocol import Token
     from tomldiary.toml.lexer import Block
 
 
@@ -59,12 +62,15 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         BackendError: The storage failed. The message says whether something was changed.
     """
     counted: list[ForgetReceipt] = []
+    engine.refuse_open(user)
+    made = _made_ahead(engine, user, selection)
 
     def run() -> ForgetReceipt:
         if not selection.everything:
             # Erasure keeps hand edits unchanged, so hand edits of immutable entries are reverted first.
             engine.restore_immutable(user)
-            rewrite, receipt = plan(engine, user, selection)
+            current = _current(engine, user, selection, made)
+            rewrite, receipt = current.rewrite, current.receipt
         else:
             # Count only once, because with a long history another process could write during each count.
             if not counted:
@@ -122,11 +128,12 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     receipt = ForgetReceipt()
     engine.refuse_open(user)
     if engine.kinds(user) or engine.backend.last_record(user):  # documents may be deleted by hand
+        made = _made_ahead(engine, user, selection)
         with engine.backend.lock(user, engine.lock_timeout):
             if selection.everything:
                 receipt = _count_all(engine, user)
             else:
-                receipt = plan(engine, user, selection)[1]
+                receipt = _current(engine, user, selection, made).receipt
     return replace(receipt, epoch=engine.backend.epoch(user), is_done=False)
 
 
@@ -299,8 +306,46 @@ def _without(
     return replace(record, changes=changes, bases=bases, results=results, conflicts=kept)
 
 
-def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, ForgetReceipt]:
-    """Compute a redaction and its counts; the caller holds the user's lock. This writes nothing.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A redaction with its counts, and the state that it was computed from."""
+
+    rewrite: Rewrite
+    receipt: ForgetReceipt
+    history: Sequence[str]
+    """The records, oldest first."""
+    tokens: Mapping[str, Token]
+
+    def is_current(self, engine: Engine, user: str) -> bool:
+        """Return whether the state is still the same; the caller holds the user's lock."""
+        backend = engine.backend
+        kinds = backend.kinds(user)
+        return (
+            backend.epoch(user) + 1 == self.rewrite.epoch
+            and dict(zip(kinds, engine.tokens(user, kinds), strict=True)) == self.tokens
+            and all(starmap(eq, zip_longest(backend.records(user), reversed(self.history))))
+        )
+
+
+def _made_ahead(engine: Engine, user: str, selection: Selection) -> Plan | None:
+    """Compute a redaction without the user's lock, because it may take longer than other writers wait for the lock."""
+    if not selection.everything and isinstance(engine.backend, LocalFolder):
+        with suppress(
+            DiaryError
+        ):  # also if a write interferes; `plan` under the lock raises lasting errors again
+            return plan(engine, user, selection)
+    return None
+
+
+def _current(engine: Engine, user: str, selection: Selection, made: Plan | None) -> Plan:
+    """Return the redaction of the current state; the caller holds the user's lock."""
+    if made is not None and made.is_current(engine, user):
+        return made
+    return plan(engine, user, selection)
+
+
+def plan(engine: Engine, user: str, selection: Selection) -> Plan:
+    """Compute a redaction and its counts. This writes nothing.
 
     Raises:
         HandEditConflict: Another program kept saving a document.
@@ -325,8 +370,10 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     texts = {kind: found.document.text for kind, found in known.items()}
     erased = erase(all_records, texts, selection)
     removed = erased.removed & known.keys()
+    # Without young ones: another program may change such a file again, and its version token stays the same.
+    tokens = {kind: found.token for kind, found in known.items() if not found.is_young}
     if texts == erased.texts and all_records == erased.records and not removed:
-        return Rewrite(selection.to_table(), epoch), ForgetReceipt()
+        return Plan(Rewrite(selection.to_table(), epoch), ForgetReceipt(), history, tokens)
     gone = {(home_of(name), path) for name, path in erased.gone}
     changed = {(home_of(name), path) for name, paths in erased.changed.items() for path in paths}
     receipt = replace(_receipt(gone, erased.emptied), keys=_keys(gone | changed))
@@ -350,7 +397,8 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     }
     operations = {old.operation for old in all_records} - {new.operation for new in erased.records}
     selection = replace(selection, operations=sorted(operations))
-    return Rewrite(selection.to_table(), epoch, fresh, added, documents), receipt
+    rewrite = Rewrite(selection.to_table(), epoch, fresh, added, documents)
+    return Plan(rewrite, receipt, history, tokens)
 
 
 def _documents(
