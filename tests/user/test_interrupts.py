@@ -119,6 +119,48 @@ def test_an_interrupted_call_leaves_no_lock_of_a_writer_or_hook_held(tmp_path):
     diary.close()
 
 
+def write(alice, text):
+    alice.upsert_preference("likes", text, id="pref001")
+
+
+def write_in_a_transaction(alice, text):
+    with alice.transaction(session_id="s"):
+        write(alice, text)
+
+
+@pytest.mark.parametrize("call", [write, write_in_a_transaction])
+def test_a_write_that_is_interrupted_at_any_step_of_the_engine_does_not_affect_the_next(call):
+    diary = Diary("memory:", agent="rules", lock_timeout=1)
+    alice, steps = diary.user("alice"), ("/engine.py", "/transaction.py", "/locks.py")
+    alice.upsert_preference("likes", "tea")
+    number, is_whole = 0, False
+    while not is_whole:
+        left = number = number + 1
+
+        def interrupt(frame, event, _):
+            # An error of a signal handler is raised where a function begins, and where a call in C has returned.
+            nonlocal left
+            if event in {"call", "c_return"} and frame.f_code.co_filename.endswith(steps):
+                left -= 1
+                if left == 0:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        sys.setprofile(interrupt)
+        try:
+            call(alice, f"interrupted at {number}")
+            is_whole = left > 0
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        alice.upsert_preference("likes", f"written after {number}", id="pref001")
+        read = []
+        assert ends_in_a_thread(lambda found=read: found.append(alice.preferences("likes")))
+        assert read[0]["pref001"].text == f"written after {number}"
+    assert number > 20
+
+
 EXITING = """
 import asyncio, sys
 from tomldiary import Diary, MemoryWriter, Turn

@@ -436,8 +436,10 @@ class Engine(DocumentCache):
     def _publish(self, user: str, prepared: Prepared) -> None:
         try:
             checked = (threading.get_ident(), user)
-            self._in_hooks.add(checked)
             try:
+                self._in_hooks.add(
+                    checked
+                )  # in the block, because the caller may be interrupted after it
                 for check in tuple(self.before_commit):
                     check(user, prepared)
             finally:

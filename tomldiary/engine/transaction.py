@@ -120,10 +120,16 @@ class Transaction:
         if self.is_open:
             yield
             return
-        self.is_open = True
-        self.task, self.thread, self.process = current_task(), threading.get_ident(), os.getpid()
-        outer = SCOPE.set(self)
+        outer = None
         try:
+            # In the block, because an interrupt must not leave it open: later calls would join it, and be lost.
+            self.is_open = True
+            self.task, self.thread, self.process = (
+                current_task(),
+                threading.get_ident(),
+                os.getpid(),
+            )
+            outer = SCOPE.set(self)
             yield
             if self.process != os.getpid():
                 raise NestedTransaction(
@@ -133,8 +139,9 @@ class Transaction:
         finally:
             self.is_open = False
             # The block may end elsewhere, such as that of a generator, and the variable keeps its value here.
-            with suppress(ValueError):
-                SCOPE.reset(outer)
+            if outer is not None:
+                with suppress(ValueError):
+                    SCOPE.reset(outer)
 
     @contextmanager
     def nested(self, source: Source) -> Generator[Transaction]:
