@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -128,19 +131,15 @@ def write_in_a_transaction(alice, text):
         write(alice, text)
 
 
-@pytest.mark.parametrize("call", [write, write_in_a_transaction])
-def test_a_write_that_is_interrupted_at_any_step_of_the_engine_does_not_affect_the_next(call):
-    diary = Diary("memory:", agent="rules", lock_timeout=1)
-    alice, steps = diary.user("alice"), ("/engine.py", "/transaction.py", "/locks.py")
-    alice.upsert_preference("likes", "tea")
+def interrupted_at_each_step(call, is_step):
+    """Interrupt a call at its first step, then at its second one, and so on; yield the number of each step."""
     number, is_whole = 0, False
     while not is_whole:
         left = number = number + 1
 
         def interrupt(frame, event, _):
-            # An error of a signal handler is raised where a function begins, and where a call in C has returned.
             nonlocal left
-            if event in {"call", "c_return"} and frame.f_code.co_filename.endswith(steps):
+            if is_step(event, frame.f_code):
                 left -= 1
                 if left == 0:
                     sys.setprofile(None)
@@ -148,16 +147,47 @@ def test_a_write_that_is_interrupted_at_any_step_of_the_engine_does_not_affect_t
 
         sys.setprofile(interrupt)
         try:
-            call(alice, f"interrupted at {number}")
+            call(f"interrupted at {number}")
             is_whole = left > 0
         except KeyboardInterrupt:
             pass
         finally:
             sys.setprofile(None)
+        yield number
+
+
+@pytest.mark.parametrize("call", [write, write_in_a_transaction])
+def test_a_write_that_is_interrupted_at_any_step_of_the_engine_does_not_affect_the_next(call):
+    diary = Diary("memory:", agent="rules", lock_timeout=1)
+    alice, files = diary.user("alice"), ("/engine.py", "/transaction.py", "/locks.py")
+    alice.upsert_preference("likes", "tea")
+
+    def is_step(event, code):
+        # An error of a signal handler is raised where a function begins, and where a call in C has returned.
+        return event in {"call", "c_return"} and code.co_filename.endswith(files)
+
+    for number in interrupted_at_each_step(partial(call, alice), is_step):
         alice.upsert_preference("likes", f"written after {number}", id="pref001")
         read = []
         assert ends_in_a_thread(lambda found=read: found.append(alice.preferences("likes")))
         assert read[0]["pref001"].text == f"written after {number}"
+    assert number > 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system lists no open files")
+def test_a_write_that_is_interrupted_leaves_no_lease_on_a_document(tmp_path):
+    """Another program that opens a document with a lease for writing waits for up to 45 seconds."""
+    alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
+    alice.upsert_preference("likes", "tea")
+    folder = str(tmp_path / "alice")
+
+    def is_step(event, code):
+        is_here = code.co_filename.endswith(("/contextlib.py", "/publish.py", "/files.py"))
+        return event == "call" and is_here and code.co_name != "__del__"
+
+    for number in interrupted_at_each_step(partial(write, alice), is_step):
+        files = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+        assert not [file for file in files if file.startswith(folder)], number
     assert number > 20
 
 

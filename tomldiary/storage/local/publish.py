@@ -363,7 +363,7 @@ class Lease:
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
-        self._descriptor = files.open(path, READING)
+        self.is_leased, self._descriptor = False, files.open(path, READING)
         try:
             refusal = files.take_lease(self._descriptor) if files.has_leases else errno.ENOSYS
             self.is_leased = refusal == 0
@@ -371,18 +371,28 @@ class Lease:
             self.token = token_of(files.fstat(self._descriptor))
             self.has_writer = refusal == errno.EAGAIN and _grants_leases(files, path)
         except BaseException:
-            files.close(self._descriptor)
+            self.close()
             raise
+
+    def __del__(self) -> None:
+        """Close the file if the caller was interrupted before it could; programs would wait for the lease."""
+        if getattr(self, "_descriptor", -1) >= 0:
+            self.close()
 
     def is_wanted(self) -> bool:
         """Return whether another process is breaking our lease."""
         return self.is_leased and not self._files.keeps_lease(self._descriptor)
 
     def close(self) -> None:
-        """Release the lease and close the file."""
-        if self.is_leased:
-            self._files.drop_lease(self._descriptor)
-        self._files.close(self._descriptor)
+        """Release the lease and close the file; later calls do nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
+        try:
+            if self.is_leased:
+                self._files.drop_lease(descriptor)
+        finally:
+            self._files.close(descriptor)
 
 
 def _grants_leases(files: FileSystem, path: str) -> bool:
