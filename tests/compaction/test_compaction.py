@@ -316,6 +316,19 @@ def test_a_failed_compaction_is_retried_after_the_cooldown(tmp_path):
     assert len(texts(diary)) == 11
 
 
+def test_the_attempts_of_a_limited_number_of_users_are_remembered(tmp_path, monkeypatch):
+    """A process may serve any number of users; a forgotten attempt is made again before its cooldown is over."""
+    monkeypatch.setattr("tomldiary.compaction.runner._REMEMBERED", 2)
+    compactor = Recording(failing)
+    diary = diary_at(
+        tmp_path, compactor, total_char_threshold=1, cooldown_seconds=600,
+        compact_conversations=False,
+    )  # fmt: skip
+    for user in ("alice", "bob", "bob", "carol", "alice"):
+        turn(diary, "tea", user=user, now=NOON)
+    assert len(compactor.calls) == 4
+
+
 def test_compaction_runs_whenever_it_is_due_after_the_cooldown(tmp_path):
     compactor = Recording()
     diary = diary_at(

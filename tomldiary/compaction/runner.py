@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from tomldiary.extraction.turns import run_extractor
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.fork_safety import fork_safe
+from tomldiary.runtime.lru import Recent
 from tomldiary.toml.values import moment, timestamp
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
 
 _KINDS = ("preferences", "conversations")
+_REMEMBERED = 4096  # attempts, to limit memory
 _TASK = "Clean up the diary blocks you are given tools for."
 _logger = get_logger(__name__)
 
@@ -43,7 +47,9 @@ class CompactionRunner:
 
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
-        self._last_run: dict[tuple[str, str], datetime] = {}
+        self._last_run: Recent[tuple[str, str], datetime] = Recent(_REMEMBERED)
+        """The times of the last attempts, also of failed ones, which the documents do not have."""
+        self._guard = fork_safe(threading.Lock())
 
     async def run_if_due(self, user_id: str, session_id: str, now: datetime | None) -> None:
         """Compact the due documents after a turn. A failure is only logged, because the turn is stored."""
@@ -117,8 +123,9 @@ class CompactionRunner:
 
         With a category, only a part is compacted: this category of preferences, or with "" the conversations.
         """
-        for kind in due:
-            self._last_run[user_id, kind] = now
+        with self._guard:
+            for kind in due:
+                self._last_run.keep((user_id, kind), now)
         if self._diary.compactor is None:
             # In a thread, because it may import a framework.
             self._diary.compactor = await in_thread(compactor_agent)
