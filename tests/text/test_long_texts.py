@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
@@ -13,6 +14,7 @@ from tomldiary.extraction.failures import explained
 from tomldiary.retrieval.render import without_memory
 from tomldiary.text.redaction import Redactor
 from tomldiary.toml.parse import parse_toml
+from tomldiary.text.similarity import identity, normalise
 from tomldiary.toml.values import render_text
 from tomldiary_langgraph import DiaryStore
 
@@ -126,3 +128,17 @@ def _broken(text):
 def test_digits_that_look_like_long_numbers_are_read_quickly():
     text = ("0b" * 1490 + "z") * 300
     assert took(parse_toml, f'a = "{text}"\n') < 0.3
+
+
+@pytest.mark.parametrize("form", [normalise, identity])
+def test_a_long_text_is_not_kept_in_memory_after_its_comparison(form):
+    """The messages of a server would fill its memory in the course of weeks."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(50):
+            form(f"Message {number}: {'Some words. ' * 1000}")
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * 12_000
