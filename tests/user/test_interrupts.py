@@ -13,6 +13,8 @@ import pytest
 
 import programs
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.backends import LocalBackend
+from tomldiary.storage.files import FileSystem
 
 PROGRAM = """
 import asyncio, os, signal, sys, threading
@@ -189,6 +191,45 @@ def test_a_write_that_is_interrupted_leaves_no_lease_on_a_document(tmp_path):
         files = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
         assert not [file for file in files if file.startswith(folder)], number
     assert number > 20
+
+
+class InterruptedFiles(FileSystem):
+    """Interrupts the next call of the system with the name `due`; a file that was created stays open."""
+
+    due = ""
+
+    def interrupt(self, call):
+        if self.due == call:
+            self.due = ""
+            raise KeyboardInterrupt
+
+    def open(self, path, flags, mode=0o777):
+        descriptor = os.open(path, flags, mode)
+        if flags & os.O_EXCL:
+            self.interrupt("create")
+        return descriptor
+
+    def exchange(self, one, two):
+        self.interrupt("exchange")
+        return FileSystem.exchange(one, two)
+
+
+def test_a_file_that_an_interrupted_recovery_left_open_is_not_taken_for_a_hand_edit(tmp_path):
+    files = InterruptedFiles()
+
+    def opened():
+        return Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+
+    alice = opened()
+    alice.upsert_preference("likes", "tea")
+    for due in ("exchange", "create"):  # of a write, and of the recovery after it
+        files.due = due
+        with pytest.raises(KeyboardInterrupt):
+            write(alice, "milk")
+        alice = opened()
+    write(alice, "juice")
+    assert "juice" in (tmp_path / "alice" / "preferences.toml").read_text()
+    assert alice.preferences("likes")["pref001"].text == "juice"
 
 
 EXITING = """

@@ -457,7 +457,12 @@ class FileSystem:
             The token. After a rename on the same file system, only its change time differs.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PRIVATE
-        descriptor = self.open(path, flags, 0o600)
+        try:
+            descriptor = self.open(path, flags, 0o600)
+        except KeyboardInterrupt:
+            # Perhaps of the call that has opened it: recovery would take an open file for the one of an editor.
+            self.discard(path)
+            raise
         try:
             self.write_all(descriptor, data)
             found = self.fstat(descriptor)
