@@ -24,8 +24,8 @@ from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.callables import is_async, refuse_misfit
-from tomldiary.runtime.condition import InterruptibleCondition
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.locks import InterruptibleCondition
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import (
     LONGEST_WAIT,

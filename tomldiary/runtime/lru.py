@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.fork_safety import fork_safe
 
 if TYPE_CHECKING:
@@ -14,6 +16,21 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
+_LONGEST_CACHED = 500  # characters
+
+
+def cached_if_short(function: Callable[[str], V]) -> Callable[[str], V]:
+    """Cache the results for short texts; those for long ones would fill the memory of a server after weeks.
+
+    The cache is cleared whenever data is forgotten.
+    """
+    cached = cleared_on_forget(lru_cache(maxsize=65536)(function))
+
+    @wraps(function)
+    def call(text: str) -> V:
+        return cached(text) if len(text) <= _LONGEST_CACHED else function(text)
+
+    return call
 
 
 class Recent(OrderedDict[K, V]):

@@ -13,11 +13,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
 from typing import Any
 
 from tomldiary.logging import get_logger
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.runtime.lru import cached_if_short
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
 from tomldiary.text.languages import NEGATIONS
@@ -43,7 +42,6 @@ _PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # most texts, detected qu
 # A run of marks that no space follows is matched as well, and kept, so that it is not scanned again from each mark.
 _PAUSE = re.compile(r"(?<![\d\s])[,;:]++(?P<end>(?=\s))?")
 _STOPS = re.compile(r"(?:[.…。]|(?<!\d)!|(?<=\s)!|！)++(?P<end>(?=\s|$))?")
-_LONGEST_CACHED = 500  # characters
 _BEFORE_PAUSE = 40  # characters; every negation is shorter
 _END = " \t\r\n,;:、.…。"
 _EDGE_QUOTES = re.compile(
@@ -52,18 +50,7 @@ _EDGE_QUOTES = re.compile(
 _UNIT = re.compile(r"(?<=\d)\s*[^\W\d_]{1,3}\b(?:/[^\W\d_]{1,3}\b)?")
 
 
-def _cached(function: Callable[[str], str]) -> Callable[[str], str]:
-    """Cache the results for short texts; those for long ones would fill the memory of a server after weeks."""
-    cached = cleared_on_forget(lru_cache(maxsize=65536)(function))
-
-    @wraps(function)
-    def call(text: str) -> str:
-        return cached(text) if len(text) <= _LONGEST_CACHED else function(text)
-
-    return call
-
-
-@_cached
+@cached_if_short
 def normalise(text: str) -> str:
     """Return text in normal form, without case, width, punctuation and hidden characters; digits are ASCII.
 
@@ -79,7 +66,7 @@ def normalise(text: str) -> str:
     return " ".join(folded.split()) or text.strip()
 
 
-@_cached
+@cached_if_short
 def identity(text: str) -> str:
     """Return the form of a text that is equal for texts that may be merged without a question.
 

@@ -22,8 +22,8 @@ from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread, is_private_loop, running_loop
-from tomldiary.runtime.condition import InterruptibleCondition
 from tomldiary.runtime.views import Viewed
+from tomldiary.storage.locks import InterruptibleCondition
 from tomldiary.toml.values import check_timeout
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.callables import refuse_misfit
-from tomldiary.runtime.condition import InterruptibleCondition
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
+from tomldiary.storage.locks import InterruptibleCondition
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import check_instance, check_timeout, checked_flag
