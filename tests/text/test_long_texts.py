@@ -13,8 +13,8 @@ from tomldiary.errors import InvalidTOML
 from tomldiary.extraction.failures import explained
 from tomldiary.retrieval.render import without_memory
 from tomldiary.text.redaction import Redactor
-from tomldiary.toml.parse import parse_toml
 from tomldiary.text.similarity import identity, normalise
+from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_text
 from tomldiary_langgraph import DiaryStore
 
