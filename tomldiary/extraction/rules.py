@@ -457,9 +457,8 @@ def _stems(text: str) -> frozenset[str]:
     )
 
 
-_profile = lru_cache(maxsize=256)(
-    _stems
-)  # of schema texts only: nothing a user said stays in memory
+# Of schema texts only: nothing that a user said stays in memory.
+_profile = lru_cache(maxsize=256)(_stems)
 
 
 class RulesExtractor:

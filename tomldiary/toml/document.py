@@ -25,9 +25,9 @@ Path = tuple[str, ...]
 
 
 META = "_meta"
+"""The table of a document that is no entry."""
 FORMAT_VERSION = "0.3"
 """The version of the file format that is written; newer files are refused."""
-"""The table of a document that is no entry."""
 _DIGITS = 32
 _QUOTES = re.compile("\"\"\"|'''")
 
