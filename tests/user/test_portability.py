@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from hand_edits import age
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.cli.app import app, run
@@ -23,6 +24,7 @@ from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import (
     BackendError,
     DocumentError,
+    EntryConflict,
     IdentifierError,
     ImmutableEntry,
     InvalidTOML,
@@ -489,6 +491,51 @@ def test_a_conversation_of_the_old_layout_can_be_forgotten_by_its_key(tmp_path):
     assert alice.forget(key=alice.recall("tea")[0].full_key).conversations == 1
     assert "tea" not in file.read_text()
     assert set(alice.conversations()) == {"s2"}
+
+
+@pytest.fixture
+def old(tmp_path):
+    """The user of a file of conversations in the layout of version 0.2, and the file."""
+    file = tmp_path / "alice/conversations.toml"
+    file.parent.mkdir()
+    file.write_text('[_meta]\nversion = "0.2"\n\n[s1]\nsummary = "tea"\n\n[s2]\nsummary = "jazz"\n')
+    age(file)
+    return opened(tmp_path).user("alice"), file
+
+
+def test_an_import_compares_conversations_with_those_of_an_old_layout(old):
+    alice, file = old
+    export, text = alice.export(), file.read_text()
+    assert alice.import_(export) == []
+    export["documents"]["conversations"] = text.replace("tea", "opera")
+    with pytest.raises(EntryConflict, match="s1 exists"):
+        alice.import_(export)
+    assert file.read_text() == text
+
+
+def test_a_change_of_the_layout_is_no_change_of_a_conversation(old):
+    alice, _ = old
+    alice.add_turn("Hello.", "Hello.", session_id="s2")
+    assert [(each.seq, each.key) for each in alice.history()] == [
+        (2, "conversations/s2"), (1, "conversations/s1"), (1, "conversations/s2"),
+    ]  # fmt: skip
+    assert [each.key for each in alice.diff(1, 2)] == ["conversations/s2"]
+    assert alice.forget(everything=True).conversations == 2
+
+
+def test_an_edit_in_the_old_layout_of_a_converted_file_is_read(old, tmp_path):
+    alice, file = old
+    text = file.read_text()
+    alice.add_turn("Hello.", "Hello.", session_id="s2")
+    file.write_text(text.replace("tea", "opera"))
+    age(file)
+    alice = opened(tmp_path).user("alice")
+    for _ in range(2):
+        found = {name: (each.summary, each.turns) for name, each in alice.conversations().items()}
+        assert found == {"s1": ("opera", 0), "s2": ("jazz", 1)}
+        alice.upsert_preference("likes", "tea")  # logs the edit
+    shown = CliRunner().invoke(app, ["show", "alice", "--path", str(tmp_path), "--json"]).stdout
+    assert json.loads(shown)["conversations"]["s1"]["summary"] == "opera"
 
 
 def test_an_export_never_contains_half_a_transaction(tmp_path):

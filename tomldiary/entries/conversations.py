@@ -47,19 +47,20 @@ class Conversations:
     # Reading
 
     def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the sessions in the order of the file; before version 0.3 these are top-level tables."""
-        main = self._tables.table((_ROOT,)) or {}
-        yield from tables_at(self._tables, _ROOT)
-        for key in self.top_level():
-            if key not in main:
-                yield key, cast("Mapping[str, Any]", self._tables.table((key,)))
+        """Yield the sessions, each once; before version 0.3 these are top-level tables.
+
+        A session in both places is one that a person edited in an old layout which was converted meanwhile, so the
+        table at the top counts.
+        """
+        top = self.top_level()
+        for key in top:
+            yield key, cast("Mapping[str, Any]", self._tables.table((key,)))
+        yield from (each for each in tables_at(self._tables, _ROOT) if each[0] not in top)
 
     def find(self, session_id: str) -> Mapping[str, Any] | None:
         """Return a session's fields, or None."""
-        found = self._tables.table((_ROOT, session_id))
-        if found is None and session_id in self.top_level():
-            found = self._tables.table((session_id,))
-        return found
+        is_top = session_id in self.top_level()
+        return self._tables.table((session_id,) if is_top else (_ROOT, session_id))
 
     def top_level(self) -> list[str]:
         """Return the sessions at the root, where they are before version 0.3."""

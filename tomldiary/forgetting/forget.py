@@ -109,8 +109,9 @@ def _count_all(engine: Engine, user: str) -> ForgetReceipt:
 
 
 def _receipt(erased: set[tuple[str, Path]], records: int) -> ForgetReceipt:
-    conversations = sum(entry_kind(home) is CONVERSATIONS for home, _ in erased)
-    return ForgetReceipt(len(erased) - conversations, conversations, records, keys=_keys(erased))
+    keys = {(home, entry_key(path, home)) for home, path in erased}  # each once in all layouts
+    conversations = sum(entry_kind(home) is CONVERSATIONS for home, _ in keys)
+    return ForgetReceipt(len(keys) - conversations, conversations, records, keys=_keys(erased))
 
 
 def _keys(entries: set[tuple[str, Path]]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import count_of, entry_data, shares_turn
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
+from tomldiary.entries.kinds.parts import in_one_layout
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
 from tomldiary.history.record import SNAPSHOT, Record
@@ -369,6 +370,7 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
                     for part in parts:
                         for path, entry in entry_kind(kind).tables(part).items():
                             found[path] = {**found.get(path, {}), **entry}
+        in_one_layout(entry_kind(kind), old, new)
         for path in changed_keys(old, new):
             yield kind, path, old.get(path), new.get(path)
 
@@ -414,6 +416,8 @@ def differences(versions: Iterable[tuple[str, Document, Document]]) -> Differenc
             found.update(
                 {path: entry for path, entry in tables(document).items() if path not in found}
             )
+    for home, (old, new) in homes.items():
+        in_one_layout(entry_kind(home), old, new)
     return Differences(
         Difference(entry_key(path, home), old.get(path), new.get(path))
         for home, (old, new) in homes.items()

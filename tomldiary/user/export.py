@@ -286,10 +286,15 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
         check_unicode(given, where)
         document = Document.parse(given, path=where)
         check_version(document, where)
-        edit = Edit(document)
-        entry_kind(name).migrate(edit)
-        documents[name] = edit.done() if edit.is_changed else document
+        documents[name] = _migrated(name, document)
     return documents
+
+
+def _migrated(name: str, document: Document) -> Document:
+    """Return a document in the newest layout."""
+    edit = Edit(document)
+    entry_kind(name).migrate(edit)
+    return edit.done()
 
 
 def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str, Document]:
@@ -352,7 +357,8 @@ def _put(
             document = renumbered(tx, document, kind)  # noqa: PLW2901 - the same document
         if before[kind].text and not _has_entries(before[kind]) and not _has_entries(document):
             continue  # only their `_meta` would differ
-        if before[kind].text and _numbered_like(before[kind], document).text == before[kind].text:
+        stored = _migrated(kind, before[kind])
+        if stored.text and _numbered_like(stored, document).text == stored.text:
             continue  # only the number of the last transaction would differ
         is_kept = tx.engine.lists_documents or kind == home_of(kind)
         if is_kept and (replace or home_of(kind) not in filled):
@@ -389,6 +395,8 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
         raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
     known = entry_kind(kind)
     edit = tx.entries(known.name if known.is_split else kind)
+    if not known.is_split:
+        known.migrate(tx.edit(kind))  # so that an entry has one path in both
     conflicts: list[str] = []
     for path, values in own_tables(kind, document).items():
         if path[0] == "_meta":

@@ -167,7 +167,7 @@ def _data(kind: str, document: Document, *, raw: bool) -> Any:
         return stored_preferences(document)
     if kind != "conversations":
         return {key: value for key, value in document.data.items() if key != "_meta"}
-    return {path[-1]: entry for path, entry in CONVERSATIONS.tables(document).items()}
+    return {each.path[-1]: each.fields for each in entries_in({kind: document})}
 
 
 def _check_category(document: Document, category: str) -> None:

@@ -75,6 +75,14 @@ def entry_at(kind: EntryKind, path: Path) -> Path | None:
     return path[:depth] if len(path) >= depth else None
 
 
+def in_one_layout(kind: EntryKind, old: dict[Path, Table], new: Mapping[Path, Table]) -> None:
+    """Give the entries before a change of their layout the paths after it, because it does not change them."""
+    for path in [*old] if kind.has_short_layout else ():
+        other = path[1:] if path[0] == kind.name else (kind.name, *path)
+        if path not in new and other in new:
+            old[other] = old.pop(path)
+
+
 def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
     """Return all parts as one document for reading; its text has the tables of the parts in order."""
     if len(parts) == 1:
