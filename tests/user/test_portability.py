@@ -515,6 +515,7 @@ def test_an_import_compares_conversations_with_those_of_an_old_layout(old):
 
 def test_a_change_of_the_layout_is_no_change_of_a_conversation(old):
     alice, _ = old
+    assert alice.why("conversations/s1").text == "tea"
     alice.add_turn("Hello.", "Hello.", session_id="s2")
     assert [(each.seq, each.key) for each in alice.history()] == [
         (2, "conversations/s2"), (1, "conversations/s1"), (1, "conversations/s2"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import count_of, entry_data, shares_turn
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
-from tomldiary.entries.kinds.parts import in_one_layout
+from tomldiary.entries.kinds.parts import in_one_layout, path_in
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
 from tomldiary.history.record import SNAPSHOT, Record
@@ -209,9 +209,11 @@ class HistoryQueries:
         records = self._past.timeline().records(path[-1])
         found = [each for record in records for each in entry_changes(record) if each.key == named]
         changes = Changes(found[::-1])
-        names, place = kind.places(path, dict.fromkeys([*self._kinds(), *self._past.kinds()]))
-        tables = (self._read(name).table(place) for name in names)
-        now = next((entry for entry in tables if entry is not None), None)
+        names, usual = kind.places(path, dict.fromkeys([*self._kinds(), *self._past.kinds()]))
+        documents = map(self._read, names)
+        places = ((document, path_in(kind, document, usual)) for document in documents)
+        tables = ((place, document.table(place)) for document, place in places)
+        place, now = next((each for each in tables if each[1] is not None), (usual, None))
         entry = (
             dict(now)
             if now is not None

@@ -75,6 +75,13 @@ def entry_at(kind: EntryKind, path: Path) -> Path | None:
     return path[:depth] if len(path) >= depth else None
 
 
+def path_in(kind: EntryKind, document: Document, path: Path) -> Path:
+    """Return the path of an entry in a document, which may have another layout."""
+    short = path[1:]
+    is_short = kind.has_short_layout and short[0] in kind.short_roots(document)
+    return short if is_short and document.table(short) is not None else path
+
+
 def in_one_layout(kind: EntryKind, old: dict[Path, Table], new: Mapping[Path, Table]) -> None:
     """Give the entries before a change of their layout the paths after it, because it does not change them."""
     for path in [*old] if kind.has_short_layout else ():
