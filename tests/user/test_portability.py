@@ -513,6 +513,21 @@ def test_an_import_compares_conversations_with_those_of_an_old_layout(old):
     assert file.read_text() == text
 
 
+@pytest.mark.parametrize(("mine", "theirs"), [("", "preferences."), ("preferences.", "")])
+def test_an_import_compares_preferences_of_both_layouts(tmp_path, mine, theirs):
+    file = tmp_path / "alice/preferences.toml"
+    file.parent.mkdir()
+    file.write_text(f'[{mine}likes.tea]\ntext = "tea"\n')
+    alice = opened(tmp_path).user("alice")
+    export = {
+        **alice.export(), "documents": {"preferences": f'[{theirs}likes.tea]\ntext = "tea"\n'},
+    }  # fmt: skip
+    assert alice.import_(export) == []
+    export["documents"] = {"preferences": f'[{theirs}likes.tea]\ntext = "opera"\n'}
+    with pytest.raises(EntryConflict, match=r"likes\.tea exists"):
+        alice.import_(export)
+
+
 def test_a_change_of_the_layout_is_no_change_of_a_conversation(old):
     alice, _ = old
     assert alice.why("conversations/s1").text == "tea"

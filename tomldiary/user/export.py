@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.fields import sessions
-from tomldiary.entries.kinds import KINDS, entries_in, entry_kind, home_of, own_tables, own_values
-from tomldiary.entries.kinds.parts import part_name, part_of
+from tomldiary.entries.kinds import (
+    KINDS,
+    entries_in,
+    entry_kind,
+    entry_path,
+    home_of,
+    own_tables,
+    own_values,
+)
+from tomldiary.entries.kinds.parts import in_other_layout, part_name, part_of
 from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import check_version
@@ -402,9 +410,13 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
         if path[0] == "_meta":
             continue
         block = document.index.get(path)
-        if edit.table(path) is not None:
-            if not same_value(claim(own_values(kind, edit, path) or {}), claim(values)):
-                conflicts.append(render_path(path))
+        place = path
+        if known.is_split and known.has_short_layout and entry_path(kind, path) == path:
+            other = in_other_layout(known, path)  # no write changes the layout of a split kind
+            place = path if edit.table(path) or edit.table(other) is None else other
+        if edit.table(place) is not None:
+            if not same_value(claim(own_values(kind, edit, place) or {}), claim(values)):
+                conflicts.append(render_path(place))
         elif block is not None and same_value(values, document.own_values(path)):
             edit.restore(path, block.text, values, after=document.before(path))
         else:

@@ -85,9 +85,14 @@ def path_in(kind: EntryKind, document: Document, path: Path) -> Path:
 def in_one_layout(kind: EntryKind, old: dict[Path, Table], new: Mapping[Path, Table]) -> None:
     """Give the entries before a change of their layout the paths after it, because it does not change them."""
     for path in [*old] if kind.has_short_layout else ():
-        other = path[1:] if path[0] == kind.name else (kind.name, *path)
+        other = in_other_layout(kind, path)
         if path not in new and other in new:
             old[other] = old.pop(path)
+
+
+def in_other_layout(kind: EntryKind, path: Path) -> Path:
+    """Return the path of an entry in the short layout for one in the long layout, and the other way round."""
+    return path[1:] if path[0] == kind.name else (kind.name, *path)
 
 
 def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
