@@ -528,6 +528,16 @@ def test_an_import_compares_preferences_of_both_layouts(tmp_path, mine, theirs):
         alice.import_(export)
 
 
+def test_a_draft_removes_a_conversation_of_an_old_layout(old):
+    alice, _ = old
+    draft = alice.draft("s3")
+    draft.remove_conversation("s1")
+    assert [each.key for each in alice.drafts("s3")] == ["conversations/s1"]
+    assert (list(draft.conversations()), list(alice.conversations())) == (["s2"], ["s1", "s2"])
+    alice.promote_session("s3")
+    assert list(alice.conversations()) == ["s2"]
+
+
 def test_a_change_of_the_layout_is_no_change_of_a_conversation(old):
     alice, _ = old
     assert alice.why("conversations/s1").text == "tea"

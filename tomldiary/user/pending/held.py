@@ -201,7 +201,11 @@ def _keep(
 ) -> None:
     """Store the changes of an edit to one document as pending changes."""
     kind, pending = entry_kind(document), tx.edit(why.into)
-    old, new = kind.tables(before), kind.tables(edit.done())
+    former = Edit(before)
+    kind.migrate(former)
+    if former.is_changed:  # the paths of pending changes are those of the newest layout
+        kind.migrate(tx.edit(document))
+    old, new = kind.tables(former.done()), kind.tables(edit.done())
     based_on = next_sequence(tx.last) - 1
     now = timestamp()
     paths = changed_keys(old, new)
