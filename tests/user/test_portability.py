@@ -511,6 +511,20 @@ def test_an_import_compares_conversations_with_those_of_an_old_layout(old):
     with pytest.raises(EntryConflict, match="s1 exists"):
         alice.import_(export)
     assert file.read_text() == text
+    export["documents"]["conversations"] = f"conversations = 3\n{text}"
+    with pytest.raises(DocumentError, match=r"import\.documents\.conversations: .* a single value"):
+        alice.import_(export)
+
+
+def test_an_import_replaces_a_document_that_cannot_be_converted(old):
+    alice, file = old
+    export, text = alice.export(), file.read_text()
+    file.write_text(f"conversations = 3\n{text}")
+    age(file)
+    with pytest.raises(DocumentError, match=r"conversations\.toml: .* a single value"):
+        alice.import_(export)
+    alice.import_(export, replace=True)
+    assert set(alice.conversations()) == {"s1", "s2"}
 
 
 @pytest.mark.parametrize(("mine", "theirs"), [("", "preferences."), ("preferences.", "")])

@@ -294,13 +294,14 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
         check_unicode(given, where)
         document = Document.parse(given, path=where)
         check_version(document, where)
-        documents[name] = _migrated(name, document)
+        documents[name] = _migrated(name, document, where)
     return documents
 
 
-def _migrated(name: str, document: Document) -> Document:
-    """Return a document in the newest layout."""
+def _migrated(name: str, document: Document, place: str) -> Document:
+    """Return a document in the newest layout; `place` names it in an error."""
     edit = Edit(document)
+    edit.file = lambda: place
     entry_kind(name).migrate(edit)
     return edit.done()
 
@@ -365,7 +366,9 @@ def _put(
             document = renumbered(tx, document, kind)  # noqa: PLW2901 - the same document
         if before[kind].text and not _has_entries(before[kind]) and not _has_entries(document):
             continue  # only their `_meta` would differ
-        stored = _migrated(kind, before[kind])
+        stored = before[kind]
+        if not replace:
+            stored = _migrated(kind, stored, tx.engine.backend.place(tx.user, kind))
         if stored.text and _numbered_like(stored, document).text == stored.text:
             continue  # only the number of the last transaction would differ
         is_kept = tx.engine.lists_documents or kind == home_of(kind)
