@@ -563,19 +563,32 @@ def test_a_change_of_the_layout_is_no_change_of_a_conversation(old):
     assert alice.forget(everything=True).conversations == 2
 
 
-def test_an_edit_in_the_old_layout_of_a_converted_file_is_read(old, tmp_path):
+@pytest.mark.parametrize("meta", ["", '[_meta]\nversion = "0.2"\n\n'])
+def test_an_edit_in_the_old_layout_of_a_converted_file_is_merged(old, tmp_path, meta):
     alice, file = old
-    text = file.read_text()
+    file.write_text(f'{file.read_text()}\n[s3]\nsummary = "chess"\n')
+    age(file)
     alice.add_turn("Hello.", "Hello.", session_id="s2")
-    file.write_text(text.replace("tea", "opera"))
+    file.write_text(f'{meta}[s1]\nsummary = "opera"\n\n[s2]\nsummary = "jazz"\n')
     age(file)
     alice = opened(tmp_path).user("alice")
     for _ in range(2):
         found = {name: (each.summary, each.turns) for name, each in alice.conversations().items()}
         assert found == {"s1": ("opera", 0), "s2": ("jazz", 1)}
-        alice.upsert_preference("likes", "tea")  # logs the edit
+        assert alice.problems() == []
+        alice.add_turn("Hello.", "Hello.", session_id="s4")
+        alice.remove_conversation("s4")
+
+
+def test_of_a_session_in_both_layouts_the_one_at_the_top_counts(old, tmp_path):
+    alice, file = old
+    file.write_text(f'{file.read_text()}\n[conversations.s1]\nsummary = "opera"\n')
+    age(file)
     shown = CliRunner().invoke(app, ["show", "alice", "--path", str(tmp_path), "--json"]).stdout
-    assert json.loads(shown)["conversations"]["s1"]["summary"] == "opera"
+    assert json.loads(shown)["conversations"]["s1"]["summary"] == "tea"
+    for _ in range(2):
+        assert alice.conversations()["s1"].summary == "tea"
+        alice.add_turn("Hello.", "Hello.", session_id="s2")
 
 
 def test_an_export_never_contains_half_a_transaction(tmp_path):

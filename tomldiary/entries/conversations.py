@@ -49,8 +49,7 @@ class Conversations:
     def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the sessions, each once; before version 0.3 these are top-level tables.
 
-        A session in both places is one that a person edited in an old layout which was converted meanwhile, so the
-        table at the top counts.
+        Of a session in both places, the table at the top counts, as for TOMLDiary 0.9.
         """
         top = self.top_level()
         for key in top:

@@ -11,6 +11,7 @@ from its own save, without reading the merged result.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import DocumentError
 from tomldiary.history.timeline import EMPTY, Timeline, redo
-from tomldiary.toml.document import META, Document, Path, Table, split_tail
+from tomldiary.toml.document import FORMAT_VERSION, META, Document, Path, Table, split_tail
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import changed_keys, render_path, same_value
@@ -42,6 +43,8 @@ class Merged:
 
 def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged:
     """Merge our changes since `base` into the hand edit `theirs`; all three are versions of the document `kind`."""
+    if ours.meta.get("version") == FORMAT_VERSION != base.meta.get("version"):
+        base, theirs = (_converted(kind, each) for each in (base, theirs))  # as ours was
     edit = Edit(theirs)
     conflicts: list[str] = []
     for path in _changed_tables(kind, base, ours):
@@ -62,6 +65,14 @@ def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged
     for path in _rewritten(base, ours, theirs):
         edit.restore(path, ours.index[path].text, ours.own_values(path) or {})
     return Merged(_with_comments(base, ours, edit.done()), conflicts)
+
+
+def _converted(kind: str, document: Document) -> Document:
+    """Return a document in the newest layout; itself if a value stands where a table belongs."""
+    edit = Edit(document)
+    with suppress(DocumentError):
+        entry_kind(kind).migrate(edit)
+    return edit.done()
 
 
 def _closest(kind: str, versions: Sequence[Document], saved: Document) -> Document:
