@@ -64,7 +64,7 @@ class ChainRun:
     open: int = 1
     """The number of running runs with its id: a host may give the same one to several."""
     is_shared: bool = False
-    """Whether there were several of them at once, which cannot be told apart."""
+    """Whether there were several of them side by side, which cannot be told apart."""
 
 
 class RunTree:
@@ -109,7 +109,9 @@ class RunTree:
         else:
             run.around.inner.add(run.id)
         known = self.running.get(run.id)
-        if known is None or _is_cancelled(known):
+        # A run within one with its id, such as a sub-agent, needs a place of its own in the tree.
+        around = () if run.around is None else self.runs_from(run.around.id)
+        if known is None or _is_cancelled(known) or known in around:
             self.running[run.id] = run
             return run
         known.open += 1

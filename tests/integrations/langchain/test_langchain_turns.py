@@ -1430,6 +1430,20 @@ def test_runs_at_once_with_one_run_id_are_kept_apart(diary, writer, answer):
     assert said == {user: [f"{user}: Hello.", f"{user}: Are you there?"] for user in users}
 
 
+def test_a_sub_agent_with_the_run_id_of_the_run_around_it_is_not_submitted(writer):
+    agent, run_id = agent_of(writer, OK), uuid4()
+
+    @tool
+    def ask() -> str:
+        """Ask the sub-agent."""
+        talk(agent, "Written by a model.", {"run_id": run_id})
+        return "done"
+
+    graph = StateGraph(MessagesState).add_node("ask", lambda _: ask.invoke({}) and {})
+    graph.add_edge(START, "ask").compile().invoke({"messages": []}, {"run_id": run_id})
+    assert writer.turns == []
+
+
 @pytest.mark.parametrize(
     "notes",
     [{"DiaryMiddleware": {}}, "x", {"DiaryMiddleware": {"unanswered": {"1": {}}, "ended": {}}}],
