@@ -27,10 +27,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from tomldiary.agents.turn_messages import OTHERS_TURN
 from tomldiary.errors import IdentifierError
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
@@ -153,8 +154,9 @@ class Utterances:
         """What a user interface sent, by the memory, the conversation and the text."""
         self._submitted: Recent[str, tuple[str, ...]] = Recent(_KEPT)
         """The texts of a submit by its id."""
-        self._open: WeakSet[UserTurn] = WeakSet()
-        self._lock = threading.Lock()
+        self._open: WeakKeyDictionary[UserTurn, None] = WeakKeyDictionary()
+        # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
+        self._lock = fork_safe(threading.RLock())
 
     def enter(self, memory: str, user: str, ids: RunIds, resumed: RunIds | None) -> None:
         """Record the user of a run that begins.
@@ -196,7 +198,9 @@ class Utterances:
                 _take(left, words.text)
         with self._lock:
             at_once = [
-                one for one in self._open if (one.owner, one.place) == (turn.owner, turn.place)
+                one
+                for one in self._open_turns()
+                if (one.owner, one.place) == (turn.owner, turn.place)
             ]
         open_ = list(dict.fromkeys(one for each in at_once for one in each.utterances))
         since: list[Utterance] = []
@@ -290,12 +294,13 @@ class Utterances:
     ) -> list[_Known]:
         """Return who sent each of the unanswered words of a history."""
         with self._lock:
-            turns = [*self._open, *(one for one in self._last.values() if not one.is_answered)]
+            turns = [*self._open_turns(), *self._last.values()]
         runs = {words.run.run for words in before}
         others = [
             utterance
             for one in turns
             if one.owner.user != turn.owner.user
+            if not one.is_answered
             if one.ids.run != turn.ids.run
             or one.memory == turn.memory  # else it belongs to another memory of the agent
             for utterance in _left_of(one, turn, answered, runs)
@@ -338,7 +343,11 @@ class Utterances:
     def opened(self, turn: UserTurn) -> None:
         """Record that a run with a turn has begun."""
         with self._lock:
-            self._open.add(turn)
+            self._open[turn] = None
+
+    def _open_turns(self) -> list[UserTurn]:
+        # `keyrefs` is one step, during which the garbage collector cannot end a run.
+        return [turn for ref in self._open.keyrefs() if (turn := ref()) is not None]
 
     def take_words(self, turn: UserTurn, submission: str) -> TakenWords:
         """Return the texts that a run has to submit now, and mark their utterances as submitted.
@@ -364,7 +373,7 @@ class Utterances:
     def end(self, turn: UserTurn) -> None:
         """Record that the run of a turn submits nothing any more."""
         with self._lock:
-            self._open.discard(turn)
+            self._open.pop(turn, None)
 
     def note(
         self,

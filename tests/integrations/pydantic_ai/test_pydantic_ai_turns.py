@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import inspect
+import itertools
 import json
 import multiprocessing
 import threading
@@ -61,6 +62,7 @@ from pydantic_graph import End
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
+from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
 if TYPE_CHECKING:
@@ -313,21 +315,47 @@ def test_a_run_that_a_langgraph_server_rolls_back_is_not_submitted(tmp_path: Pat
 def test_a_run_that_is_closed_as_garbage_is_submitted(tmp_path: Path):
     # Releases of the framework leave the task behind if a run is cancelled in its first steps.
     setting = Setting(tmp_path)
+    asyncio.run(begun_run(setting)).close()
+    setting.the_turn("cancelled", "")
+
+
+async def begun_run(setting: Setting) -> Any:
+    """Return the coroutine of a run that waits."""
     ids = {"run_id": "run-1", "conversation_id": "c"}
     ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), prompt=SAID, **ids)
+    capability = await setting.capability.for_run(ctx)
 
-    async def run() -> None:
-        capability = await setting.capability.for_run(ctx)
+    async def hang() -> Any:
+        await asyncio.Event().wait()
 
-        async def hang() -> Any:
-            await asyncio.Event().wait()
+    coroutine: Any = capability.wrap_run(ctx, handler=hang)
+    coroutine.send(None)
+    return coroutine
 
-        coroutine: Any = capability.wrap_run(ctx, handler=hang)
-        coroutine.send(None)
-        coroutine.close()
 
-    asyncio.run(run())
-    setting.the_turn("cancelled", "")
+@pytest.mark.parametrize("number", range(7))
+def test_a_run_may_be_closed_while_another_one_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    setting = Setting(tmp_path)
+    run = asyncio.run(begun_run(setting))
+    kept, calls = Recent.keep, itertools.count()
+
+    def keep(self: Any, key: Any, value: Any) -> Any:
+        # Called with a lock held, where Python may collect garbage, too.
+        if next(calls) == number:
+            run.close()
+        return kept(self, key, value)
+
+    monkeypatch.setattr(Recent, "keep", keep)
+    runner = threading.Thread(target=lambda: asyncio.run(setting.agent.run("Hi.")), daemon=True)
+    runner.start()
+    runner.join(30)
+    assert not runner.is_alive(), "a thread waits for itself"
+    assert next(calls) > number
+    said = {SAID: "cancelled", "Hi.": "completed"}
+    assert {turn.user_msg: turn.status for turn in setting.writer.turns} == said
+    setting.writer.close_sync()
 
 
 def test_a_run_whose_model_failed_is_submitted(tmp_path: Path):
