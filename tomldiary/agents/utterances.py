@@ -191,7 +191,9 @@ class Utterances:
         turn.places = {turn.place: turn.answered}
         sent = self._sent(turn, answered, before)
         texts = [words.text for words in answered]
-        senders = self._senders(turn, texts, before)
+        # Words that are alone may also repeat by chance what another user said there.
+        is_alone = len(before) == 1 and not prompt
+        senders = self._senders(turn, texts, before, is_alone=is_alone)
         left, is_retry = self._left(turn, texts)
         for words, sender, one in zip(before, senders, sent, strict=True):
             if one or (sender.user == turn.owner.user and words.text in sender.said):
@@ -290,7 +292,12 @@ class Utterances:
         return left, last.is_failed
 
     def _senders(
-        self, turn: UserTurn, answered: Sequence[str], before: Sequence[Heard]
+        self,
+        turn: UserTurn,
+        answered: Sequence[str],
+        before: Sequence[Heard],
+        *,
+        is_alone: bool,
     ) -> list[_Known]:
         """Return who sent each of the unanswered words of a history."""
         with self._lock:
@@ -300,7 +307,8 @@ class Utterances:
             utterance
             for one in turns
             if one.owner.user != turn.owner.user
-            if not one.is_answered
+            # The host may have left out an answer without a text.
+            if not one.is_answered or (one.place == turn.place and not is_alone)
             if one.ids.run != turn.ids.run
             or one.memory == turn.memory  # else it belongs to another memory of the agent
             for utterance in _left_of(one, turn, answered, runs)

@@ -1964,6 +1964,23 @@ def test_words_sent_behind_an_answer_of_a_failed_run_keep_their_user(tmp_path: P
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("prompt", ["I like cake.", None])
+def test_words_whose_answer_the_host_left_out_keep_their_user(tmp_path: Path, prompt: str | None):
+    # A host of texts keeps nothing of a structured output.
+    setting = Setting(tmp_path)
+    memory = DiaryCapability(setting.diary, writer=setting.writer)
+    agent: Agent[Deps, str] = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+    options: dict[str, Any] = {"conversation_id": "room"}
+    asyncio.run(agent.run(message_history=user_says(SAID), deps=Deps("ann"), **options))
+    history = user_says(SAID) if prompt else user_says(SAID, "I like cake.")
+    asyncio.run(agent.run(prompt, message_history=history, deps=Deps("bob"), **options))
+    # Without more words, the user may have said the same.
+    asyncio.run(agent.run(message_history=user_says(SAID), deps=Deps("eve"), **options))
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("ann", SAID), ("bob", "I like cake."), ("eve", SAID)]
+    setting.writer.close_sync()
+
+
 def test_words_sent_behind_an_answer_of_a_failed_run_are_known_again(tmp_path: Path):
     # The host keeps texts alone, so each run is a new conversation.
     setting = Setting(tmp_path)

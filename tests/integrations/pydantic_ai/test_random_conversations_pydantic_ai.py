@@ -138,7 +138,7 @@ class World:
         begun: list[Said | str] = []
         if kept in WITHOUT_IDS and len(users) > 1:
             # docs: "In a group chat whose history has no ids, only one `conversation_id` shows whose words a failed
-            # run had."
+            # run had, or a run whose answer you left out."
             conversation = f"c{number}"
         if kept in WITHOUT_IDS and not (session or conversation):
             # docs: "A retry of a failed run without an answer in its history is a new conversation, which has the
