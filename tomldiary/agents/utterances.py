@@ -300,6 +300,8 @@ class Utterances:
         is_alone: bool,
     ) -> list[_Known]:
         """Return who sent each of the unanswered words of a history."""
+        if not before:
+            return []
         with self._lock:
             turns = [*self._open_turns(), *self._last.values()]
         runs = {words.run.run for words in before}
