@@ -108,10 +108,12 @@ class RunTree:
                 run.task = asyncio.current_task()
         else:
             run.around.inner.add(run.id)
-        known = self.running.get(run.id)
+        known = self.running.setdefault(run.id, run)  # in one step: another thread may begin one
+        if known is run:
+            return run
         # A run within one with its id, such as a sub-agent, needs a place of its own in the tree.
         around = () if run.around is None else self.runs_from(run.around.id)
-        if known is None or _is_cancelled(known) or known in around:
+        if _is_cancelled(known) or known in around:
             self.running[run.id] = run
             return run
         known.open += 1
