@@ -23,7 +23,7 @@ from langchain_core.messages import (
 )
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.types import Command
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
@@ -421,7 +421,9 @@ class Notes(_OfTool):
 
 _NO_NOTES = Notes(unanswered={}, ended={})
 _KEPT: TypeAdapter[Any] = TypeAdapter(dict[str, Notes])
-_WRITTEN: TypeAdapter[Any] = TypeAdapter(dict[str, Notes | _OfTool])
+_WRITTEN: TypeAdapter[Any] = TypeAdapter(
+    dict[str, Notes | _OfTool], config=ConfigDict(extra="forbid")
+)
 
 
 def _fits(form: TypeAdapter[Any], notes: Any) -> bool:

@@ -1446,7 +1446,12 @@ def test_a_sub_agent_with_the_run_id_of_the_run_around_it_is_not_submitted(write
 
 @pytest.mark.parametrize(
     "notes",
-    [{"DiaryMiddleware": {}}, "x", {"DiaryMiddleware": {"unanswered": {"1": {}}, "ended": {}}}],
+    [
+        "x",
+        {"DiaryMiddleware": {}},
+        {"DiaryMiddleware": {"unanswered": {"1": {}}, "ended": {}}},
+        {"DiaryMiddleware": {"unanswered": {}, "ended": "x"}},
+    ],
     ids=str,
 )
 def test_an_update_of_the_notes_is_refused_and_later_runs_succeed(writer, notes):
