@@ -23,7 +23,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, tell_within
-from tomldiary.agents.identity import checked_id, kept_thread, saves_checkpoints
+from tomldiary.agents.identity import checked_id, field_of, kept_thread, saves_checkpoints
 from tomldiary.agents.options import check_writer, checked_episodes, checked_text, one_of
 from tomldiary.agents.shown_memory import ShownMemory
 from tomldiary.agents.submission import (
@@ -135,6 +135,7 @@ def recall_node(
 
     def read(state: Any, config: RunnableConfig, user: str) -> dict[str, Any]:
         channels = state_channels(config) or {}
+        _check_field(state_key, channels, config, warned)
         asked = asked_in(state, config, user)
         found = ""
         with _errors(on_error, "the memory could not be read"):
@@ -150,9 +151,7 @@ def recall_node(
             if one.id
         }
         is_kept = speakers and isinstance(channels.get(state_key), MemoryChannel)
-        update = {state_key: Recalled(found, owners) if is_kept else found}
-        _check_field(state_key, channels, config, warned, update)
-        return update
+        return {state_key: Recalled(found, owners) if is_kept else found}
 
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         return read(state, config, user_here(state, config))
@@ -269,8 +268,10 @@ class _Runs(RunTree, BaseCallbackHandler):
     def on_chain_end(self, outputs: Any = None, *_: Any, run_id: UUID, **__: Any) -> None:
         """Remove an ended run, and warn if it returns what nothing keeps."""
         run = self.running.get(run_id)
-        if run is not None and run.dropped is not None and run.dropped[0] is outputs:
-            run.dropped[1]()
+        if run is not None and run.dropped is not None:
+            key, warn = run.dropped
+            if field_of(outputs, key) is not None:
+                warn()
         super().on_chain_end(run_id=run_id)
 
     def asked_by(self, config: RunnableConfig) -> dict[str, str]:
@@ -479,11 +480,7 @@ def _memory(given: Any, call: str) -> Diary:
 
 
 def _check_field(
-    key: str,
-    channels: Mapping[str, Any],
-    config: RunnableConfig,
-    warned: set[str],
-    update: dict[str, Any],
+    key: str, channels: Mapping[str, Any], config: RunnableConfig, warned: set[str]
 ) -> None:
     """Warn, once for each node, if the state has no field for the memory or stores it in checkpoints."""
     if warned or not channels or isinstance(channels.get(key), UntrackedValue):
@@ -503,7 +500,7 @@ def _check_field(
         f"the graph's state has no field {key!r}, so LangGraph drops what recall_node returns."
     )
     for node in [*runs().runs_from(runs().run_of(config))][1:2]:
-        node.dropped = update, partial(warn, problem)  # it may use the text itself
+        node.dropped = key, partial(warn, problem)  # it may use the text itself
 
 
 def _errors(on_error: OnError, what: str) -> AbstractContextManager[None]:

@@ -59,8 +59,8 @@ class ChainRun:
     """The config of the node that began it."""
     task: asyncio.Task[Any] | None = None
     """The task of the event loop that began it, if no run is around it."""
-    dropped: tuple[object, Callable[[], None]] | None = None
-    """What nothing keeps if the run returns it, and the warning for this case."""
+    dropped: tuple[str, Callable[[], None]] | None = None
+    """A field that nothing keeps if the run returns it, and the warning for this case."""
     open: int = 1
     """The number of running runs with its id: a host may give the same one to several."""
     is_shared: bool = False

@@ -260,6 +260,13 @@ def test_a_state_that_drops_the_memory_is_warned_about_once(diary, key, caplog):
     assert f"`{key}: Memory`" in warning
 
 
+def test_a_node_that_recalls_itself_and_returns_the_memory_is_warned_about(diary, caplog):
+    recalled = recall_node(diary)
+    graph = StateGraph(MessagesState).add_node("recall", lambda state: {**recalled.invoke(state)})
+    graph.add_edge(START, "recall").compile().invoke(QUESTION, ALICE)
+    assert "no field 'memory'" in caplog.text
+
+
 def test_a_node_that_recalls_itself_needs_no_field_and_no_warning(diary, caplog):
     recalled, seen = recall_node(diary), []
 
