@@ -380,10 +380,11 @@ class SharedBackend(AsyncVerbs):
 
             try:
                 repeated(attempt, self.transactions.timeout)
-            except (BackendError, RevisionConflict):
+            except (BackendError, RevisionConflict) as error:
                 if hold.lost is None:
                     raise
-                raise unknown_outcome(self.database, hold.lost) from hold.lost
+                # Not from `hold.lost`: after a conflict, the database can be reached.
+                raise unknown_outcome(self.database, hold.lost) from error
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
