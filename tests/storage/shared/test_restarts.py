@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -397,6 +398,26 @@ def test_a_redis_that_refuses_all_commands_for_a_time_is_waited_for(place, begin
             monkeypatch.setattr(database, "pause", lambda _number: next(ends, bool)(client))
             alice.upsert_preference("likes", "coffee")
         assert [each.text for each in alice.preferences("likes").values()] == ["tea", "coffee"]
+
+
+@pytest.mark.parametrize("name", ["redis"])
+@pytest.mark.parametrize("reason", ["max number of clients", "name is unknown"])
+def test_a_write_that_is_not_sent_to_redis_has_no_unknown_outcome(place, reason, monkeypatch):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    def unknown(*_arguments, **_options):
+        raise socket.gaierror(socket.EAI_NONAME, "name is unknown")
+
+    with servers.redis(*place) as url, Diary(f"{url}?timeout=0.2", agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        with redis.Redis.from_url(url) as client:
+            client.config_set("maxclients", "1")
+            diary.engine.backend.database.close()
+            if reason == "name is unknown":
+                monkeypatch.setattr(socket, "getaddrinfo", unknown)
+            with pytest.raises(BackendError, match=rf"cannot be reached \({reason}"):
+                alice.upsert_preference("likes", "coffee")
 
 
 @pytest.mark.parametrize("name", ["redis"])

@@ -57,6 +57,8 @@ _REMEDIES = {
 _FORBIDDEN = re.compile("user executing the script|ACL failure in script")
 _SCRIPT = re.compile(r" script: (?:\S+ )?on @|, with args")
 """Where a message names the script and quotes its arguments."""
+# Messages of redis-py and of the server for a request that was not sent, or that a server refuses for a time.
+_NOT_DONE = re.compile("connecting to |max number of clients|loading the dataset")
 # KEYS: the beginning of the user's keys.
 _HEAD = """
 local user = KEYS[1]
@@ -211,8 +213,7 @@ class RedisDatabase:
             reason = getattr(cause, "strerror", None)  # of the system or of TLS
             if self._url.startswith("rediss:") and isinstance(cause, FileNotFoundError):
                 reason = f"a file of certificates: {reason}"
-            is_refused = isinstance(cause, ConnectionRefusedError)
-            lost = DatabaseAway if is_refused else DatabaseLost
+            lost = DatabaseAway if _NOT_DONE.search(f"{error}") else DatabaseLost
             raise lost(reason or f"{error}".rstrip(".") or type(error).__name__) from error
         except (exceptions.ClusterCrossSlotError, exceptions.AskError) as error:
             raise BackendError(
