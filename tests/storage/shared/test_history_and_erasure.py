@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from tomldiary import Diary, Forgotten
-from tomldiary.errors import RevisionConflict
+from tomldiary.errors import BackendError, RevisionConflict
 from tomldiary.history.record import Source
 from tomldiary.storage.shared import transactions
 from tomldiary.storage.shared.database import RESERVED, WHOLE_HISTORY, DatabaseLost, Step
@@ -121,16 +121,34 @@ def test_a_writer_ends_the_reservation_of_a_process_that_died(opened, monkeypatc
     assert RESERVED not in backend.versions("alice")
 
 
-def test_a_writer_ends_its_own_reservation_after_the_database_was_away(opened, monkeypatch):
+def reserve(backend):
+    state = backend.database.head("alice")
+    assert backend.database.apply("alice", state, Step({RESERVED: "another process\n"}))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "is_own"),
+    [
+        (lambda _backend: None, True),
+        (reserve, False),
+        (lambda backend: backend.transactions.renew(), False),
+    ],
+    ids=["own", "of another process", "of the parent process"],
+)
+def test_a_writer_ends_only_its_own_reservation_after_the_database_was_away(
+    opened, monkeypatch, meanwhile, is_own
+):
     monkeypatch.setattr(transactions, "_LONG", 0.0)
     monkeypatch.setattr(transactions, "_RESERVATION", 0.5)
-    backend = opened()
+    backend, pauses = opened(), []
     one, two = (Diary(each, agent="rules").user("alice") for each in (backend, opened()))
     one.upsert_preference("likes", "tea")
-    apply, pauses = backend.database.apply, []
+    apply, timeout = backend.database.apply, backend.transactions.timeout
+    monkeypatch.setattr(transactions, "pause", pauses.append)
 
     def away(user, head, step):
         if RESERVED in step.removed:
+            assert len(pauses) < 100
             raise DatabaseLost("away")
         return apply(user, head, step)
 
@@ -139,14 +157,17 @@ def test_a_writer_ends_its_own_reservation_after_the_database_was_away(opened, m
             transaction.upsert_preference("likes", "coffee")
             two.upsert_preference("likes", "milk")
 
-    backend.database.apply = away
+    backend.database.apply, backend.transactions.timeout = away, 0.2
     with pytest.raises(RevisionConflict):
         overtaken()
-    backend.database.apply = apply
+    with pytest.raises(BackendError, match="away"):
+        one.upsert_preference("likes", "coffee")
+    backend.database.apply, backend.transactions.timeout = apply, timeout
     assert RESERVED in backend.versions("alice")
-    monkeypatch.setattr(transactions, "pause", pauses.append)
+    pauses.clear()
+    meanwhile(backend)
     one.upsert_preference("likes", "coffee")
-    assert pauses == [0]
+    assert (pauses == [0]) == is_own
     assert RESERVED not in backend.versions("alice")
 
 

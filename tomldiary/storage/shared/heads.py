@@ -65,8 +65,6 @@ class Remembered:
     """The highest revision in a notice."""
     confirmed: tuple[int, int] | None = None
     """The stamp of the request that returned the state; see `Heads.stamp`."""
-    has_reserved: bool = False
-    """Whether this process may have reserved the user, and has not ended that; it may have lost the database."""
 
     @property
     def is_alone(self) -> bool:

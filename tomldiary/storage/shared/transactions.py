@@ -10,6 +10,7 @@ applied. If it is refused, all attempts of the group run again.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 import weakref
@@ -197,6 +198,7 @@ class Transactions:
         self._guard = threading.Lock()
         self._groups: dict[str, Group] = {}
         self._waiting: dict[str, int] = {}
+        self._reservation = f"{secrets.token_hex(8)}\n"  # unique, to recognise an own one
 
     def waiting(self, user: str) -> int:
         """Return how many attempts wait for a user's lock."""
@@ -315,13 +317,12 @@ class Transactions:
         deadline = time.monotonic() + _RESERVATION
         for number in count():
             head = self._ask(user, hold.known)
-            if RESERVED not in head.versions:
-                hold.known.has_reserved = False
+            if hold.has_reserved or RESERVED not in head.versions:
                 return head
-            if hold.has_reserved:
-                return head
-            if hold.known.has_reserved or time.monotonic() >= deadline:
-                self._is_applied(user, hold, head, Step(removed=[RESERVED]))
+            if number == 0 and self._has_reserved(user):
+                deadline = 0.0  # an earlier call lost the database before it ended its reservation
+            if time.monotonic() >= deadline:
+                self._is_applied(user, head, Step(removed=[RESERVED]))
             pause(number)
         raise AssertionError
 
@@ -331,28 +332,23 @@ class Transactions:
         It serves only fairness, for a transaction that takes longer than the pauses of the others: a step on an older
         state is refused in any case. A reservation that does not end is removed by the others, but later.
         """
-        step = Step({RESERVED: "reserved\n"}) if is_reserved else Step(removed=[RESERVED])
+        step = Step({RESERVED: self._reservation}) if is_reserved else Step(removed=[RESERVED])
         with suppress(BackendError):  # a copy may have no permission to write to its source
             for _ in range(_TRIES):
                 self._touch(user)
                 head = self._ask_in_turn(user, hold)
-                if (RESERVED in head.versions) == is_reserved or self._is_applied(
-                    user, hold, head, step
-                ):
+                if (RESERVED in head.versions) == is_reserved or self._is_applied(user, head, step):
                     return True
         return False
 
-    def _is_applied(self, user: str, hold: Hold, head: Head, step: Step) -> bool:
-        """Apply a step that begins or ends a reservation; return whether it was applied."""
-        begins = RESERVED in step.contents
-        try:
-            if self.database.apply(user, head, step) is None:
-                return False
-        except DatabaseLost:
-            hold.known.has_reserved |= begins
-            return False
-        hold.known.has_reserved = begins
-        return True
+    def _is_applied(self, user: str, head: Head, step: Step) -> bool:
+        """Apply a step that begins or ends a reservation; return whether an answer said that it was applied."""
+        return self.asked(partial(self.database.apply, user, head, step)) is not None
+
+    def _has_reserved(self, user: str) -> bool:
+        """Return whether the stored reservation is one of this process."""
+        found = self.asked(partial(self.database.read, user, [RESERVED])).get(RESERVED)
+        return found is not None and found[0] == self._reservation
 
     def _ask(self, user: str, known: Remembered) -> Head:
         """Return the stored state of a user, and cache it."""
@@ -367,7 +363,7 @@ class Transactions:
         return head
 
     def asked(self, read: Callable[[], R]) -> R:
-        """Return the result of a read, which is repeated while the database cannot be reached."""
+        """Return the result of a request, which is repeated while the database cannot be reached."""
         return answer(self.database, self.timeout, read)
 
     def verify(self, user: str) -> None:
