@@ -235,7 +235,7 @@ class MemoryWriter(Viewed):
             RuntimeError: The writer is closed.
             InvalidValue: A text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
-            BackendError: The journal could not be written. The turn was not stored.
+            BackendError: The journal could not be written. The turn was not stored, unless the error says that this is unknown.
             Forgotten: The whole user was erased since `epoch`, or while the call waited. The turn was not stored.
         """
         turn = Turn(
