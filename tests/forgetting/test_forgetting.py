@@ -1525,7 +1525,6 @@ def test_others_write_while_an_erasure_is_computed(tmp_path, monkeypatch, meanwh
     alice.upsert_preference("likes", "walnuts", session_id="s1")
     alice.upsert_preference("likes", "walnuts and figs", id="pref001", session_id="s1")
     alice.upsert_preference("likes", "black coffee", session_id="s2")
-    age(tmp_path / "alice" / "preferences.toml")
     computed = []
 
     def interfered(*given):

@@ -19,6 +19,7 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
 from tomldiary.errors import Conflict
+from tomldiary.forgetting import forget
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import verify
@@ -244,6 +245,25 @@ def test_a_write_that_times_out_names_the_unfinished_save(tmp_path, is_logged):
         editor.close()
     engine.write("alice", change, Source("test"))
     assert texts(alice) == ["half", "new"]
+
+
+def test_an_erasure_waits_for_an_unfinished_save_once(alice, file, monkeypatch):
+    timeouts, wait = [], forget.wait_for_save
+
+    def watched(place, deadline, timeout):
+        timeouts.append(timeout)
+        wait(place, deadline, timeout)
+
+    monkeypatch.setattr(forget, "wait_for_save", watched)
+    alice.diary.engine.save_timeout = 0.1
+    whole = edited(file)
+    with Editor(file, os.O_WRONLY) as editor:
+        editor.write(whole)
+        age(file)
+        with pytest.raises(Conflict, match="still being written by another program"):
+            alice.forget(matching="tea")
+    assert timeouts[0] == 0
+    assert set(timeouts[1:]) == {0.1}
 
 
 @pytest.mark.parametrize("has_leases", [True, False])

@@ -39,7 +39,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
-from tomldiary.storage.protocol import Backend, LocalFolder, Rewrite, RewrittenDocument
+from tomldiary.storage.protocol import Backend, LocalFolder, Rewrite, RewrittenDocument, Stored
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tomldiary.engine.engine import Engine
-    from tomldiary.storage.protocol import Token
     from tomldiary.toml.lexer import Block
 
 
@@ -315,15 +314,14 @@ class Plan:
     receipt: ForgetReceipt
     history: Sequence[str]
     """The records, oldest first."""
-    tokens: Mapping[str, Token]
+    stored: Mapping[str, Stored]
+    """The documents, also their texts: a file that changes twice within milliseconds may keep its version token."""
 
-    def is_current(self, engine: Engine, user: str) -> bool:
+    def is_current(self, backend: Backend, user: str) -> bool:
         """Return whether the state is still the same; the caller holds the user's lock."""
-        backend = engine.backend
-        kinds = backend.kinds(user)
         return (
             backend.epoch(user) + 1 == self.rewrite.epoch
-            and dict(zip(kinds, engine.tokens(user, kinds), strict=True)) == self.tokens
+            and {kind: backend.read(user, kind) for kind in backend.kinds(user)} == self.stored
             and all(starmap(eq, zip_longest(backend.records(user), reversed(self.history))))
         )
 
@@ -331,22 +329,21 @@ class Plan:
 def _made_ahead(engine: Engine, user: str, selection: Selection) -> Plan | None:
     """Compute a redaction without the user's lock, because it may take longer than other writers wait for the lock."""
     if not selection.everything and isinstance(engine.backend, LocalFolder):
-        with suppress(
-            DiaryError
-        ):  # also if a write interferes; `plan` under the lock raises lasting errors again
-            return plan(engine, user, selection)
+        # Also if a write interferes; `plan` under the lock raises lasting errors again, and waits for saves.
+        with suppress(DiaryError):
+            return plan(engine, user, selection, 0)
     return None
 
 
 def _current(engine: Engine, user: str, selection: Selection, made: Plan | None) -> Plan:
     """Return the redaction of the current state; the caller holds the user's lock."""
-    if made is not None and made.is_current(engine, user):
+    if made is not None and made.is_current(engine.backend, user):
         return made
-    return plan(engine, user, selection)
+    return plan(engine, user, selection, engine.save_timeout)
 
 
-def plan(engine: Engine, user: str, selection: Selection) -> Plan:
-    """Compute a redaction and its counts. This writes nothing.
+def plan(engine: Engine, user: str, selection: Selection, timeout: float) -> Plan:
+    """Compute a redaction and its counts. This writes nothing. Wait `timeout` seconds for saves of other programs.
 
     Raises:
         HandEditConflict: Another program kept saving a document.
@@ -360,7 +357,7 @@ def plan(engine: Engine, user: str, selection: Selection) -> Plan:
         with suppress(InvalidTOML):  # a damaged record cannot be searched, so it is removed
             records.append(parse_record(text))
             history.append(text)
-    stored, known = _documents(engine, user, history)
+    stored, known = _documents(engine.backend, user, history, timeout)
     for kind, found in known.items():
         _check_is_read(engine.backend.place(user, kind), kind, found.document)
     number = next_sequence(engine.backend.last_record(user))
@@ -371,10 +368,8 @@ def plan(engine: Engine, user: str, selection: Selection) -> Plan:
     texts = {kind: found.document.text for kind, found in known.items()}
     erased = erase(all_records, texts, selection)
     removed = erased.removed & known.keys()
-    # Without young ones: another program may change such a file again, and its version token stays the same.
-    tokens = {kind: found.token for kind, found in known.items() if not found.is_young}
     if texts == erased.texts and all_records == erased.records and not removed:
-        return Plan(Rewrite(selection.to_table(), epoch), ForgetReceipt(), history, tokens)
+        return Plan(Rewrite(selection.to_table(), epoch), ForgetReceipt(), history, stored)
     gone = {(home_of(name), path) for name, path in erased.gone}
     changed = {(home_of(name), path) for name, paths in erased.changed.items() for path in paths}
     receipt = replace(_receipt(gone, erased.emptied), keys=_keys(gone | changed))
@@ -394,32 +389,32 @@ def plan(engine: Engine, user: str, selection: Selection) -> Plan:
             text, known[kind].token, erased.changed.get(kind, []), kind in removed
         )
         for kind, text in erased.texts.items()
-        if text != stored[kind] or kind in removed
+        if text != stored[kind].text or kind in removed
     }
     operations = {old.operation for old in all_records} - {new.operation for new in erased.records}
     selection = replace(selection, operations=sorted(operations))
     rewrite = Rewrite(selection.to_table(), epoch, fresh, added, documents)
-    return Plan(rewrite, receipt, history, tokens)
+    return Plan(rewrite, receipt, history, stored)
 
 
 def _documents(
-    engine: Engine, user: str, history: Sequence[str]
-) -> tuple[dict[str, str], dict[str, Known]]:
-    """Return the text of each file, and each document as history or a hand edit has it."""
-    source = _ReadableHistory(engine.backend, history)
+    backend: Backend, user: str, history: Sequence[str], timeout: float
+) -> tuple[dict[str, Stored], dict[str, Known]]:
+    """Return each document as it is stored, and as history or a hand edit has it."""
+    source = _ReadableHistory(backend, history)
     index = HistoryIndex(source, user)
-    deadline = time.monotonic() + engine.save_timeout
-    stored: dict[str, str] = {}
+    deadline = time.monotonic() + timeout
+    stored: dict[str, Stored] = {}
     known: dict[str, Known] = {}
-    for kind in engine.backend.kinds(user):
-        while (file := engine.backend.read(user, kind)) is not None:
+    for kind in backend.kinds(user):
+        while (file := backend.read(user, kind)) is not None:
             found = look(source, user, kind, file, None, index)
             if found.problem is not None:
                 raise found.problem
             if not found.is_settling:
-                known[kind], stored[kind] = found, file.text
+                known[kind], stored[kind] = found, file
                 break
-            wait_for_save(source.place(user, kind), deadline, engine.save_timeout)
+            wait_for_save(source.place(user, kind), deadline, timeout)
     return stored, known
 
 
