@@ -19,6 +19,7 @@ import programs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary.writer.metrics import health_of
+from tomldiary.writer.queue import Admission
 
 LONG = 120
 
@@ -154,6 +155,20 @@ def test_gauges_report_each_writer_of_a_process_as_long_as_it_exists(tmp_path, m
     gc.collect()
     with MemoryWriter(Diary(tmp_path / "third", agent=remember)):
         assert reported() == ["third"]
+
+
+def test_gauges_can_be_read_while_a_writer_is_created(tmp_path, monkeypatch, caplog):
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr(metrics, "get_meter", MeterProvider([reader]).get_meter)
+
+    def admission(*given):
+        reader.get_metrics_data()
+        return Admission(*given)
+
+    monkeypatch.setattr("tomldiary.writer.writer.Admission", admission)
+    with MemoryWriter(Diary(tmp_path, agent=remember)):
+        pass
+    assert "failed" not in caplog.text
 
 
 def test_telemetry_contains_no_text_and_no_user_id(watched):

@@ -375,10 +375,9 @@ class Telemetry:
 
     Args:
         store: The diary's name, sent as `gen_ai.memory.store.id`.
-        writer: The writer whose statistics are reported as long as it exists.
     """
 
-    def __init__(self, store: str, writer: _Reporting) -> None:
+    def __init__(self, store: str) -> None:
         self._store = store
         self._tracer: Any = None
         try:
@@ -388,7 +387,11 @@ class Telemetry:
         self._tracer = trace.get_tracer("tomldiary")
         self._failed = trace.Status(trace.StatusCode.ERROR)
         self._instruments = _instruments(metrics.get_meter, metrics.Observation)
-        self._instruments.add(writer, store)
+
+    def report(self, writer: _Reporting) -> None:
+        """Report a writer's statistics as long as it exists; another thread may read them from now on."""
+        if self._tracer is not None:
+            self._instruments.add(writer, self._store)
 
     @contextmanager
     def turn(self, job: Job) -> Generator[None]:

@@ -164,10 +164,10 @@ class MemoryWriter(Viewed):
         """Whether a call of `close` has ended the writer; a forked child has nothing to end."""
         self._metrics = Metrics()
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
+        telemetry = Telemetry(store)
         self._workers = Workers(
-            self.diary, self._options, self._state, self._metrics, self._context,
-            Telemetry(store, self),
-        )  # fmt: skip
+            self.diary, self._options, self._state, self._metrics, self._context, telemetry
+        )
         self._admission = Admission(
             self._own, self._options.qsize, self._state, self._metrics, self._workers, self._start
         )
@@ -176,6 +176,7 @@ class MemoryWriter(Viewed):
         self._workers.admission, self._workers.compactions = self._admission, self._compactions
         self._consolidations = ConsolidationJobs(self.diary, self._options, self._state)
         self._journal_queue = self._new_journal_queue()
+        telemetry.report(self)
 
     def _new_journal_queue(self) -> JournalQueue | SharedQueue | None:
         backend, admission = self._backend, self._admission
