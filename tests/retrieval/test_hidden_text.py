@@ -202,4 +202,5 @@ def test_a_text_of_control_characters_only_is_refused_as_blank(diary, text):
 def test_a_quoted_text_that_occurs_twice_is_not_replaced():
     assert as_stored("tea", "t\u200bea") == "t\u200bea"
     assert as_stored("tea", "t\u200bea, te\u200ba") == "tea"
+    assert as_stored("tea \u2764\ufe0f", "t\u200bea \u2764\ufe0f!") == "t\u200bea \u2764\ufe0f"
     assert as_stored("milk", "tea") == "milk"

@@ -57,7 +57,7 @@ def visible(text: str) -> str:
 
 
 def as_stored(quoted: str, text: str) -> str:
-    """Return the only part of `text` that `visible` converts to `quoted`; otherwise `quoted` unchanged."""
+    """Return the only part of `text` that equals `quoted` but for hidden characters; otherwise `quoted` unchanged."""
     if not quoted or quoted in text:
         return quoted
     # Searched without hidden characters, because the time of a pattern grows with the product of both lengths.
@@ -66,7 +66,10 @@ def as_stored(quoted: str, text: str) -> str:
     if not wanted or plain.count(wanted) != 1:
         return quoted
     start = plain.find(wanted)
-    return text[shown[start] : shown[start + len(wanted) - 1] + 1]
+    end = shown[start + len(wanted) - 1] + 1
+    if _HIDDEN_CHARACTER.match(quoted[-1]):  # such as the presentation of an emoji
+        end = [*shown, len(text)][start + len(wanted)]
+    return text[shown[start] : end]
 
 
 def escape(text: str) -> str:
