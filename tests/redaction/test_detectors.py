@@ -57,6 +57,11 @@ def test_kinds_are_counted_and_texts_are_not_kept():
     assert "example" not in repr(vars(redactor)["_counts"]) + repr(redactor)
 
 
+def test_text_before_a_web_token_stays():
+    token = ".".join(("eyJ" + "h" * 20, "eyJ" + "z" * 20, "c" * 30))
+    assert Redactor()(f"-{token}, my-{token}.") == "-[redacted: key], my-[redacted: key]."
+
+
 def test_only_the_kinds_that_are_asked_for_go():
     assert Redactor(["card"])("a@example.org") == "a@example.org"
     with pytest.raises(InvalidValue, match="expected some of key"):

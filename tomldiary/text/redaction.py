@@ -27,8 +27,9 @@ _KEY = re.compile(
     r"|\bglpat-[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:sk|pk|rk)_(?:live|test)_\w{16,}"
     r"|\bsk-(?:\w+-)*[\w-]{20,}|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_[A-Za-z0-9]{30,}|\bnpm_[A-Za-z0-9]{36}"
     r"|\bpypi-[\w-]{50,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdop_v1_[0-9a-f]{64}|\bEAA[A-Za-z0-9]{60,}"
-    r"|(?<![\w-])(?=[\w-]{13,}+\.eyJ[\w-]{10,}+\.)[\w-]*?\beyJ[\w-]{10,}+\.[\w-]++\.[\w-]*"  # each run is read once
-    r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=AccountKey=)[\w+/]{40,}=*",
+    r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=AccountKey=)[\w+/]{40,}=*"
+    # From the start of a run of characters, so that each run is read once.
+    r"|(?<![\w-])(?=[\w-]{13,}+\.eyJ[\w-]{10,}+\.)[\w-]*?\b(?P<value>eyJ[\w-]{10,}+\.[\w-]++\.[\w-]*)",
     re.DOTALL,
 )
 _ANNOUNCED = (
@@ -185,7 +186,7 @@ def _taken_out(
         return match.group()
     found[kind] += 1
     mark = f"[redacted: {kind}]"
-    if "value" not in match.re.groupindex:
+    if match.groupdict().get("value") is None:
         return mark
     start, end = match.start("value") - match.start(), match.end("value") - match.start()
     return match.group()[:start] + mark + match.group()[end:]
