@@ -437,9 +437,8 @@ class Engine(DocumentCache):
         try:
             checked = (threading.get_ident(), user)
             try:
-                self._in_hooks.add(
-                    checked
-                )  # in the block, because the caller may be interrupted after it
+                # In the block, because the caller may be interrupted after it.
+                self._in_hooks.add(checked)
                 for check in tuple(self.before_commit):
                     check(user, prepared)
             finally:

@@ -124,11 +124,8 @@ class Transaction:
         try:
             # In the block, because an interrupt must not leave it open: later calls would join it, and be lost.
             self.is_open = True
-            self.task, self.thread, self.process = (
-                current_task(),
-                threading.get_ident(),
-                os.getpid(),
-            )
+            self.task, self.thread = current_task(), threading.get_ident()
+            self.process = os.getpid()
             outer = SCOPE.set(self)
             yield
             if self.process != os.getpid():

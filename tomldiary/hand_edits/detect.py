@@ -24,9 +24,8 @@ from tomldiary.toml.document import FORMAT_VERSION, Document
 
 _logger = get_logger(__name__)
 _META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)
-_VERSION = re.compile(
-    r"[0-9]{1,9}(?:\.[0-9]{1,9})*"
-)  # Python converts no text of more than 4300 digits
+# Python converts no text of more than 4300 digits.
+_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
 _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 _YOUNG = 0.01  # seconds; a file changed within this time may change again without a new time stamp
 _SETTLING = 1.0  # seconds; a file changed within this time that lost entries may be half saved
