@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -147,6 +148,7 @@ def interrupted_at_each_step(call, is_step):
                     sys.setprofile(None)
                     raise KeyboardInterrupt
 
+        gc.disable()  # an interrupted finalizer of an earlier test would be reported here
         sys.setprofile(interrupt)
         try:
             call(f"interrupted at {number}")
@@ -155,6 +157,7 @@ def interrupted_at_each_step(call, is_step):
             pass
         finally:
             sys.setprofile(None)
+            gc.enable()
         yield number
 
 
