@@ -263,8 +263,7 @@ class RunState:
         if result is None:
             # A retry may come with the messages of this run, as history processors left them.
             before = [*takewhile(lambda message: message.run_id != run, messages)]
-            answered_before = len(words_in(before)) - len(unanswered(before))
-            self.turn.places |= dict.fromkeys([_place(before), _place(messages)], answered_before)
+            self.turn.places |= {_place(before), _place(messages)}
         output: object = None if result is None else result.output
         is_paused = isinstance(output, PAUSED)
         steps = steps_in(messages, run, is_paused=is_paused, output_tools=tools)

@@ -105,8 +105,8 @@ class UserTurn:
     """A digest of the exchanges before the turn."""
     answered: int = 0
     """The number of texts of users that were answered before."""
-    places: dict[str, int] = field(default_factory=dict[str, int])
-    """The places where a host may keep the words, each with this number; several if the run failed."""
+    places: set[str] = field(default_factory=set[str])
+    """The places where a host may keep the words; several if the run failed."""
     utterances: list[Utterance] = field(default_factory=list[Utterance])
     is_answered: bool = False
     is_failed: bool = False
@@ -188,7 +188,7 @@ class Utterances:
             prompt: The prompt, or "".
         """
         turn.answered = len(answered)
-        turn.places = {turn.place: turn.answered}
+        turn.places = {turn.place}
         sent = self._sent(turn, answered, before)
         texts = [words.text for words in answered]
         # Words that are alone may also repeat by chance what another user said there.
@@ -414,8 +414,8 @@ class Utterances:
         with self._lock:
             self._submitted.keep(taken.submission, taken.texts)
             self._last.keep(turn.owner, last)
-            for place, number in turn.places.items():
-                self._there.keep((turn.memory, user, place), replace(last, answered=number))
+            for place in turn.places:
+                self._there.keep((turn.memory, user, place), last)
             self._known.keep((turn.memory, *turn.ids), _Known(user, said))
             for mark, text, one in words:
                 # Elsewhere in the conversation, equal words with this time tell the user, but may be said again.
@@ -445,7 +445,7 @@ def _left_of(
     if other.ids.conversation != turn.ids.conversation:
         return []
     # The other run may have failed behind an answer to its first words.
-    since = answered[other.places.get(turn.place, other.answered) :]
+    since = answered[other.answered :]
     left = [*other.utterances]
     are_known = all(_take(left, text) for text in since)
     return left if turn.place in other.places or (since and are_known) else []
