@@ -12,7 +12,6 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -262,8 +261,7 @@ class RunState:
         self.remove_dequeued(ctx)
         if result is None:
             # A retry may come with the messages of this run, as history processors left them.
-            before = [*takewhile(lambda message: message.run_id != run, messages)]
-            self.turn.places |= {_place(before), _place(messages)}
+            self.turn.places.add(_place(messages))
         output: object = None if result is None else result.output
         is_paused = isinstance(output, PAUSED)
         steps = steps_in(messages, run, is_paused=is_paused, output_tools=tools)
