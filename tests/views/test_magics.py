@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import io
+import itertools
 import json
 import sys
 
@@ -196,7 +197,8 @@ def test_a_bar_counts_the_steps_and_is_removed(monkeypatch):
     screen = io.StringIO()
     screen.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("tomldiary.views.progress._DELAY", 0)
+    clock = itertools.count(0, 10)  # seconds: a bar appears after one
+    monkeypatch.setattr("tqdm.std.time", lambda: next(clock))
     with reporting(True, "turns") as report:
         report(1, 4)
         report(4, 4)

@@ -9,7 +9,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing, nullcontext, suppress
 from functools import reduce
-from itertools import count
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
 
@@ -57,12 +56,12 @@ from test_langchain_middleware import (
     talk,
 )
 
+from recent_values import run_within_keep
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.retrieval.render import framed_memory
-from tomldiary.runtime.lru import Recent
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore, recall_node
@@ -1062,13 +1061,6 @@ def test_a_turn_of_an_abandoned_sync_stream_is_submitted(writer):
 @pytest.mark.parametrize("number", range(7))
 def test_a_stream_may_be_collected_while_another_run_is_recorded(writer, monkeypatch, number):
     agent = agent_of(writer, OK)
-    kept = Recent.keep
-    calls = count()
-
-    def keep(self, key, value):  # called with a lock held, where Python may collect garbage, too
-        if next(calls) == number:
-            gc.collect(0)  # the stream is young, and all else takes long
-        return kept(self, key, value)
 
     def run():
         agent.invoke({"messages": [HumanMessage("I like sun.")]}, THREAD)
@@ -1081,14 +1073,15 @@ def test_a_stream_may_be_collected_while_another_run_is_recorded(writer, monkeyp
         assert any("model" in part for part in cycle[0])
         cycle.append(cycle)
         del cycle
-        monkeypatch.setattr(Recent, "keep", keep)
+        # The stream is young, and all else takes long.
+        was_called = run_within_keep(monkeypatch, number, lambda: gc.collect(0))
         runner = threading.Thread(target=run, daemon=True)
         runner.start()
         runner.join(30)
         assert not runner.is_alive(), "a thread waits for itself"
     finally:
         gc.enable()
-    assert next(calls) > number
+    assert was_called()
     said = {"I like rain.": "aborted", "I like sun.": "completed"}
     assert {user: status for status, user, _ in ended(writer)} == said
 

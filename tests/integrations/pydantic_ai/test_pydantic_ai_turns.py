@@ -6,7 +6,6 @@ import asyncio
 import copy
 import gc
 import inspect
-import itertools
 import json
 import multiprocessing
 import threading
@@ -59,10 +58,10 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import PydanticSerializationError
 from pydantic_graph import End
 
+from recent_values import run_within_keep
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
-from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
 if TYPE_CHECKING:
@@ -339,20 +338,12 @@ def test_a_run_may_be_closed_while_another_one_is_recorded(
 ):
     setting = Setting(tmp_path)
     run = asyncio.run(begun_run(setting))
-    kept, calls = Recent.keep, itertools.count()
-
-    def keep(self: Any, key: Any, value: Any) -> Any:
-        # Called with a lock held, where Python may collect garbage, too.
-        if next(calls) == number:
-            run.close()
-        return kept(self, key, value)
-
-    monkeypatch.setattr(Recent, "keep", keep)
+    was_called = run_within_keep(monkeypatch, number, run.close)
     runner = threading.Thread(target=lambda: asyncio.run(setting.agent.run("Hi.")), daemon=True)
     runner.start()
     runner.join(30)
     assert not runner.is_alive(), "a thread waits for itself"
-    assert next(calls) > number
+    assert was_called()
     said = {SAID: "cancelled", "Hi.": "completed"}
     assert {turn.user_msg: turn.status for turn in setting.writer.turns} == said
     setting.writer.close_sync()

@@ -108,8 +108,15 @@ def test_a_long_redaction_ends_while_others_write_all_the_time(engine, opened):
     assert WORDS not in engine.texts()
 
 
-def test_a_writer_ends_the_reservation_of_a_process_that_died(opened, monkeypatch):
-    monkeypatch.setattr(transactions, "_RESERVATION", 0.2)
+@pytest.fixture
+def _short_reservations(monkeypatch):
+    """A refused transaction reserves the user at once, and others wait for it briefly."""
+    monkeypatch.setattr(transactions, "_LONG", 0.0)
+    monkeypatch.setattr(transactions, "_RESERVATION", 0.5)
+
+
+@pytest.mark.usefixtures("_short_reservations")
+def test_a_writer_ends_the_reservation_of_a_process_that_died(opened):
     backend = opened()
     Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
     assert backend.database.apply(
@@ -126,6 +133,7 @@ def reserve(backend):
     assert backend.database.apply("alice", state, Step({RESERVED: "another process\n"}))
 
 
+@pytest.mark.usefixtures("_short_reservations")
 @pytest.mark.parametrize(
     ("meanwhile", "is_own"),
     [
@@ -138,8 +146,6 @@ def reserve(backend):
 def test_a_writer_ends_only_its_own_reservation_after_the_database_was_away(
     opened, monkeypatch, meanwhile, is_own
 ):
-    monkeypatch.setattr(transactions, "_LONG", 0.0)
-    monkeypatch.setattr(transactions, "_RESERVATION", 0.5)
     backend, pauses = opened(), []
     one, two = (Diary(each, agent="rules").user("alice") for each in (backend, opened()))
     one.upsert_preference("likes", "tea")
