@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from tomldiary import Diary, MemoryWriter, PreferenceItem, RetryPolicy
 from tomldiary.errors import ExtractionError
+from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.writer.worker import THREADS
 from tomldiary.writer.writer import Turn
 from waiting import until
@@ -83,6 +84,17 @@ def test_a_lock_of_another_process_delays_no_other_user(tmp_path, is_known):
     )
 
 
+@pytest.fixture
+def _closed_scope(tmp_path):
+    """A transaction that an interrupt has closed without a reset of its context variable."""
+    with Diary(tmp_path / "other", Table).user("alice").transaction():
+        scope = SCOPE.get()
+    token = SCOPE.set(scope)
+    yield
+    SCOPE.reset(token)
+
+
+@pytest.mark.usefixtures("_closed_scope")
 def test_functions_that_hang_keep_no_turn_of_another_user_waiting(tmp_path):
     gate, threads, hung, refused = threading.Event(), [], [], []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -120,13 +120,13 @@ class Transaction:
         if self.is_open:
             yield
             return
-        outer = None
+        outer = SCOPE.get()
         try:
             # In the block, because an interrupt must not leave it open: later calls would join it, and be lost.
             self.is_open = True
             self.task, self.thread = current_task(), threading.get_ident()
             self.process = os.getpid()
-            outer = SCOPE.set(self)
+            SCOPE.set(self)
             yield
             if self.process != os.getpid():
                 raise NestedTransaction(
@@ -135,10 +135,8 @@ class Transaction:
                 )
         finally:
             self.is_open = False
-            # The block may end elsewhere, such as that of a generator, and the variable keeps its value here.
-            if outer is not None:
-                with suppress(ValueError):
-                    SCOPE.reset(outer)
+            if SCOPE.get() is self:  # the block may end elsewhere, such as that of a generator
+                SCOPE.set(outer)
 
     @contextmanager
     def nested(self, source: Source) -> Generator[Transaction]:

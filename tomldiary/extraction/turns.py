@@ -46,11 +46,11 @@ from tomldiary.extraction.operations import (
 from tomldiary.history.record import Source
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import (
-    SCOPE,
     in_daemon_thread,
     in_thread,
     is_private_loop,
     is_stopped,
+    scope_here,
 )
 from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.toml.document import ValueEdit
@@ -459,7 +459,7 @@ async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
         await run(message, deps=deps)
         return
     # A function that hangs keeps its thread, so it must not be one of those in which a writer stores turns.
-    is_apart = is_private_loop() and SCOPE.get() is None
+    is_apart = is_private_loop() and scope_here() is None
     result = await (in_daemon_thread if is_apart else in_thread)(run, message, deps=deps)
     if inspect.isawaitable(result):
         await result

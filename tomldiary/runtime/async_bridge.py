@@ -49,6 +49,12 @@ CALLED_IN: ContextVar[Scope | None] = ContextVar("tomldiary_called_in", default=
 """In a worker thread: the scope whose owner made this call and waits for it, unless the owner was cancelled."""
 
 
+def scope_here() -> Scope | None:
+    """Return the open scope that the running code owns, or None; an interrupted block may leave a closed one."""
+    scope = SCOPE.get()
+    return scope if scope is not None and scope.is_owned_here() else None
+
+
 def current_task() -> Any:
     """Return the running asyncio task, or None in sync code and worker threads."""
     try:
@@ -138,8 +144,8 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     If the task is cancelled, a write that waits for its lock is withdrawn. One that has begun, and an erasure, is finished.
     """
     loop = running_loop()
-    scope, context = SCOPE.get(), contextvars.copy_context()
-    if scope is not None and scope.is_owned_here():
+    scope, context = scope_here(), contextvars.copy_context()
+    if scope is not None:
         context.run(CALLED_IN.set, scope)
         if scope.worker is not None:
             return await scope.worker.run(lambda: context.run(function, *args, **kwargs))
@@ -484,8 +490,8 @@ def run_coroutine(
         raise RuntimeError(
             'a blocking method was called from an extractor. Use its coroutine form, whose name begins with "a".'
         )
-    scope = SCOPE.get()
-    if scope is not None and scope.is_owned_here():
+    scope = scope_here()
+    if scope is not None:
         work = _within(scope, work)
     try:
         return asyncio.run_coroutine_threadsafe(work, private.loop).result()
