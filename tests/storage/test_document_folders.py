@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import time
@@ -187,6 +188,19 @@ def test_a_linked_folder_is_neither_written_to_nor_listed_nor_emptied(tmp_path):
     assert diary.engine.backend.kinds("alice") == ["blocks"]
     diary.user("alice").forget(everything=True)
     assert (outside / "work.toml").read_text() == '[entries.one]\ntext = "theirs"\n'
+
+
+def test_a_folder_that_cannot_be_inspected_is_an_error_of_the_storage(tmp_path, files):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
+    put(diary, "items/work", "one")
+
+    def broken(name, path, *_):
+        if name == "lstat" and path.endswith("alice/items"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    files.hook = broken
+    with pytest.raises(BackendError, match="alice/items: cannot be read"):
+        diary.engine.backend.read("alice", "items/work")
 
 
 def test_a_linked_segment_of_history_is_neither_read_nor_cut_off(tmp_path):

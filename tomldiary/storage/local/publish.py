@@ -28,7 +28,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, IdentifierError
-from tomldiary.storage.files import OURS, READING, FileSystem, FileToken, is_same, token_of
+from tomldiary.storage.files import (
+    OURS,
+    READING,
+    FileSystem,
+    FileToken,
+    file_error,
+    is_same,
+    token_of,
+)
 from tomldiary.storage.local.layout import HISTORY, KIND, LONGEST_KIND, OWNER_NAME, SUFFIX
 from tomldiary.toml.document import fingerprint
 
@@ -156,7 +164,7 @@ def check_parent(files: FileSystem, folder: str, kind: str) -> bool:
     """Check that no parent folder of a document is a link; return False if one is missing.
 
     Raises:
-        BackendError: One of them is a link.
+        BackendError: One of them is a link, or cannot be read.
     """
     place = folder
     for part in kind.split("/")[:-1]:
@@ -165,6 +173,8 @@ def check_parent(files: FileSystem, folder: str, kind: str) -> bool:
             mode = files.lstat(place).st_mode
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise file_error(place, "cannot be read", error) from error
         if stat.S_ISLNK(mode):
             raise BackendError(f"{place}: is a link. Nothing was changed. Put a folder there.")
     return True
