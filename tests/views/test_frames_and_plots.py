@@ -307,6 +307,15 @@ def test_changes_have_a_lane_for_each_category(diary, pyplot):
     assert not inside.overlaps(ax.get_legend().get_window_extent())  # its marks look like changes
 
 
+def test_changes_of_one_moment_are_drawn_within_a_minute(pyplot):
+    diary = Diary("memory:", agent="rules")
+    diary.user("alice").add_turn("I love jazz. I love chess.", "Noted.", "s1")
+    for ax in (diary.user("alice").plot_history(), diary.plot_growth()):
+        assert drawn(ax)  # matplotlib warns here if it finds no labels
+        start, end = ax.get_xlim()
+        assert 0 < end - start < 1 / 24
+
+
 def test_merges_are_counted_by_the_similarity_of_their_texts(diary, pyplot):
     ax = diary.user("alice").plot_merges()
     assert "2 merges instead of new entries" in drawn(ax)

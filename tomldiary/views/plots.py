@@ -28,6 +28,8 @@ _LINES = 5  # the maximum number of users with a separate line
 _NAME = 40  # the maximum number of characters of a name
 _SIZE = (7.0, 3.0)  # inches
 _SAME = 100.0
+_MOMENT = 1e-8  # days, about a millisecond
+_AROUND = 30 / 86_400  # days, half a minute
 _COLOURS = {
     "added": "#2e9e4f",
     "changed": "#4c8dd6",
@@ -65,6 +67,11 @@ def _finished(ax: Any, title: str, y: str, *, legend: bool, **place: Any) -> Any
 def _dated(ax: Any) -> None:
     """Label the time axis with short dates."""
     dates: Any = import_module("matplotlib.dates")
+    start, end = ax.dataLim.intervalx
+    if (
+        0 <= end - start < _MOMENT
+    ):  # matplotlib would show four years, and warn that it has no dates
+        ax.set_xlim(start - _AROUND, end + _AROUND)
     locator = dates.AutoDateLocator(maxticks=7)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
