@@ -524,6 +524,38 @@ def test_a_folder_backend_with_other_additions_is_accepted(tmp_path):
     assert (tmp_path / "alice/preferences.toml").exists()
 
 
+class Passing:
+    """Passes every other attribute on to a backend."""
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+
+class Sealing(Passing):
+    async def load(self, user_id, kind):
+        text = await self._backend.load(user_id, kind)
+        return None if text is None else base64.b64decode(text.removeprefix("# ")).decode()
+
+    async def save(self, user_id, kind, content):
+        sealed = base64.b64encode(content.encode()).decode()
+        await self._backend.save(user_id, kind, f"# {sealed}")
+
+
+def test_the_own_methods_of_an_object_around_a_folder_backend_are_called(tmp_path):
+    alice = Diary(Sealing(LocalBackend(tmp_path)), agent="rules").user("alice")
+    alice.add_turn("I love jazz.", "Noted.", "s1")
+    alice.add_turn("I love chess.", "Noted.", "s1")
+    assert [item.text for item in alice.preferences("likes").values()] == [
+        "I love jazz.",
+        "I love chess.",
+    ]
+    assert not [path for path in tmp_path.rglob("*.toml") if "jazz" in path.read_text()]
+    assert Diary(Passing(LocalBackend(tmp_path))).stats()["is_atomic"]
+
+
 @pytest.mark.parametrize(
     "address", ["sqlite:./x.db", "sqlite:///x.db", "mysql://h/d", "redis:x", ":memory:"]
 )

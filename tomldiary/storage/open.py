@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from inspect import getattr_static
 
 from tomldiary.errors import BackendError
 from tomldiary.storage.async_methods import AsyncVerbs
@@ -69,7 +70,7 @@ def open_backend(
             f"{backend.__name__} is a class. Give an instance of it: {backend.__name__}(…)."
         )
     # AsyncVerbs is checked first, because a check of the protocol reads `durability`, which sends a request to Redis.
-    if isinstance(backend, AsyncVerbs | Backend):
+    if isinstance(backend, AsyncVerbs | Backend) and not _wraps_methods(backend):
         _check_overrides(backend)
         return backend
     if isinstance(backend, BackendProtocol):  # pyright: ignore[reportUnnecessaryIsInstance] - hosts may not check types
@@ -80,6 +81,18 @@ def open_backend(
         f"{type(backend).__name__} is not a backend: it needs the methods load, save, exists, delete,"
         ' delete_user and list_users. Give such an object, a folder, "memory:", or the URL of a database.'
     )
+
+
+def _wraps_methods(backend: object) -> bool:
+    """Return whether a wrapper has async methods of its own, and the sync protocol only through `__getattr__`.
+
+    Its own methods, such as a `save` that encrypts, would not be called through the sync protocol.
+    """
+    absent = object()
+    own = {
+        name for name in (*_SIX, "commit") if getattr_static(backend, name, absent) is not absent
+    }
+    return bool(own) and "commit" not in own
 
 
 def _check_overrides(backend: object) -> None:
