@@ -72,12 +72,14 @@ def test_a_subclass_may_set_an_attribute_before_it_calls_init(tmp_path):
     assert Own(backend).backend is backend
 
 
-@pytest.mark.parametrize("name", ["build_deps", "ensure_session"])
+@pytest.mark.parametrize("name", ["build_deps", "ensure_session", "_save_prefs"])
 def test_a_class_that_overrides_what_no_turn_calls_is_refused(name):
     with pytest.raises(TypeError, match=f"Own overrides {name}, but no turn calls it"):
         type("Own", (Diary,), {name: lambda diary: None})
     own = type("Own", (Diary,), {name: lambda diary: None, "update_memory": lambda diary: None})
     assert issubclass(type("Derived", (own,), {}), Diary)
+    with pytest.raises(TypeError, match="Own overrides _process, but no turn calls it"):
+        type("Own", (MemoryWriter,), {"_process": lambda writer: None})
 
 
 @pytest.mark.parametrize(

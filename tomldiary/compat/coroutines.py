@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from tomldiary.extraction.turns import Turns
 
 
+_CALLED_IN_EACH_TURN = (
+    "build_deps", "ensure_session", "_load_prefs", "_load_convs", "_save_prefs", "_save_convs",
+    "_enforce_preference_limits", "_maybe_run_compactor",
+)  # fmt: skip
+
+
 class AncestorCoroutines:
     """The methods of `Diary` from TOMLDiary 0.9: preferences and conversations of one user."""
 
@@ -37,14 +43,14 @@ class AncestorCoroutines:
         """Refuse a class with its own version of a coroutine that 0.9 called in each turn, as no turn calls it here.
 
         Raises:
-            TypeError: The class overrides `build_deps` or `ensure_session`, but not `update_memory`.
+            TypeError: The class overrides one of them, but not `update_memory`.
         """
         super().__init_subclass__(**options)
         maker = next(each for each in cls.__mro__ if "update_memory" in vars(each))
         if AncestorCoroutines not in maker.__bases__:
             return  # its own `update_memory` may call them
-        for name in ("build_deps", "ensure_session"):
-            if getattr(cls, name) is not getattr(AncestorCoroutines, name):
+        for name in _CALLED_IN_EACH_TURN:
+            if getattr(cls, name, None) is not getattr(AncestorCoroutines, name, None):
                 raise TypeError(
                     f"{cls.__name__} overrides {name}, but no turn calls it, so its effect would be missing."
                     " Override update_memory."

@@ -92,6 +92,19 @@ class MemoryWriter(Viewed):
         InvalidValue: An option has the wrong type, is out of its range, or is not supported by `diary`.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class with a `_process`, which TOMLDiary 0.9 called for each turn, as no turn calls it here.
+
+        Raises:
+            TypeError: The class has this method.
+        """
+        super().__init_subclass__(**options)
+        if hasattr(cls, "_process"):
+            raise TypeError(
+                f"{cls.__name__} overrides _process, but no turn calls it, so its effect would be missing."
+                " Override update_memory of Diary."
+            )
+
     def __init__(
         self,
         diary: Diary,
