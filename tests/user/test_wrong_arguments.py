@@ -804,6 +804,7 @@ def test_an_extractor_that_is_a_generator_is_an_error() -> None:
         ("search", "diary.user(user_id).recall(query)"),
         ("delete_all", "diary.user(user_id).forget(everything=True)"),
         ("list_users", "users()"),
+        ("_save_prefs", "await diary.backend.save(user_id, kind, text)"),
     ],
 )
 def test_a_name_that_a_diary_lacks_is_answered_with_the_one_to_use(alice, name, use):

@@ -30,6 +30,14 @@ _CALLED_IN_EACH_TURN = (
     "_enforce_preference_limits", "_maybe_run_compactor",
 )  # fmt: skip
 
+PRIVATE_NAMES = {
+    **dict.fromkeys(("_load_prefs", "_load_convs"), "await diary.backend.load(user_id, kind)"),
+    **dict.fromkeys(
+        ("_save_prefs", "_save_convs"), "await diary.backend.save(user_id, kind, text)"
+    ),
+}
+"""By private names that the examples of 0.9 use, what does the same."""
+
 
 class AncestorCoroutines:
     """The methods of `Diary` from TOMLDiary 0.9: preferences and conversations of one user."""
