@@ -561,6 +561,19 @@ def test_show_and_the_old_coroutines_join_the_parts(split):
     assert "facts" not in raw
 
 
+@pytest.mark.parametrize("kind", ["preferences", "facts"])
+def test_deleting_a_document_deletes_its_further_parts(split, kind):
+    alice = split.user("alice")
+    for number in range(12):
+        alice.upsert_preference("likes", f"thing {number} {'x' * 90}")
+        alice.facts.commit(Remark(note=f"remark {number} {'x' * 90}"))
+    assert f"{kind}/002" in split.backend.kinds("alice")
+    asyncio.run(split.backend.delete("alice", kind))
+    assert (len(alice.preferences("likes")), len(alice.facts())) == (
+        (0, 12) if kind == "preferences" else (12, 0)
+    )
+
+
 def test_a_header_in_several_parts_stands_once_in_the_joined_text(split):
     alice = filled(split)
     for name in parts(alice)[1:4]:

@@ -31,7 +31,8 @@ _CALLED_IN_EACH_TURN = (
 )  # fmt: skip
 
 PRIVATE_NAMES = {
-    **dict.fromkeys(("_load_prefs", "_load_convs"), "await diary.backend.load(user_id, kind)"),
+    "_load_prefs": "await diary.preferences(user_id)",
+    "_load_convs": "await diary.last_conversations(user_id, limit=None)",
     **dict.fromkeys(
         ("_save_prefs", "_save_convs"), "await diary.backend.save(user_id, kind, text)"
     ),

@@ -20,6 +20,9 @@ from tomldiary.toml.values import checked_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_IN_PARTS = ("preferences", "facts")
+"""The documents of which a large one goes on in `preferences/002`, and so on."""
+
 
 class AsyncVerbs:
     """Adds load, save, exists, delete, delete_user and list_users to a sync backend."""
@@ -54,12 +57,12 @@ class AsyncVerbs:
         return await in_thread(self.read, user_id, kind) is not None
 
     async def delete(self: Backend, user_id: str, kind: str) -> None:
-        """Remove the document if it exists.
+        """Remove the document if it exists; with `preferences` or `facts` also the further parts of it.
 
         Raises:
             InvalidValue: `kind` is not text.
         """
-        erase = partial(self.erase, checked_user(user_id), checked_text(kind, "kind"))
+        erase = partial(_erase, self, checked_user(user_id), checked_text(kind, "kind"))
         await in_thread(_locked, self, user_id, erase)
 
     async def delete_user(self: Backend, user_id: str) -> None:
@@ -102,6 +105,13 @@ def _replace(backend: Backend, user: str, kind: str, content: str) -> None:
     )
     expected = {kind: old.token if old is not None else None}
     backend.commit(user, Commit({kind: content.encode()}, expected, [render_record(record)]))
+
+
+def _erase(backend: Backend, user: str, kind: str) -> None:
+    backend.erase(user, kind)
+    for each in backend.kinds(user) if kind in _IN_PARTS else ():
+        if each.startswith(f"{kind}/"):
+            backend.erase(user, each)
 
 
 def _forget(backend: Backend, user: str) -> None:
