@@ -28,7 +28,9 @@ NAMES_OF_OTHERS = {
     **dict.fromkeys(("add", "add_memory", "add_messages", "remember", "save", "store"), _ADD),
     **dict.fromkeys(("all", "get_all", "list", "memories"), "preferences()"),
     **dict.fromkeys(("clear", "delete_all", "delete_user", "reset"), "forget(everything=True)"),
+    "accept": "review.accept(id)",
     "commit_model": "facts.commit(model)",
+    "reject": "review.reject(id)",
     "search": "recall(query)",
 }
 """By names of other libraries, what does the same for a user."""
