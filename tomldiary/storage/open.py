@@ -88,11 +88,11 @@ def _wraps_methods(backend: object) -> bool:
 
     Its own methods, such as a `save` that encrypts, would not be called through the sync protocol.
     """
-    absent = object()
-    own = {
-        name for name in (*_SIX, "commit") if getattr_static(backend, name, absent) is not absent
-    }
-    return bool(own) and "commit" not in own
+    if getattr_static(backend, "commit", None) is not None:
+        return False
+    return any(
+        getattr_static(backend, name, None) not in (None, vars(AsyncVerbs)[name]) for name in _SIX
+    )
 
 
 def _check_overrides(backend: object) -> None:
