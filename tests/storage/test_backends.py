@@ -25,6 +25,7 @@ from tomldiary.errors import (
     InvalidValue,
     NotSupported,
 )
+from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.protocol import Commit
 from tomldiary.testing import AtomicBackendSuite, BackendSuite, SharedBackendSuite
 from tomldiary_langgraph import DiaryStore
@@ -554,6 +555,8 @@ def test_the_own_methods_of_an_object_around_a_folder_backend_are_called(tmp_pat
     ]
     assert not [path for path in tmp_path.rglob("*.toml") if "jazz" in path.read_text()]
     assert Diary(Passing(LocalBackend(tmp_path))).stats()["is_atomic"]
+    inherited = type("Inherited", (AsyncVerbs, Passing), {})
+    assert Diary(inherited(LocalBackend(tmp_path))).stats()["is_atomic"]
 
 
 @pytest.mark.parametrize(
