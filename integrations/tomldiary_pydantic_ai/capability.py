@@ -305,7 +305,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             status = "completed"
             return result
         finally:
-            run.is_over = True
+            run.has_ended = True
             try:
                 if run.is_turn:
                     await self._record(ctx, run, status, result)

@@ -93,7 +93,9 @@ class RunState:
     """The task that records the run when it ends."""
     began_in: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
     """The process and the thread of the run."""
-    is_over: bool = False
+    has_ended: bool = False
+    open_calls: int = 0
+    """The number of its tools and output functions that are running. They may outlive a cancelled run."""
     is_parsed: bool = False
     """Whether the output was parsed from the text of the last answer."""
     output_tools: Collection[str] = ()
@@ -114,6 +116,11 @@ class RunState:
     def owner(self) -> RunOwner:
         """The user and the session."""
         return self.turn.owner
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a run that starts now is not part of this one."""
+        return self.has_ended and not self.open_calls
 
     @property
     def outermost(self) -> RunState:
@@ -333,10 +340,15 @@ tell_within(PYDANTIC_AI, lambda: any(not run.is_over for run in _AROUND.get()))
 @contextmanager
 def within_tool(run: RunState | None) -> Generator[None]:
     """Treat runs that start in this block as started by a tool of `run`."""
-    token = _AROUND.set(_AROUND.get() if run is None else (*_AROUND.get(), run))
+    if run is None:
+        yield
+        return
+    token = _AROUND.set((*_AROUND.get(), run))
+    run.open_calls += 1
     try:
         yield
     finally:
+        run.open_calls -= 1
         _AROUND.reset(token)
 
 

@@ -2164,6 +2164,32 @@ def test_the_prompt_of_an_agent_in_an_output_function_is_no_user_message(tmp_pat
     setting.the_turn("completed", "Good choice.")
 
 
+def test_the_prompt_of_a_sub_agent_is_no_user_message_after_a_cancellation(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("delegate"))
+    helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
+
+    async def run() -> None:
+        has_begun = asyncio.Event()
+
+        @setting.agent.tool_plain
+        async def delegate() -> None:
+            try:
+                has_begun.set()
+                await asyncio.Event().wait()
+            finally:
+                await helper.run("Note down what the user likes.")
+
+        task = asyncio.create_task(setting.agent.run(SAID))
+        await has_begun.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID]
+    setting.writer.close_sync()
+
+
 def test_a_sub_agent_may_have_a_diary_object_of_its_own(tmp_path: Path):
     setting = Setting(tmp_path, call_once("delegate"))
     own = DiaryCapability(tmp_path, "alice", "s1", writer=setting.writer)
