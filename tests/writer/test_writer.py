@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 
 import pytest
 from pydantic import BaseModel
@@ -383,6 +384,26 @@ def test_a_new_turn_does_not_overtake_blocked_turns(gated):
 
     run(use())
     assert gated.applied == ["working", "queued 0", "first", "second"]
+
+
+@pytest.mark.parametrize("place", ["memory", "folder"])
+def test_a_turn_that_waits_in_memory_is_applied_though_the_writer_closes(tmp_path, place):
+    gate = threading.Event()
+
+    def wait(message, *, deps):
+        assert gate.wait(LONG)
+
+    diary = Diary("memory:" if place == "memory" else tmp_path, agent=wait, episodes=True)
+    writer = MemoryWriter(diary, workers=1, qsize=1)
+    with suppress(WriterBusy):
+        while True:
+            writer.submit_nowait(turn("queued"))
+    for text in ("first", "second"):
+        writer.submit_later(turn(text))
+    gate.set()
+    writer.close_sync()
+    inputs = [one.input for one in diary.user("alice").episodes.list("s")]
+    assert inputs == [*["queued"] * (len(inputs) - 2), "first", "second"]
 
 
 def test_a_submit_cancelled_while_waiting_admits_the_next_one(gated):

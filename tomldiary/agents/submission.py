@@ -92,6 +92,10 @@ class AgentWriter:
                 raise
         return self.submit_nowait(turn)
 
+    def submit_later(self, turn: Turn) -> Receipt:
+        """Do what `MemoryWriter.submit_later` does."""
+        return self._open().submit_later(turn)
+
     def _open(self) -> MemoryWriter:
         # A writer that is made while the interpreter ends loses its turns without a word.
         if self._is_shared and not self._last.is_running and not sys.is_finalizing():
@@ -110,7 +114,7 @@ class AgentWriter:
 async def submit_turn(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
     """Submit a turn; on return it is in the writer's journal, unless its run was cancelled.
 
-    While the queue is full, this waits. For a cancelled run, a thread waits instead.
+    While the queue is full, this waits. The turn of a cancelled run waits in memory instead.
 
     Raises:
         RuntimeError: The writer is closed.
@@ -119,14 +123,14 @@ async def submit_turn(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
     if not turn.operation_id:
         turn = replace(turn, operation_id=uuid4().hex)
     if turn.status == "cancelled":
-        _submit_without_waiting(writer, turn)
+        submit_without_waiting(writer, turn)
         return
     try:
         with suppress(Forgotten):
             await writer.submit_turn(turn)
     except asyncio.CancelledError:
         # The cancellation withdrew the turn, or came too late; then the operation id makes both submits one turn.
-        _submit_without_waiting(writer, turn)
+        submit_without_waiting(writer, turn)
         raise
 
 
@@ -142,13 +146,18 @@ def store_turn(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
         writer.submit_nowait(turn).wait_stored()
 
 
-def _submit_without_waiting(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
+def submit_without_waiting(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
+    """Submit the turn of a run that did not succeed, and therefore cannot wait for space in the queue.
+
+    Raises:
+        RuntimeError: The writer is closed.
+        DiaryError: The turn cannot be stored.
+    """
     try:
         writer.submit_nowait(turn)
     except WriterBusy:
-        # In a thread of the loop's executor: the loop waits for it when it closes.
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, lambda: asyncio.run(writer.submit_turn(turn)))
+        # No thread waits for each turn: the threads of the event loop are few, and all users read in them.
+        writer.submit_later(turn)
 
 
 def is_rolled_back(error: BaseException) -> bool:

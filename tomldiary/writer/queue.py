@@ -58,7 +58,7 @@ class Admission:
         self.is_closed = False
         self.state = state
         self.waiting: deque[Job] = deque()
-        """The turns whose submits wait for space in the queue, in their order."""
+        """The turns that wait for space in the queue, in their order; those of `submit_later` have no waiter."""
         self._qsize = qsize
         self._backend = None if diary is None else diary.engine.backend
         self._sessions = None if diary is None else diary.sessions
@@ -116,8 +116,10 @@ class Admission:
             raise
         return (same or job).receipt
 
-    def submit_nowait(self, turn: Turn) -> Receipt:
-        """See `MemoryWriter.submit_nowait`."""
+    def submit_nowait(self, turn: Turn, *, may_wait: bool = False) -> Receipt:
+        """See `MemoryWriter.submit_nowait`, and `submit_later` for `may_wait`."""
+        if may_wait and turn.epoch is None and self.journal_queue is not None and self._backend:
+            turn = replace(turn, epoch=self._backend.epoch(turn.user_id))
         job = self._new_job(turn)
         if self.journal_queue is None and self._backend is not None:
             # Not in another thread, because an erasure after this call must refuse the turn.
@@ -127,11 +129,14 @@ class Admission:
             if same is not None:
                 return same.receipt
             self.check_open()
-            if self._is_full:
+            if not self._is_full:
+                self._admit(job)
+            elif may_wait:
+                self.waiting.append(job)
+            else:
                 raise WriterBusy(
                     f"the queue is full: {counted(self.queued, 'turn')} waiting. Try again later, or use submit, which waits."
                 )
-            self._admit(job)
         return job.receipt
 
     def _new_job(self, turn: Turn) -> Job:
@@ -256,11 +261,14 @@ class Admission:
             del self._by_operation[job.turn.user_id, job.operation]
 
     def close(self) -> None:
-        """Refuse further turns, and fail the submits that wait for space."""
+        """Refuse further turns, fail the submits that wait for space, and admit the waiting turns without a submit."""
         with self.state:
             self.is_closed = True
             wake([*self.waiting], RuntimeError(_CLOSED))
+            left = [job for job in self.waiting if job.waiter is None]
             self.waiting.clear()
+            for job in left:
+                self._admit(job)
 
 
 class UserQueues:

@@ -283,6 +283,13 @@ class MemoryWriter(Viewed):
         """
         return self._admission.submit_nowait(self._accepted(turn))
 
+    def submit_later(self, turn: Turn) -> Receipt:
+        """Queue a turn like `submit_nowait`; if the queue is full, it waits in memory for space, also while the writer closes.
+
+        For the turn of a run that has ended and cannot wait. Not limited by `qsize`.
+        """
+        return self._admission.submit_nowait(self._accepted(turn), may_wait=True)
+
     def _accepted(self, turn: Turn) -> Turn:
         """Return a turn with its texts redacted by the diary, so that no queue or journal contains the originals.
 

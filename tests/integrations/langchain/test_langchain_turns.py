@@ -1049,6 +1049,36 @@ def test_a_turn_that_is_cancelled_while_it_is_stored_is_submitted_once(diary):
         assert list(dict.fromkeys(writer.said)) == [("I like tea.", "ok"), ("I like rain.", "ok")]
 
 
+@pytest.mark.parametrize("status", ["cancelled", "failed"])
+def test_a_turn_that_finds_the_queue_full_is_kept_and_holds_no_thread_of_the_loop(tmp_path, status):
+    gate = threading.Event()
+
+    def wait(message, *, deps):
+        assert gate.wait(60)
+
+    async def end_all(agents):
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        given = [{"messages": [HumanMessage(f"I like tea {number}.")]} for number in range(6)]
+        runs = [asyncio.create_task(agents[one["messages"][0].text].ainvoke(one)) for one in given]
+        if status == "cancelled":
+            while len(writer._admission.waiting) < 4:  # noqa: ASYNC110 - one is applied, and one is queued
+                await asyncio.sleep(0.01)
+            for one in runs:
+                one.cancel()
+        await asyncio.wait(runs)
+        try:
+            await asyncio.wait_for(asyncio.to_thread(int), 5)
+        finally:
+            gate.set()
+
+    diary = Diary(tmp_path, agent=wait, episodes=True)
+    with MemoryWriter(diary, workers=1, qsize=1) as writer:
+        ok = OK if status == "cancelled" else Down()
+        asyncio.run(end_all({f"I like tea {n}.": agent_of(writer, ok) for n in range(6)}))
+    said = [one.input for one in diary.user("alice").episodes()]
+    assert sorted(said) == [f"I like tea {number}." for number in range(6)]
+
+
 def test_a_turn_of_an_abandoned_sync_stream_is_submitted(writer):
     stream = agent_of(writer, NOOP, OK).stream(
         {"messages": [HumanMessage("I like rain.")]}, stream_mode="updates"

@@ -92,6 +92,11 @@ class Kept(MemoryWriter):
         self.turns.append(turn)
         return receipt
 
+    def submit_later(self, turn: Turn) -> Any:
+        receipt = super().submit_later(turn)
+        self.turns.append(turn)
+        return receipt
+
     async def submit_turn(self, turn: Turn) -> Any:
         receipt = await super().submit_turn(turn)
         self.turns.append(turn)
@@ -2371,7 +2376,7 @@ def test_a_run_cancelled_while_the_queue_is_full_is_submitted(tmp_path: Path):
         await asyncio.wait(waiting)
         hold.set()
 
-    asyncio.run(run())  # waits for the threads that insist
+    asyncio.run(run())
     assert setting.writer.flush(30)
     assert len({turn.operation_id for turn in setting.writer.turns}) == 5
     assert setting.writer.stats()["completed"] == 5
