@@ -15,6 +15,7 @@ from tomldiary.agents.identity import (
     field_of,
     given,
     kept_thread,
+    named_checkpoint,
     places_in,
     saved_user,
     session_of,
@@ -158,9 +159,12 @@ def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str
         return {}
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
-        for saved in saver.list(place, limit=_CHECKPOINTS):
-            if not found.read(saved):
-                break
+        begin = _begin(place, config)
+        first = saver.get_tuple(begin) if begin else None
+        if first is None or found.read(first):
+            for saved in saver.list(place, before=begin, limit=_CHECKPOINTS):
+                if not found.read(saved):
+                    break
     return found.others(user)
 
 
@@ -171,11 +175,14 @@ async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> d
         return {}
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
-        # The saver may hold a connection until its generator is closed.
-        async with aclosing(saver.alist(place, limit=_CHECKPOINTS)) as listed:
-            async for saved in listed:
-                if not found.read(saved):
-                    break
+        begin = _begin(place, config)
+        first = await saver.aget_tuple(begin) if begin else None
+        if first is None or found.read(first):
+            # The saver may hold a connection until its generator is closed.
+            async with aclosing(saver.alist(place, before=begin, limit=_CHECKPOINTS)) as listed:
+                async for saved in listed:
+                    if not found.read(saved):
+                        break
     return found.others(user)
 
 
@@ -187,6 +194,15 @@ def _thread(config: RunnableConfig, user: str, ids: Collection[str]) -> Any:
     if not (ids and thread and saved_user(named) == user):
         return None
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+
+def _begin(place: Any, config: RunnableConfig) -> Any:
+    """Return the config of the checkpoint from which a run continues if it names one; None if it is the newest.
+
+    Later checkpoints belong to other branches. Their users did not write the messages.
+    """
+    named = named_checkpoint(config.get("configurable"))
+    return {"configurable": {**place["configurable"], "checkpoint_id": named}} if named else None
 
 
 @contextmanager

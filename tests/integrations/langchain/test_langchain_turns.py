@@ -2254,6 +2254,29 @@ def test_a_sender_that_the_process_knows_is_not_replaced_by_one_in_remaining_che
     assert said_by(writer) == [("ann", "I am Ann.\n\nAnn again.", "ok")]
 
 
+@pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
+def test_a_replayed_question_of_a_long_thread_is_its_user_s_in_another_process(tmp_path, mode):
+    (tmp_path / "diary").mkdir()
+    saver, found = InMemorySaver(), []
+    for user, count in (("bob", 1), ("ann", 9), ("ann", 0), ("bob", 0)):
+        folder = tmp_path / f"{len(found)}"
+        folder.symlink_to("diary")  # each is a process of its own
+        with Recording(Diary(folder, agent="rules")) as own:
+            memory = DiaryMiddleware(own.diary, writer=own)
+            model = Scripted(answers=[AIMessage(f"ok {len(found)}")])
+            agent = create_agent(model, middleware=[memory], checkpointer=saver)
+            for number in range(count):
+                talk(agent, f"{user} says {number}.", in_room(user), mode)
+            if not count:
+                states = agent.get_state_history(in_room(user))
+                [*_, first] = [state for state in states if "before_agent" in "".join(state.next)]
+                place = {**in_room(user)["configurable"], **first.config["configurable"]}
+                with pytest.raises(IdentifierError) if user == "ann" else nullcontext():
+                    talk(agent, None, {"configurable": place}, mode)
+            found.append(said_by(own))
+    assert found[2:] == [[], [("bob", "", "ok 3")]]
+
+
 class WithoutParents(InMemorySaver):
     """Lists checkpoints without their parents."""
 
