@@ -55,6 +55,7 @@ _HINT = (
 _logger = get_logger(__name__)
 _SAVER = "__pregel_checkpointer"
 _CHECKPOINTS = 32  # the number that is searched for the sender of a message
+_NAMED = 2  # the number that is read by id first: new input is in the newest checkpoint, whose parent may be an old one
 
 
 def resolve_user(explicit: Who, config: RunnableConfig) -> str:
@@ -160,11 +161,14 @@ def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
         begin = _begin(place, config)
-        first = saver.get_tuple(begin) if begin else None
-        if first is None or found.read(first):
-            for saved in saver.list(place, before=begin, limit=_CHECKPOINTS):
-                if not found.read(saved):
-                    break
+        for _ in range(_NAMED):
+            named = saver.get_tuple(begin) if begin else None
+            if named is not None and not found.read(named):
+                return found.others(user)
+            begin = field_of(named, "parent_config") or begin
+        for saved in saver.list(place, before=begin, limit=_CHECKPOINTS):
+            if not found.read(saved):
+                break
     return found.others(user)
 
 
@@ -176,13 +180,16 @@ async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> d
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
         begin = _begin(place, config)
-        first = await saver.aget_tuple(begin) if begin else None
-        if first is None or found.read(first):
-            # The saver may hold a connection until its generator is closed.
-            async with aclosing(saver.alist(place, before=begin, limit=_CHECKPOINTS)) as listed:
-                async for saved in listed:
-                    if not found.read(saved):
-                        break
+        for _ in range(_NAMED):
+            named = await saver.aget_tuple(begin) if begin else None
+            if named is not None and not found.read(named):
+                return found.others(user)
+            begin = field_of(named, "parent_config") or begin
+        # The saver may hold a connection until its generator is closed.
+        async with aclosing(saver.alist(place, before=begin, limit=_CHECKPOINTS)) as listed:
+            async for saved in listed:
+                if not found.read(saved):
+                    break
     return found.others(user)
 
 

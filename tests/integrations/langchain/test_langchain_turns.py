@@ -2277,6 +2277,29 @@ def test_a_replayed_question_of_a_long_thread_is_its_user_s_in_another_process(t
     assert found[2:] == [[], [("bob", "", "ok 3")]]
 
 
+@pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
+def test_words_before_a_fork_of_a_long_thread_stay_those_of_their_user(tmp_path, mode):
+    (tmp_path / "diary").mkdir()
+    saver, place = InMemorySaver(), in_room("ann")["configurable"]
+    for number in range(2):
+        (tmp_path / f"{number}").symlink_to("diary")  # each is a process of its own
+        with Recording(Diary(tmp_path / f"{number}", agent="rules")) as own:
+            memory = DiaryMiddleware(own.diary, writer=own)
+            agent = create_agent(Scripted(answers=[OK]), middleware=[memory], checkpointer=saver)
+            if number:
+                given = {"messages": [HumanMessage("I am Ann.")]}
+                talk(agent, given, {"configurable": place}, mode, durability="sync")
+                assert said_by(own) == [("ann", "I am Ann.", "ok")]
+                continue
+            given = {"messages": [HumanMessage("I am Bob.")]}
+            with closing(agent.stream(given, in_room("bob"), stream_mode="values")) as stream:
+                next(stream)  # left before the middleware notes the message
+            left = agent.get_state(in_room("bob")).config["configurable"]
+            place = {**place, **left}
+            for text in range(9):
+                talk(agent, f"Ann says {text}.", in_room("ann"), mode)
+
+
 class WithoutParents(InMemorySaver):
     """Lists checkpoints without their parents."""
 
