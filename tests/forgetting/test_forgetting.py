@@ -1308,8 +1308,9 @@ def test_an_inline_table_returns_to_its_last_text_beside_a_hand_edit(tmp_path):
     [
         *(("open", number) for number in (1, 5, 9, 13)),
         *(("sync_file", number) for number in (1, 5, 9, 13)),
-        *((operation, number) for operation in ("write", "replace") for number in (1, 3, 5)),
-        *(("unlink", number) for number in (1, 2, 3)),
+        *(("write", number) for number in (1, 3, 5)),
+        *((operation, number) for operation in ("replace", "unlink") for number in (1, 2, 3)),
+        *(("exchange", number) for number in (1, 2)),
     ],
 )
 def test_a_failing_file_operation_in_forget_is_undone_or_finished_later(

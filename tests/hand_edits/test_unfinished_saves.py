@@ -18,12 +18,13 @@ from hand_edits import age, texts
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
-from tomldiary.errors import Conflict
+from tomldiary.errors import BackendError, Conflict
 from tomldiary.forgetting import forget
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import verify
 from tomldiary.storage.environment import Environment
+from tomldiary.storage.local import forget_job
 from tomldiary.storage.local.publish import is_being_saved, staged_path
 
 fcntl = pytest.importorskip("fcntl")
@@ -264,6 +265,70 @@ def test_an_erasure_waits_for_an_unfinished_save_once(alice, file, monkeypatch):
             alice.forget(matching="tea")
     assert timeouts[0] == 0
     assert set(timeouts[1:]) == {0.1}
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, IN_PLACE])
+def test_a_save_that_begins_during_an_erasure_is_kept(tmp_path, files, flags):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    for text in ("walnuts", "tea"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_text().replace('"tea"', '"green tea"')
+    editors = []
+
+    def begin(name, path, *_):
+        if name == "replace" and path.endswith("/.forgetting-0") and not editors:
+            editors.append(Editor(file, flags))
+            timer = threading.Timer(0.2, lambda: (editors[0].write(whole), editors[0].close()))
+            editors.append(timer)
+            timer.start()
+
+    files.hook = begin
+    alice.forget(matching="walnut")
+    files.hook = None
+    editors[1].join()
+    age(file)
+    assert texts(alice) == ["green tea"]
+    assert alice.traces("walnut") == []
+
+
+def test_an_erasure_is_refused_while_a_program_has_a_document_open(alice, file, monkeypatch):
+    monkeypatch.setattr(forget_job, "_PATIENCE", 0.1)
+    whole = edited(file)
+    with Editor(file, os.O_WRONLY) as editor:
+        age(file, 100)
+        with pytest.raises(Conflict, match="still being written by another program"):
+            alice.forget(matching="water")
+        assert not list(file.parent.glob(".forgetting*"))
+        editor.write(whole)
+        editor.close()
+    age(file)
+    assert texts(alice) == ["tea", "decaf", "water", "juice"]
+
+
+def test_an_erasure_that_a_save_stops_is_finished_after_it(tmp_path, files, monkeypatch):
+    monkeypatch.setattr(forget_job, "_PATIENCE", 0.1)
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    for text in ("walnuts", "tea"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_text().replace('"tea"', '"green tea"')
+    editors = []
+
+    def begin(name, path, *_):
+        if name == "replace" and path.endswith("/.forgetting-0"):
+            files.hook = None
+            editors.append(Editor(file))
+
+    files.hook = begin
+    with pytest.raises(BackendError, match=r"still being written.* is opened next"):
+        alice.forget(matching="walnut")
+    with editors[0] as editor:
+        editor.write(whole)
+        editor.close()
+    age(file)
+    assert texts(alice) == ["green tea"]
+    assert alice.traces("walnut") == []
 
 
 @pytest.mark.parametrize("has_leases", [True, False])

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError, DiaryError, DocumentError
+from tomldiary.errors import BackendError, DiaryError, DocumentError, HandEditConflict
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
 from tomldiary.storage.files import file_error, system_remedy
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments
+from tomldiary.storage.local.publish import has_writer, put_in_place, take_back
 from tomldiary.storage.local.recovery import drop_superseded
 from tomldiary.storage.log import scan_log
 from tomldiary.toml.document import Document
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 _STAGED = f"{JOB_PREFIX}-"
 """The prefix of the names of files that the job has staged."""
+_PATIENCE = 3.0  # seconds; how long a program may have a document open for writing
+_PAUSE = 0.05  # seconds between two checks of such a document
 _HEAD = "# Something is being forgotten here. The next process that opens this user finishes it; leave this file alone.\n"
 
 
@@ -187,7 +191,7 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
             _remove(files, folder, job)
         else:
             _publish(files, folder, job)
-    except (OSError, BackendError) as error:
+    except (OSError, BackendError, HandEditConflict) as error:
         raise _unfinished(folder, error) from error
     finally:
         backend.reopen(user)
@@ -286,7 +290,9 @@ def _stage(env: Environment, folder: Path, rewrite: Rewrite, job: _Job) -> None:
     for path, old, fresh in _new_segments(env, folder, rewrite.history, rewrite.added):
         if fresh != old:
             job.files.append([_put(files, folder, job, fresh), f"history/{path.name}"])
+    deadline = time.monotonic() + _PATIENCE
     for kind, document in rewrite.documents.items():
+        _wait_for_writer(files, folder / f"{kind}.toml", deadline)
         job.documents[kind] = {
             "staged": _put(files, folder, job, document.text.encode()),
             "token": list(document.token),
@@ -343,38 +349,69 @@ def _publish(files: FileSystem, folder: Path, job: _Job) -> None:
 
 
 def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict[str, Any]) -> None:
+    """Publish a staged document, once no other program has the document open for writing.
+
+    The staged file stays until the new names are synced.
+
+    Raises:
+        DocumentError: The document no longer parses.
+        HandEditConflict: Another program kept the document open for writing.
+    """
     staged, target = folder / document["staged"], folder / f"{kind}.toml"
-    if not files.exists(staged):
-        return
-    token = files.token(target)
-    if token is None:
-        # The document was removed, by another program or by a process that was killed here.
-        if document["is_removed"]:
-            _remove_empty_folders(files, target.parent, folder)
-        files.unlink(staged)
-        return
-    if list(token) != document["token"]:
-        # A concurrent hand edit: redact its entries here; the next access merges the rest as usual.
-        made, saved = _document(files, staged), _document(files, target)
-        edit = Edit(saved)
-        for path in map(tuple[str, ...], document["entries"]):
-            block = made.whole_block(path)
-            edit.delete(path)
-            if block is not None:
-                edit.restore(path, block.text, made.own_values(path) or {})
-            elif (table := made.table(path)) is not None:
-                edit.put(path, table)
-        # The staged file is replaced atomically: without it the document would count as published.
-        merged = staged.with_name(f"{staged.name}-merged")
-        files.discard(merged)
-        files.write_new(str(merged), edit.done().text.encode(), sync=True)
-        files.replace(merged, staged)
-    if document["is_removed"] and _document(files, staged).is_bare:
+    # A copy is exchanged, so that the staged file never holds the text to forget.
+    copy = str(staged.with_name(f"{staged.name}-copy"))
+    deadline = time.monotonic() + _PATIENCE
+    is_published = not files.exists(staged)
+    while not is_published:
+        _wait_for_writer(files, target, deadline)
+        token = files.token(target)
+        if token is None:
+            # The document was removed, by another program or by a process that was killed here.
+            if document["is_removed"]:
+                _remove_empty_folders(files, target.parent, folder)
+            return
+        if list(token) != document["token"]:
+            # A concurrent hand edit: redact its entries here; the next access merges the rest as usual.
+            made, saved = _document(files, staged), _document(files, target)
+            edit = Edit(saved)
+            for path in map(tuple[str, ...], document["entries"]):
+                block = made.whole_block(path)
+                edit.delete(path)
+                if block is not None:
+                    edit.restore(path, block.text, made.own_values(path) or {})
+                elif (table := made.table(path)) is not None:
+                    edit.put(path, table)
+            # The staged file is replaced atomically: without it the document would count as published.
+            merged = staged.with_name(f"{staged.name}-merged")
+            files.discard(merged)
+            files.write_new(str(merged), edit.done().text.encode(), sync=True)
+            files.replace(merged, staged)
+        files.discard(copy)
+        written = files.write_new(copy, files.content(staged), sync=True)
+        is_published = put_in_place(files, copy, str(target), token, written) is not None
+        if not is_published:
+            if files.exists(copy):
+                take_back(files, copy, str(target), written)  # it is a hand edit
+            _pause(target, deadline)
+    if document["is_removed"] and files.exists(staged) and _document(files, staged).is_bare:
         files.unlink(target)
         _remove_empty_folders(files, target.parent, folder)
-        files.unlink(staged)
-        return
-    files.replace(staged, target)
+
+
+def _wait_for_writer(files: FileSystem, path: Path, deadline: float) -> None:
+    """Wait while another program has a file open for writing: its save would be lost with the old file.
+
+    Raises:
+        HandEditConflict: The program kept the file open.
+    """
+    while has_writer(files, str(path)):
+        _pause(path, deadline)
+
+
+def _pause(path: Path, deadline: float) -> None:
+    if time.monotonic() >= deadline:
+        raise HandEditConflict.busy(str(path), _PATIENCE)
+    time.sleep(_PAUSE)
 
 
 def _remove_empty_folders(files: FileSystem, place: Path, top: Path) -> None:

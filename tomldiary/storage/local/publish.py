@@ -355,6 +355,16 @@ def is_being_saved(env: Environment, path: str) -> bool:
     return lease.has_writer and 0 <= env.clock.time() - lease.token[0] / 1e9 < _LONGEST
 
 
+def has_writer(files: FileSystem, path: str) -> bool:
+    """Return whether a program has a file open for writing; False if the system cannot tell."""
+    try:
+        lease = Lease(files, path)
+    except OSError:
+        return False
+    lease.close()
+    return lease.has_writer
+
+
 class Lease:
     """A file under a read lease: programs that open it for writing wait until `close`.
 
