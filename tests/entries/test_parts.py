@@ -30,6 +30,8 @@ from tomldiary.engine.engine import Source
 from tomldiary.extraction.context import find_tool_writes
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 from tomldiary.toml.document import Document
 from tomldiary.views.memory import summary_of
 
@@ -458,6 +460,53 @@ def test_rollback_of_a_removal_refuses_if_another_part_has_the_key(split):
         alice.rollback(session_id="s9")
     alice.rollback(session_id="s9", force=True)
     assert [fact.data.role for fact in alice.facts.query("diet")].count("r0") == 1
+    assert not alice.problems()
+
+
+def test_rollback_names_a_change_of_others_between_in_another_part(split):
+    alice = filled(split, 1)
+    alice.upsert_preference("likes", "one", id="mine", session_id="s9")
+    filled(split)
+    alice.remove_preference("likes", "mine", session_id="s9")
+    alice.upsert_preference("likes", "two", id="mine", session_id="s8")
+    alice.upsert_preference("likes", "three", id="mine", session_id="s9")
+    assert alice.rollback(session_id="s9", dry_run=True).conflicts == []
+    assert alice.rollback(2, session_id="s9", dry_run=True).conflicts == ["likes/mine"]
+    alice.rollback(2, session_id="s9", force=True)
+    assert alice.preferences("likes")["mine"].text == "one"
+
+
+def test_rollback_keeps_an_entry_that_was_copied_to_another_part_first(split):
+    alice = filled(split)
+    first, second = (file_of(split, name) for name in parts(alice)[:2])
+    text, before, last = first.read_text(), memory(alice), alice.last_transaction()
+    block = block_of(text, "[preferences.likes.pref001]")
+    save(second, second.read_text() + "\n" + block)
+    alice.diary.engine.log_hand_edits("alice")
+    save(first, text.replace(block, ""))
+    alice.diary.engine.log_hand_edits("alice")
+    assert alice.last_transaction() == last + 2
+    alice.rollback(to=last)
+    assert memory(alice) == before
+    assert not alice.problems()
+
+
+def test_rollback_of_a_removal_refuses_if_the_item_is_in_another_part(tmp_path):
+    diary = opened(MemoryBackend(), 400)
+    alice, store = diary.user("alice"), ItemStore(diary)
+
+    def put(key, value, session="s9"):
+        with alice.transaction(session_id=session):
+            store.run([Put(("alice", "work"), key, value)])
+
+    put("a", {"text": "x" * 300})
+    put("a", None)
+    put("b", {"text": "y" * 300}, "s8")
+    put("a", {"text": "z" * 300}, "s8")
+    with pytest.raises(Conflict, match=r"items/work/a changed since\."):
+        alice.rollback(session_id="s9")
+    alice.rollback(session_id="s9", force=True)
+    assert alice.items("work")["work/a"] == {"text": "x" * 300}
     assert not alice.problems()
 
 

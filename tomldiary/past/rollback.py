@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.rules import full_key
 from tomldiary.engine.transaction import NotStored
-from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
+from tomldiary.entries.kinds import (
+    entry_key,
+    entry_kind,
+    entry_path,
+    home_of,
+    own_tables,
+    own_values,
+)
 from tomldiary.errors import EntryConflict, HistoryPruned, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
 from tomldiary.history.timeline import check_follows, out_of_reach, undo
@@ -28,8 +35,10 @@ if TYPE_CHECKING:
 
 _State = tuple[str, dict[str, Any]]
 """A table: the text of its blocks, "" if they hold something else, and its values; see `own_values`."""
-_States = dict[tuple[str, "Path"], "_State | None"]
-_Values = dict[tuple[str, "Path"], "dict[str, Any] | None"]
+_Place = tuple[str, "Path"]
+"""A document and a table in it."""
+_States = dict[_Place, "_State | None"]
+_Values = dict[_Place, "dict[str, Any] | None"]
 _NOTHING = "there is no transaction to undo."
 
 
@@ -135,7 +144,8 @@ class Undo:
     ) -> Rollback:
         if not records:
             raise RollbackConflict(_NOTHING)
-        before, expected, between = (_placed(transaction, each) for each in _inverse(records))
+        states, places = _inverse(records)
+        before, expected, between = (_placed(transaction, each, places) for each in states)
         wanted = {place: state and state[1] for place, state in (expected | between).items()}
         documents = {kind: transaction.document(kind) for kind, _ in wanted}
         found = {
@@ -286,7 +296,7 @@ class Undo:
                     f"data was forgotten in transaction {forgotten}, so earlier transactions cannot be undone."
                     f" Undo at most the transactions after {forgotten}. Nothing was undone."
                 )
-            if floor is None and record.type == "hand" and not _inverse([record])[0]:
+            if floor is None and record.type == "hand" and not _inverse([record])[0][0]:
                 continue  # such as a hand edit of comments
             found.append(record)
             if floor is None and len(found) >= steps:
@@ -313,14 +323,20 @@ def _state_of(kind: str, path: Path, values: dict[str, Any] | None) -> dict[str,
     return values if values or entry_path(kind, path) is not None else None
 
 
-def _inverse(records: Sequence[Record]) -> tuple[_States, _States, _States]:
-    """Return the states to restore and the states expected now, for all changed entries.
+def _inverse(
+    records: Sequence[Record],
+) -> tuple[tuple[_States, _States, _States], dict[_Place, str]]:
+    """Return the states to restore and the states expected now, for all changed entries, and their documents.
 
     The third states are those that the records left, of entries that another record changed between them.
+    The states have the first part of a kind as their document, because an entry may move to another part.
     """
     before: _States = {}
     expected: _States = {}
     between: _States = {}
+    documents: dict[_Place, str] = {}
+    held: dict[_Place, dict[str, _State | None]] = {}
+    """The states in each document before the records so far."""
     for record in records:  # newest first
         old: _States = {}
         new: _States = {}
@@ -333,18 +349,38 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States, _States]:
             new |= {place: state for part in news for place, state in _states(doc, part)}
         # An entry that existed only because of the tables below it was made with the first of them.
         entries = ((doc, entry_path(doc, path) or path) for doc, path in (*old, *new))
-        implied = [place for place in entries if before.get(place) == ("", {})]
+        implied = [place for place in entries if before.get(_home(*place)) == ("", {})]
+        changes: dict[_Place, dict[str, tuple[_State | None, _State | None]]] = {}
         for place in dict.fromkeys([*old, *new, *implied]):
             olds, news = parts[place[0]]
             was = old.get(place) or _implied(olds, *place)
             became = new.get(place) or _implied(news, *place)
             if not same_value(was and was[1], became and became[1]):
-                later = before.get(place, became)
-                if not same_value(later and later[1], became and became[1]):
-                    between[place] = became
-                expected.setdefault(place, became)
-                before[place] = was
-    return before, expected, between
+                changes.setdefault(_home(*place), {})[place[0]] = was, became
+        for place, states in changes.items():
+            known = held.setdefault(place, {})
+            # A person may copy an entry to another part first, and remove it from its own later.
+            copies = [known[doc] for doc in known.keys() - states if record.type == "hand"]
+            known.update({doc: was for doc, (was, _) in states.items()})
+            was = next(filter(None, [*(was for was, _ in states.values()), *copies]), None)
+            became = next(filter(None, [*(now for _, now in states.values()), *copies]), None)
+            if any(copies) and place in expected:
+                expected[place] = expected[place] or became
+            if same_value(was and was[1], became and became[1]):
+                continue
+            later = before.get(place, became)
+            if not same_value(later and later[1], became and became[1]):
+                between[place] = became
+            expected.setdefault(place, became)
+            before[place] = was
+            doc = next((doc for doc, (was, _) in states.items() if was), next(iter(states)))
+            documents[place] = doc
+    return (before, expected, between), documents
+
+
+def _home(document: str, path: Path) -> _Place:
+    """Return the place of a table; that of an entry has the first part of its kind."""
+    return (home_of(document) if entry_path(document, path) is not None else document, path)
 
 
 def _states(doc: str, part: Document) -> Iterator[tuple[tuple[str, Path], _State]]:
@@ -423,11 +459,9 @@ def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
     return text
 
 
-def _placed(transaction: Transaction, states: _States) -> _States:
-    """Return states by the documents that hold the entries now, because entries may have moved to another part."""
-    found: _States = {}
-    for (document, path), state in states.items():
-        place = (transaction.holder(document, path), path)
-        if found.get(place) is None:
-            found[place] = state
-    return found
+def _placed(transaction: Transaction, states: _States, documents: Mapping[_Place, str]) -> _States:
+    """Return states by the documents that hold the entries now; those of missing ones held them before."""
+    return {
+        (transaction.holder(documents[home, path], path), path): state
+        for (home, path), state in states.items()
+    }
