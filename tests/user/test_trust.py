@@ -213,6 +213,45 @@ def test_an_edited_change_still_waits_and_a_rejected_one_is_gone(alice):
 
 
 @pytest.mark.parametrize("is_new", [True, False])
+def test_a_change_after_a_trusted_one_of_its_transaction_has_no_conflict(alice, is_new):
+    if not is_new:
+        alice.blocks.set("plan", "first")
+    with alice.transaction():
+        alice.blocks.set("plan", "second", actor="user")
+        alice.blocks.set("plan", "third", actor="web")
+    (change,) = alice.review.accept(*[each.id for each in alice.review()])
+    assert alice.blocks["plan"].text == "third"
+    assert change.is_new is False
+
+
+def test_a_change_between_two_trusted_ones_of_its_transaction_has_a_conflict(alice):
+    with alice.transaction():
+        for text, actor in (("first", "user"), ("second", "web"), ("third", "user")):
+            alice.blocks.set("plan", text, actor=actor)
+    (change,) = alice.review()
+    with pytest.raises(EntryConflict, match=r"blocks/plan changed since\."):
+        alice.review.accept(change.id)
+    assert alice.blocks["plan"].text == "third"
+
+
+def test_two_changes_of_one_entry_are_made_together_only_with_force(alice):
+    for text in ("one", "two"):
+        alice.blocks.set("plan", text, actor=f"web:{text}")
+        alice.upsert_preference("likes", text, actor=f"web:{text}")
+    first, third, second, fourth = [each.id for each in alice.review()]
+    with pytest.raises(EntryConflict, match=f"{first}, {second} are changes of one entry") as error:
+        alice.review.accept(first, second)
+    assert error.value.keys == ["blocks/plan"]
+    assert len(alice.review()) == 4
+    alice.review.accept(
+        third, fourth
+    )  # new entries with ids that are assigned when they are stored
+    assert len(alice.preferences("likes")) == 2
+    alice.review.accept(second, first, force=True)
+    assert alice.blocks["plan"].text == "one"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("fields", [{"text": ""}, {"text": "\u200b"}, {"tone": "dark"}])
 def test_an_edit_that_no_preference_may_be_is_refused_at_once(alice, fields, is_new):
     key = None if is_new else alice.upsert_preference("likes", "tea")[0]

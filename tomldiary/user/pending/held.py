@@ -222,7 +222,7 @@ def _keep(
             continue
         is_same = bool(name) and same_data(held_entry(first), after)  # such as a confirmation
         origin = first.get("origin", "") if is_same else why.origin
-        base = based_on + _is_undone(tx, document, path)
+        base = based_on + (_is_changed(tx, document, path) or _is_undone(tx, document, path))
         fresh = pending_entry(
             document, path, entry_key(path, kind.home(document)), after, why._replace(origin=origin),
             based_on=first.get("based_on", base), is_new=first.get("is_new", real is None), now=now,
@@ -242,6 +242,13 @@ def _log_hand_edit(tx: Transaction, document: str) -> bool:
         return False
     tx.edit(document).is_changed = True
     return True
+
+
+def _is_changed(tx: Transaction, document: str, path: Path) -> bool:
+    """Return whether the transaction changed an entry already, so that the pending change is based on its end."""
+    if document not in tx.kinds():
+        return False
+    return not same_value(tx.before(document).table(path), tx.document(document).table(path))
 
 
 def _is_undone(tx: Transaction, document: str, path: Path) -> bool:
@@ -303,7 +310,7 @@ def make(
     """Apply pending changes, and remove them from the pending document.
 
     Raises:
-        EntryConflict: An entry was changed since; lists the keys.
+        EntryConflict: An entry was changed since, or has several of the changes; lists the keys.
         LimitReached, ImmutableEntry, InvalidValue: A rule forbids it.
     """
     for each in changes:
@@ -315,6 +322,8 @@ def make(
             keys=conflicts,
             hint="force=True overwrites.",
         )
+    if not force:
+        _check_one_each(changes)
     before = {each.document: tx.document(each.document) for each in changes}
     before |= {name: tx.document(name) for name in tx.engine.kinds(tx.user)}
     for each in changes:
@@ -324,6 +333,21 @@ def make(
         _make(tx, each, rules)
         tx.edit(into).delete((into, each.id))
     check_rules(tx, before, rules)
+
+
+def _check_one_each(changes: Sequence[PendingChange]) -> None:
+    """Raise EntryConflict if several changes are of one entry, as the last one would overwrite the others."""
+    ids: dict[str, list[str]] = {}
+    for each in changes:
+        if not _has_assigned_id(each):
+            ids.setdefault(each.key, []).append(each.id)
+    for key, found in ids.items():
+        if len(found) > 1:
+            raise EntryConflict(
+                f"{', '.join(found)} are changes of one entry, {key}. Nothing was changed. Choose one of them;",
+                keys=[key],
+                hint="force=True makes all of them, in this order.",
+            )
 
 
 def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
@@ -418,14 +442,18 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange], into: str)
     first = min((each.based_on for each in waiting), default=0)
     found: set[str] = set()
     states: dict[str, tuple[Any, Any]] = {}  # before the oldest and after the newest of them
-    for record in Timeline(tx.engine.backend, tx.user).records(after=first) if waiting else ():
+    # The transaction of a pending change may have changed the entry before and after it.
+    for record in Timeline(tx.engine.backend, tx.user).records(after=first - 1) if waiting else ():
         if record.type == SNAPSHOT:
             found |= {each.key for each in waiting if each.based_on < record.seq}
             break
-        for home, path, before, after in table_changes(record):
-            key = entry_key(path, home)
+        made = list(table_changes(record))
+        here = {path[-1] for home, path, *_ in made if home == into}
+        for home, path, before, after in made:
+            key, when = entry_key(path, home), str((after or {}).get("_updated", ""))
             for each in waiting:
-                if each.key == key and each.based_on < record.seq:
+                is_later = each.id in here and when > each.created
+                if each.key == key and (is_later or each.based_on < record.seq):
                     _, newest = states.get(each.id, (before, after))
                     states[each.id] = before, newest
     for each in waiting:
