@@ -223,6 +223,22 @@ def test_writes_go_to_history_while_meta_is_no_table(
     assert all(f'"{word}"' in file.read_text() for word in ("tea", "jazz", "chess"))
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_short_form_beside_its_long_form_is_a_problem(tmp_path: Path, is_first: bool) -> None:
+    long, short = '[preferences.likes.one]\ntext = "tea"\n', '[likes.one]\ntext = "jazz"\n'
+    others = '[likes.two]\ntext = "chess"\n'
+    document = tmp_path / "alice/preferences.toml"
+    document.parent.mkdir()
+    document.write_text(others + (short + long if is_first else long + short))
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    assert {key: item.text for key, item in alice.preferences("likes").items()} == {
+        "one": "tea",
+        "two": "chess",
+    }
+    (problem,) = alice.problems()
+    assert "likes.one: preferences.likes.one also has this key" in str(problem)
+
+
 def test_sessions_at_the_root_of_an_old_file_are_no_problem(tmp_path: Path) -> None:
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice/conversations.toml").write_text(

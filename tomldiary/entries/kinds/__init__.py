@@ -101,7 +101,8 @@ def problems_of(documents: Mapping[str, Document], rules: Rules) -> Iterator[tup
             yield name, problem
     for kind in typed_kinds():
         for part, path, earlier in duplicates(kind, documents):
-            message = f"{earlier}.toml also has this key, so this entry is not read"
+            other = f"{earlier}.toml" if earlier != part else render_path((kind.name, *path))
+            message = f"{other} also has this key, so this entry is not read"
             remedy = "Remove one of the two, or give it another key."
             yield part, Problem(render_path(path), message, remedy)
     yield from _misnamed_documents(documents)

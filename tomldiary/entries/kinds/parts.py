@@ -303,11 +303,17 @@ class JoinedEdit:
 def duplicates(
     kind: EntryKind, documents: Mapping[str, Document]
 ) -> Iterator[tuple[str, Path, str]]:
-    """Yield the part, the path and the earlier part of each entry whose key an earlier part has."""
+    """Yield the document and the path of each entry that is not read, and the document of the entry that has its key.
+
+    The long layout counts before the short one, and an earlier part before a later one.
+    """
     first: dict[Path, str] = {}
-    for name in parts_among(kind.name, documents) if kind.is_split else ():
-        for path in kind.tables(documents[name]) if name in documents else ():
-            place = path if path[0] == kind.name else (kind.name, *path)
-            earlier = first.setdefault(place, name)
-            if earlier != name:
-                yield name, path, earlier
+    parts = [name for name in parts_among(kind.name, documents) if name in documents]
+    for is_short in (False, True):
+        for name in parts if kind.is_split else ():
+            for path in kind.tables(documents[name]):
+                if (path[0] != kind.name) is is_short:
+                    place = (kind.name, *path) if is_short else path
+                    if place in first:
+                        yield name, path, first[place]
+                    first.setdefault(place, name)
