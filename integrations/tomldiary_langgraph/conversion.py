@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.embeddings import Embeddings
@@ -27,7 +28,7 @@ from tomldiary.store.operations import Condition, Get, List, Operation, Put, Sea
 from tomldiary.store.operations import Item as Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from langgraph.store.base import IndexConfig, Op, Result
 
@@ -116,7 +117,7 @@ def _check_sequence(labels: Any) -> None:
 _KEYS = ("dims", "embed", "fields", "ann_index_config", "distance_type", "text_fields", "ranking")
 _RANKINGS = ("fused", "cosine")
 
-Vectors = tuple["list[list[float]]", "list[list[float]]"]
+Vectors = tuple["Sequence[Sequence[float]]", "Sequence[Sequence[float]]"]
 
 
 class Embedder:
@@ -139,9 +140,8 @@ class Embedder:
         one_of("index.ranking", given.get("ranking", "fused"), _RANKINGS)
         embed = _checked(given.get("embed"))
         self.embeddings: Embeddings = ensure_embeddings(embed)
-        self._is_async_alone = isinstance(self.embeddings, EmbeddingsLambda) and not hasattr(
-            self.embeddings, "func"
-        )
+        self._is_function = isinstance(self.embeddings, EmbeddingsLambda)
+        self._is_async_alone = self._is_function and not hasattr(self.embeddings, "func")
         self.embedding = Embedding(
             dims,
             self.embeddings.embed_documents,
@@ -151,10 +151,20 @@ class Embedder:
         )
 
     def vectors(self, work: PreparedBatch) -> Vectors:
-        """Return a vector for each text and each query of a batch."""
-        texts = work.all_texts
-        made = self.embeddings.embed_documents(texts) if texts else []
-        return made, [self.embeddings.embed_query(query) for query in work.queries]
+        """Return a vector for each text and each query of a batch.
+
+        Raises:
+            InvalidValue: The embedder returned another number of vectors.
+        """
+        texts, made = work.all_texts, self.embedding.checked
+        found: Sequence[Sequence[float]] = []
+        with self._named_in_errors():
+            if texts:
+                found = made(self.embeddings.embed_documents(texts), len(texts))
+            if not self._is_function:
+                return found, [self.embeddings.embed_query(query) for query in work.queries]
+            asked = [self.embeddings.embed_documents([query]) for query in work.queries]
+            return found, [made(each, 1)[0] for each in asked]
 
     async def avectors(self, work: PreparedBatch) -> Vectors:
         """Return the same without holding the event loop.
@@ -164,9 +174,26 @@ class Embedder:
         """
         if is_private_loop() and not self._is_async_alone:
             return await in_daemon_thread(self.vectors, work)
-        texts = work.all_texts
-        made = await self.embeddings.aembed_documents(texts) if texts else []
-        return made, [await self.embeddings.aembed_query(query) for query in work.queries]
+        texts, made = work.all_texts, self.embedding.checked
+        found: Sequence[Sequence[float]] = []
+        with self._named_in_errors():
+            if texts:
+                found = made(await self.embeddings.aembed_documents(texts), len(texts))
+            if not self._is_function:
+                return found, [await self.embeddings.aembed_query(query) for query in work.queries]
+            asked = [await self.embeddings.aembed_documents([query]) for query in work.queries]
+            return found, [made(each, 1)[0] for each in asked]
+
+    @contextmanager
+    def _named_in_errors(self) -> Generator[None]:
+        """Add the name of the embedder as a note to what it raises."""
+        try:
+            yield
+        except InvalidValue:  # it has the name
+            raise
+        except Exception as error:
+            error.add_note(f"raised while {self.embedding.title} embedded texts (index.embed)")
+            raise
 
 
 def _checked(embed: Any) -> Any:

@@ -398,7 +398,7 @@ def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
 def test_an_embedder_with_an_invalid_result_writes_nothing(tmp_path, wrong):
     store = indexed(tmp_path, wrong)
     ops = [Put((user, "m"), "k", {"text": f"walnut {user}"}) for user in ("ann", "bo", "cy")]
-    with pytest.raises(InvalidValue, match=r"index: expected .*vectors"):
+    with pytest.raises(InvalidValue, match=r"expected .*vectors"):
         store.run(ops)
     assert store.run([Search(())]) == [[]]
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from collections.abc import Sized
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import crc32
 
 from tomldiary.errors import InvalidValue
@@ -21,6 +22,7 @@ from tomldiary.logging import get_logger
 from tomldiary.retrieval.collection import changes
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.installation import optional
+from tomldiary.runtime.views import counted
 from tomldiary.storage.files import FileSystem
 from tomldiary.text.json_paths import texts_at
 
@@ -56,6 +58,27 @@ class Embedding:
     fields: tuple[str, ...] = ("$",)
     name: str = ""
     is_cosine: bool = False
+
+    @property
+    def title(self) -> str:
+        """The name of the function or model for messages, without the hash that tells two functions apart."""
+        return self.name.partition(" ")[0] or "the embedder"
+
+    def checked(self, found: object, count: int) -> Sequence[Sequence[float]]:
+        """Return what the embedder returned for `count` texts.
+
+        Raises:
+            InvalidValue: It is no list, or has another length.
+        """
+        is_list = isinstance(found, Sized) and type(found) is not dict
+        length = len(cast("Sized", found)) if is_list else type(found).__name__
+        if length != count:
+            raise InvalidValue(
+                f"expected {counted(count, 'vector')} from {self.title}, found {length}."
+                " It must return a list with a vector for each text.",
+                where="index.embed",
+            )
+        return cast("Sequence[Sequence[float]]", found)
 
     def texts(self, entry_value: Any, index: bool | list[str] | None) -> list[str]:  # noqa: FBT001 - as in `Put`
         """Return the texts of an item's value to embed."""
@@ -218,19 +241,21 @@ class VectorIndex:
                 made = np.asarray(vectors, dtype="float32")
         except (TypeError, ValueError):  # its text may quote what the embedder returned
             raise InvalidValue(
-                "expected vectors of numbers of one length. Check the embedder.", where="index"
+                f"expected vectors of numbers of one length. Check {self.embedding.title}.",
+                where="index.embed",
             ) from None
         if made.shape != (len(texts), self.embedding.dims):
             raise InvalidValue(
                 f"expected {len(texts)} vectors of {self.embedding.dims} numbers, found an array of"
-                f" {made.shape}. Check `dims` and the embedder.",
+                f" {made.shape}. Check `dims` and {self.embedding.title}.",
                 where="index",
             )
         odd = ~np.isfinite(made).all(axis=1)
         if odd.any():
             # Some models return such values for a text without words, but a score must have an order.
             _logger.warning(
-                "the embedder returned vectors with values that are not numbers; zeros are used instead"
+                "%s returned vectors with values that are not numbers; zeros are used instead",
+                self.embedding.title,
             )
             made = np.where(odd[:, None], np.float32(0), made)
         lengths = np.linalg.norm(made, axis=-1, keepdims=True)

@@ -117,7 +117,8 @@ class ItemStore(ItemPuts):
         queries: Sequence[Sequence[float]] = ()
         if embedding is not None and (work.texts or work.queries):
             count = len(work.all_texts)
-            found = embedding.embed([*work.all_texts, *work.queries])
+            asked = [*work.all_texts, *work.queries]
+            found = embedding.checked(embedding.embed(asked), len(asked))
             texts, queries = found[:count], found[count:]
         return self.finish(work, texts, queries, session=session)
 

@@ -908,6 +908,44 @@ def test_a_path_selects_the_texts_to_embed(path, texts):
     assert embedded == texts
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], [[1.0, 0.0]] * 9, {"a": 1}, [[1.0]], [[1.0, 0.0, 0.0]], ["tea"], [None]],
+    ids=repr,
+)
+def test_a_wrong_answer_of_the_embedder_is_an_error_that_names_it(answer):
+    answers = []
+
+    def embed_words(texts):
+        return answers[0] if answers else [[1.0, 0.0] for _ in texts]
+
+    store = DiaryStore("memory:", index={"dims": 2, "embed": embed_words})
+    store.put(("alice", "m"), "first", {"text": "tea"})
+    answers.append(answer)
+    for call in (
+        lambda: store.put(("alice", "m"), "k", {"text": "jazz"}),
+        lambda: asyncio.run(store.aput(("alice", "m"), "k", {"text": "jazz"})),
+        lambda: store.search(("alice",), query="chess"),
+        lambda: asyncio.run(store.asearch(("alice",), query="chess")),
+    ):
+        with pytest.raises(InvalidValue, match=r"vector.*embed_words\b"):
+            call()
+    answers.clear()
+    assert [item.key for item in store.search(("alice",))] == ["first"]
+
+
+def test_an_error_of_the_embedder_has_its_type_and_its_name():
+    def embed_words(texts):
+        raise TimeoutError
+
+    store = DiaryStore("memory:", index={"dims": 2, "embed": embed_words})
+    for call in (store.put, lambda *args: asyncio.run(store.aput(*args))):
+        with pytest.raises(TimeoutError) as error:
+            call(("alice", "m"), "k", {"text": "jazz"})
+        assert "embed_words" in error.value.__notes__[0]
+    assert store.search(("alice",)) == []
+
+
 def test_two_different_lists_of_fields_are_refused(tmp_path):
     index = {"dims": 2, "embed": len, "fields": ["a"], "text_fields": ["b"]}
     with pytest.raises(InvalidValue, match=r"index\.text_fields.*fields"):
