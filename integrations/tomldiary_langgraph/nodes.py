@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -21,6 +21,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda, ensure_conf
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.channels.untracked_value import UntrackedValue
+from langgraph.types import Command
 
 from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, tell_within
 from tomldiary.agents.identity import checked_id, field_of, kept_thread, saves_checkpoints
@@ -270,7 +271,8 @@ class _Runs(RunTree, BaseCallbackHandler):
         run = self.running.get(run_id)
         if run is not None and run.dropped is not None:
             key, warn = run.dropped
-            if field_of(outputs, key) is not None:
+            returned = cast("list[Any]", outputs if isinstance(outputs, list) else [outputs])
+            if any(field_of(_update_of(each), key) is not None for each in returned):
                 warn()
         super().on_chain_end(run_id=run_id)
 
@@ -288,6 +290,14 @@ class _Runs(RunTree, BaseCallbackHandler):
             for each in [*reversed(around), config]
             for id_, owner in asked_by_in(state_channels(each)).items()
         }
+
+
+def _update_of(returned: Any) -> Any:
+    """Return the update of a graph's state in what its node returned."""
+    if not isinstance(returned, Command):
+        return returned
+    command = cast("Command[Any]", returned)
+    return command.update if command.graph is None else None  # another graph has other fields
 
 
 @cache

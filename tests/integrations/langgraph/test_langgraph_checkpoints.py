@@ -260,9 +260,18 @@ def test_a_state_that_drops_the_memory_is_warned_about_once(diary, key, caplog):
     assert f"`{key}: Memory`" in warning
 
 
-def test_a_node_that_recalls_itself_and_returns_the_memory_is_warned_about(diary, caplog):
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda update: {**update},
+        lambda update: Command(update=update),
+        lambda update: [{"messages": []}, Command(update=update)],
+    ],
+)
+def test_a_node_that_recalls_itself_and_returns_the_memory_is_warned_about(diary, returned, caplog):
     recalled = recall_node(diary)
-    graph = StateGraph(MessagesState).add_node("recall", lambda state: {**recalled.invoke(state)})
+    graph = StateGraph(MessagesState)
+    graph.add_node("recall", lambda state: returned(recalled.invoke(state)))
     graph.add_edge(START, "recall").compile().invoke(QUESTION, ALICE)
     assert "no field 'memory'" in caplog.text
 
