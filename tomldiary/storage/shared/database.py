@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError
-from tomldiary.history.record import is_snapshot, next_sequence
+from tomldiary.history.record import is_snapshot, next_sequence, parse_record
 from tomldiary.toml.values import check_unicode, checked_number, checked_text
 
 if TYPE_CHECKING:
@@ -336,6 +336,8 @@ def outcome(
         except BackendError as lost:
             raise unknown_outcome(database, error) from lost
         if found != [(seq, text)]:
+            if found and found[0][0] == seq and _is_redacted(found[0][1], text):
+                return {}
             if not step.dropped and _is_cut(now, head, seq, found):
                 raise unknown_outcome(database, error) from error
             return None
@@ -343,6 +345,14 @@ def outcome(
         is_newest = now.revision == head.revision + step.growth
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
     raise AssertionError
+
+
+def _is_redacted(found: str, text: str) -> bool:
+    """Return whether a stored record is the record `text` after an erasure, which keeps its time and type."""
+    if is_snapshot(found):
+        return False
+    stored, ours = parse_record(found), parse_record(text)
+    return (stored.time, stored.type) == (ours.time, ours.type)
 
 
 def _is_cut(now: Head, head: Head, seq: int, found: Sequence[tuple[int, str]]) -> bool:
