@@ -500,11 +500,14 @@ def test_the_version_and_the_short_help_are_shown():
         assert call(*arguments, "-h", check=0).stdout == call(*arguments, "--help", check=0).stdout
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_offered_for_each_shell(shell):
-    script = call("--show-completion", shell, check=0, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout  # fmt: skip
-    assert "complete" in script
-    assert "tomldiary" in script
+def test_completion_is_a_command_and_no_option():
+    assert re.findall(r"^ +(\S*completion)\b", call("--help", check=0).stdout, re.MULTILINE) == [
+        "completion"
+    ]
+    for option in ("--install-completion", "--show-completion"):
+        done = call(option)
+        assert done.returncode == 2
+        assert "tomldiary completion --help" in done.stderr
 
 
 def test_the_environment_can_name_the_path(memories):

@@ -786,7 +786,9 @@ def test_a_completion_without_a_memory_is_empty(tmp_path):
 
 def test_the_completion_script_is_printed():
     for shell in ("bash", "zsh", "fish"):
-        assert "_TOMLDIARY_COMPLETE" in call("completion", shell, check=0).stdout
+        script = call("completion", shell, check=0).stdout
+        assert "_TOMLDIARY_COMPLETE" in script
+        assert "complete" in script
     assert call("completion", "tcsh").returncode == 2
 
 

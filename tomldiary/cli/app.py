@@ -61,6 +61,9 @@ _EXIT_UNUSABLE = 2
 _MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 
 
+_REPLACED = ("install_completion", "show_completion")
+
+
 class _Command(TyperCommand):
     """Says what an argument too many was probably meant to be."""
 
@@ -84,9 +87,15 @@ class _Commands(TyperGroup):
         """Return the names, in the order of the help."""
         return list(_COMMANDS)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options without those of typer, which the command `completion` replaces."""
+        return [each for each in super().get_params(ctx) if each.name not in _REPLACED]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; an option of the commands before the command is an error that says so."""
         option = args[0].partition("=")[0] if args else ""
+        if option.strip("-").replace("-", "_") in _REPLACED:
+            ctx.fail(f"No such option: {option}. Run: tomldiary completion --help.")
         if option in {"--path", "--user", "--json"}:
             ctx.fail(f"{option} belongs after the command, as in: tomldiary show {option}.")
         return super().parse_args(ctx, args)
