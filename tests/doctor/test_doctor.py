@@ -231,6 +231,19 @@ def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):
     assert wrong(root) == []
 
 
+def test_only_an_old_file_of_a_user_is_an_editors_copy(root):
+    copy, folder = root / "alice/preferences.toml~", root / "alice/preferences.toml.d"
+    own = root / ".tomldiary/journal/alice.toml.1"  # of the diary
+    own.parent.mkdir(0o700, exist_ok=True)
+    for file in (copy, own):
+        file.touch(0o600)
+    folder.mkdir(0o700)
+    assert wrong(root) == []  # an editor may be saving
+    for each in (copy, own, folder):
+        os.utime(each, (0, 0))
+    assert only(wrong(root)).place == str(copy)
+
+
 def test_an_unfinished_forget_job_is_found(root):
     job = root / "alice/.forgetting.toml"
     job.touch(0o600)

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 import tomllib
+import tracemalloc
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -389,13 +390,21 @@ def test_the_receipt_holds_counts_and_fingerprints_and_no_content(tmp_path):
     alice = diary.user("alice")
     alice.add_turn("I love jazz.", "ok", "gone-1")
     alice.add_turn("I love chess.", "ok", "kept-1")
-    receipt = alice.forget(session_id="gone-1")
+    large = tmp_path / "alice/large.bin"
+    large.write_bytes(b"x")
+    os.truncate(large, 1 << 25)
+    tracemalloc.start()
+    try:
+        receipt = alice.forget(session_id="gone-1")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24  # it is hashed in parts
+    finally:
+        tracemalloc.stop()
     assert {
         name: sha256((tmp_path / "alice" / name).read_bytes()).hexdigest() for name in receipt.files
     } == receipt.files
     assert {*receipt.files} == {
         path.relative_to(tmp_path / "alice").as_posix()
-        for path in (tmp_path / "alice").rglob("*.toml")
+        for path in (tmp_path / "alice").rglob("*.*")
     }
     assert not re.search("jazz|gone-1", str(dataclasses.asdict(receipt)))
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -6,6 +6,8 @@ import errno
 import multiprocessing
 import os
 import signal
+import tracemalloc
+from contextlib import suppress
 
 import pytest
 from pydantic import BaseModel
@@ -355,6 +357,37 @@ def test_an_edit_displaced_by_recovery_is_merged(tmp_path, file, files):
     assert texts(alice) == ["green tea", "coffee", "water"]
     by_rename(file, second(file.read_text()))
     check(alice, file)
+
+
+@pytest.mark.parametrize("moment", ["before the exchange", "before the merge", "never"])
+def test_a_hand_edit_of_any_size_is_kept_and_not_read_whole(
+    tmp_path, file, files, monkeypatch, moment
+):
+    alice = opened(tmp_path, files)
+    alice.upsert_preference("likes", "tea")
+    large = file.with_name("large~")
+    large.touch()
+    os.truncate(large, 1 << 26)
+
+    def save():
+        large.replace(file)
+        if moment == "before the exchange":
+            raise KeyboardInterrupt
+
+    around(files, (save, None))
+    if moment == "before the merge":
+        monkeypatch.setattr(alice.diary.engine.backend, "_merge_displaced", lambda *_: None)
+    tracemalloc.start()
+    try:
+        with suppress(KeyboardInterrupt):
+            alice.upsert_preference("likes", "coffee")
+        other = opened(tmp_path)
+        assert texts(other) == ["tea", "coffee"]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
+    assert file.stat().st_size == 1 << 26
+    assert "larger than" in str(other.problems()[0])
 
 
 def test_an_exact_copy_of_a_document_is_no_hand_edit(alice, file, files):

@@ -234,6 +234,16 @@ def test_a_change_between_two_trusted_ones_of_its_transaction_has_a_conflict(ali
     assert alice.blocks["plan"].text == "third"
 
 
+def test_the_removal_of_an_entry_that_expires_in_the_same_transaction_has_no_conflict(diary, alice):
+    diary.constrain("blocks", Constraint(ttl=timedelta(days=30)))
+    alice.blocks.set("plan", "first")
+    alice.blocks.delete("plan", actor="web")
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(days=31)
+    (change,) = alice.review.accept(*[each.id for each in alice.review()])
+    assert change.after is None
+    assert alice.review() == []
+
+
 def test_two_changes_of_one_entry_are_made_together_only_with_force(alice):
     for text in ("one", "two"):
         alice.blocks.set("plan", text, actor=f"web:{text}")

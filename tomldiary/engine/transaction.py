@@ -326,7 +326,7 @@ class Transaction:
         """
         for kind, parts in self._listed.items():
             for part in self.engine.parts(self.user, kind):
-                if part not in parts and part not in self._edits:
+                if part not in parts:
                     raise HandEditConflict.changed(self.engine.backend.place(self.user, part))
 
     def rebased(self, changed: Changed) -> tuple[Changed, bool]:
