@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -164,6 +166,31 @@ def test_a_child_forked_inside_a_transaction_writes_after_it(tmp_path):
         assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it waits for the lock
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert texts(alice) == [(1, "tea"), (2, "jazz")]
+
+
+# A writer applies two turns, and each module that one of its threads imports is printed.
+IMPORTS = """
+import sys, threading
+from tomldiary import Diary, MemoryWriter, Turn
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            print(name)
+
+sys.meta_path.insert(0, Watch())
+with MemoryWriter(Diary(sys.argv[1], agent="rules")) as writer:
+    for text in ("I love tea.", "I love jazz."):
+        writer.submit_nowait(Turn("alice", "s", text, "ok"))
+        assert writer.flush(60)
+"""
+
+
+def test_a_writers_threads_import_nothing_that_a_fork_would_leave_locked(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
 
 
 def user_lock(folder, files):

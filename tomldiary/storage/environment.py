@@ -44,7 +44,7 @@ class Clock:
 @lru_cache(maxsize=1)
 def _boot_id() -> str:
     try:
-        return _LINUX.read_text(encoding="ascii").strip()
+        return _LINUX.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return _macos_session() if sys.platform == "darwin" else ""
 

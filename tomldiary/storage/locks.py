@@ -17,6 +17,7 @@ import time
 import weakref
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from importlib import import_module
 from math import inf
 from operator import attrgetter
 from os.path import samestat
@@ -290,6 +291,16 @@ def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
     )
 
     return lock_descriptor, unlock_descriptor
+
+
+def import_for_writes() -> None:
+    """Import what writes to a folder import at first use.
+
+    Call it before a thread that writes is started: if a process is forked while a thread imports a module, the module
+    stays locked in the child for ever.
+    """
+    import_module("ctypes")  # `FileSystem.exchange` needs it
+    _system_lock()
 
 
 def try_lock(descriptor: int, wait: float = 0.0) -> bool:

@@ -20,6 +20,7 @@ from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import FileSystem
+from tomldiary.storage.locks import import_for_writes
 from tomldiary.storage.protocol import Backend, LocalFolder
 from tomldiary.writer.journal import Journal
 
@@ -231,6 +232,10 @@ class JournalQueue(StoringQueue):
         self._journal: Journal | None = None
         self._left: set[Path] = set()
         """Journals of other writers that could not be read."""
+
+    def _work_soon(self) -> None:
+        import_for_writes()
+        super()._work_soon()
 
     def _work(self) -> None:
         if self._is_search_due():
