@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -439,6 +440,19 @@ def test_the_end_of_a_sentence_in_a_path_does_not_end_the_message(tmp_path):
     place = root / ".tomldiary/dead-letters/alice.toml"
     assert found.message == f"{place}: is not a regular file."
     assert found.remedy == "Replace it with a regular file, or remove it."
+
+
+def test_a_file_system_that_is_mounted_read_only_is_named(root, monkeypatch):
+    mount = os.statvfs(root)
+    flags = types.SimpleNamespace(
+        **{name: getattr(mount, name) for name in dir(mount) if name.startswith("f_")}
+    )
+    flags.f_flag |= os.ST_RDONLY
+    monkeypatch.setattr(os, "statvfs", lambda _path: flags)
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    found = only([one for one in check(Diary(root)) if one.level == "problem"])
+    assert found.message.startswith("cannot be written, because the file system is read-only, like")
+    assert found.remedy == "Make the file system writable, or use another folder."
 
 
 @pytest.mark.parametrize(

@@ -159,13 +159,25 @@ def _access(
     if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
         yield "problem", "cannot be read", "Change its permissions."
     elif not os.access(path, os.W_OK):
-        yield "problem", "cannot be written", "Change its permissions."
+        if _is_read_only(path):
+            remedy = "Make the file system writable, or use another folder."
+            yield "problem", "cannot be written, because the file system is read-only", remedy
+        else:
+            yield "problem", "cannot be written", "Change its permissions."
     if status.st_uid != owner:
         message = "belongs to another account than the folder, whose programs cannot read it"
         yield "problem", message, f"Run: chown -R {owner} {top}"
     if os.name == "posix" and status.st_mode & 0o077:
         others = "can be entered by others (not 0700)", "can be read by others (not 0600)"
         yield "warning", others[0 if is_folder else 1], f"Run: chmod -R go= {top}"
+
+
+def _is_read_only(path: str) -> bool:
+    """Return whether the file system of a file is mounted read-only, which no permission changes."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except (AttributeError, OSError):
+        return False
 
 
 def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
