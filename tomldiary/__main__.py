@@ -22,6 +22,8 @@ def main() -> None:
             setattr(sys, name, stream)
     try:
         from tomldiary.cli.app import run  # noqa: PLC0415 - needs an optional dependency
+
+        run()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _NEEDED:
             raise
@@ -30,9 +32,8 @@ def main() -> None:
             ' python -m pip install "tomldiary-kit[cli]".\n'
         )
         sys.exit(_EXIT_UNUSABLE)
-    except KeyboardInterrupt:  # the imports take most of the time of a short command
+    except KeyboardInterrupt:  # the imports and the parser take most of the time of a short command
         sys.exit(_EXIT_INTERRUPTED)
-    run()
 
 
 if __name__ == "__main__":

@@ -719,16 +719,23 @@ def test_without_the_extra_the_command_names_the_install_command(missing):
     assert 'python -m pip install "tomldiary-kit[cli]"' in done.stderr
 
 
-def test_ctrl_c_during_the_imports_ends_without_a_traceback():
-    code = (
+STOPS = {
+    "import": (
         "import sys\n"
         "class Stops:\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'typer': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Stops())\n"
-        "from tomldiary.__main__ import main; main()"
-    )
-    done = programs.run("-c", code)
+    ),
+    "parser": (
+        "import typer.main\ndef stop(*_): raise KeyboardInterrupt\ntyper.main.get_command = stop\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", STOPS)
+def test_ctrl_c_before_the_command_ends_without_a_traceback(stage):
+    done = programs.run("-c", STOPS[stage] + "from tomldiary.__main__ import main; main()")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

@@ -257,6 +257,14 @@ def test_a_blank_folder_name_is_refused(opened):
             opened(name)
 
 
+def test_a_relative_folder_in_a_removed_folder_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    with pytest.raises(BackendError, match="memories: the current folder was removed"):
+        Diary("memories")
+
+
 @pytest.mark.parametrize("name", ["\0x", "a\0", "\ud800"])
 @pytest.mark.parametrize("opened", [Diary, LocalBackend])
 def test_a_folder_name_with_an_impossible_character_is_refused(opened, name):

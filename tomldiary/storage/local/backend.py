@@ -114,7 +114,13 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             files or FileSystem(), clock or Clock(), segment_bytes, checkpoint_interval
         )
         # An absolute path, so that a later change of the working directory has no effect.
-        super().__init__(Path(folder).absolute(), environment, sync=durability == "full")
+        try:
+            place = Path(folder).absolute()
+        except FileNotFoundError:
+            raise BackendError(
+                f"{folder}: the current folder was removed. Give an absolute path, or start in another folder."
+            ) from None
+        super().__init__(place, environment, sync=durability == "full")
         self._shown = Path(folder)
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
