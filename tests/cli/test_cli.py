@@ -494,6 +494,18 @@ def test_without_a_file_the_built_in_table_is_shown():
 # On the way in
 
 
+def test_the_version_is_shown_where_the_package_has_no_metadata():
+    code = (
+        "import importlib.metadata, sys\n"
+        "importlib.metadata.distribution = None\n"  # as in a zip file, or a copy of the folder
+        "sys.argv[1:] = ['--version']\n"
+        "from tomldiary.__main__ import main; main()"
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    done = programs.run("-c", code)
+    assert (done.returncode, done.stdout) == (0, f"tomldiary {project['version']}\n")
+
+
 def test_the_version_and_the_short_help_are_shown():
     assert re.fullmatch(r"tomldiary \d+\.\d+\S*\n", program("--version").stdout)
     for arguments in ([], ["show"], ["schema"], ["schema", "preferences"]):

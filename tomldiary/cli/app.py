@@ -14,6 +14,7 @@ import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from tomldiary import __version__
 from tomldiary.cli.output import EXIT_PARTIAL, drop_output, print_error, print_text
 from tomldiary.errors import DiaryError
 from tomldiary.logging import show_once
@@ -138,9 +139,7 @@ app = typer.Typer(
 
 def _show_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with the value
     if is_asked:
-        from importlib.metadata import version  # noqa: PLC0415 - slow to import and rarely needed
-
-        print_text(f"tomldiary {version('tomldiary-kit')}")
+        print_text(f"tomldiary {__version__}")
         raise typer.Exit
 
 
