@@ -171,6 +171,22 @@ def test_a_dropped_database_closes_its_pool_in_no_thread_of_the_pool(monkeypatch
     assert failures == []
 
 
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_a_collected_pool_stops_its_threads_unless_the_interpreter_ends(monkeypatch, is_ending):
+    import psycopg_pool  # noqa: PLC0415 - slow to import, and used with servers only
+
+    from tomldiary.storage.shared.postgres.connection import Pool  # noqa: PLC0415 - the same
+
+    stopped = []
+    monkeypatch.setattr(
+        psycopg_pool.ConnectionPool, "__del__", lambda pool: stopped.append(pool.name)
+    )
+    monkeypatch.setattr(Pool, "_is_ending", lambda _self: is_ending)
+    Pool(min_size=0, max_size=1, open=False, name="dropped")
+    gc.collect()
+    assert stopped.count("dropped") == (0 if is_ending else 1)
+
+
 @watched
 def test_a_closed_diary_watches_again_when_it_is_used_again(name):
     engine = engines.space(name)

@@ -815,16 +815,17 @@ def test_row_level_security_without_a_policy_is_an_error(tables):
 def test_a_pool_of_postgres_that_can_no_longer_connect_says_why(monkeypatch):
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
-    import psycopg_pool  # noqa: PLC0415 - the same
+
+    from tomldiary.storage.shared.postgres import connection as module  # noqa: PLC0415 - the same
 
     pools = []
 
-    class Pool(psycopg_pool.ConnectionPool):
+    class Pool(module.Pool):
         def __init__(self, *args, **options):
             pools.append(self)
             super().__init__(*args, **options)
 
-    monkeypatch.setattr(psycopg_pool, "ConnectionPool", Pool)
+    monkeypatch.setattr(module, "Pool", Pool)
 
     role = f"r{engine.url.rpartition('=')[2]}"
     address = engine.url.partition("@")[2]
@@ -1409,6 +1410,7 @@ def test_tables_of_a_newer_version_are_not_touched():
 def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
     for name in ("psycopg_pool", "redis", "google.cloud.firestore"):
         monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "tomldiary.storage.shared.postgres.connection", raising=False)
     if "google.cloud" in sys.modules:
         monkeypatch.delattr("google.cloud.firestore", raising=False)
     with pytest.raises(MissingExtra, match=rf'pip install "tomldiary-kit\[{extra}\]"'):

@@ -1,12 +1,14 @@
-"""Connections that time out if a server accepts a statement and does not answer."""
+"""Connections that time out if a server accepts a statement and does not answer, and their pool."""
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import psycopg
+import psycopg_pool
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,6 +56,17 @@ class Bounded(psycopg.Connection[Any]):
             raise psycopg.OperationalError(
                 f"no answer within {self.seconds:g} seconds; is a table locked?"
             ) from None
+
+
+class Pool(psycopg_pool.ConnectionPool[psycopg.Connection[Any]]):
+    """A pool that does not delay the end of the process if nothing has closed it."""
+
+    _is_ending = staticmethod(sys.is_finalizing)  # module names may be gone by then
+
+    def __del__(self) -> None:
+        """Stop the threads, unless the interpreter ends: since Python 3.13 that would take 5 seconds for each."""
+        if not self._is_ending():
+            super().__del__()
 
 
 def connection_class(seconds: float) -> type[Bounded]:

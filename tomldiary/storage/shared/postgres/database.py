@@ -106,10 +106,9 @@ class PostgresDatabase:
     ) -> None:
         try:
             import psycopg  # noqa: PLC0415 - an optional dependency
-            import psycopg_pool  # noqa: PLC0415 - see above
             from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - see above
 
-            from tomldiary.storage.shared.postgres.connection import connection_class  # noqa: PLC0415 - see above
+            from tomldiary.storage.shared.postgres.connection import Pool, connection_class  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a PostgreSQL backend", "postgres") from error
         check_options(timeout, url=url, schema=schema)
@@ -135,7 +134,7 @@ class PostgresDatabase:
             "tcp_user_timeout": max(1, int(timeout * 1000)),
         }
         self._new_pool = partial(
-            psycopg_pool.ConnectionPool,
+            Pool,
             url,
             min_size=0,
             max_size=connections,
