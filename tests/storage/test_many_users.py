@@ -5,11 +5,14 @@ from __future__ import annotations
 import runpy
 import shutil
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary
+from tomldiary import Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor import doctor as checkup
 from tomldiary.identifiers.namespaces import SHARED
@@ -18,6 +21,10 @@ from tomldiary.store.store import ItemStore
 
 NUMBER = 60
 NAMES = [f"user{number:03d}" for number in range(NUMBER)]
+
+
+class Job(BaseModel):
+    name: str
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +73,71 @@ def test_a_page_of_namespaces_opens_the_users_on_it(watched, looks):
     assert store.run([List(limit=5, offset=3)])[0] == wanted[3:8]
     assert opened(looks) == {*NAMES[:8]}
     assert store.run([List(limit=10_000)])[0] == wanted
+
+
+def test_a_second_listing_reads_no_document_again(watched, looks):
+    store = ItemStore(watched)
+    names = store.run([List(limit=10_000)])[0]
+    for user in NAMES:
+        watched.engine.discard(user, ["preferences"])  # as if they did not fit into the cache
+    looks.clear()
+    assert store.run([List(limit=10_000)])[0] == names
+    assert not [path for name, path in looks if name == "open"]
+
+
+def test_a_second_listing_shows_each_change(tmp_path):
+    diary, other = Diary(tmp_path, agent="rules"), Diary(tmp_path, agent="rules")
+    for user in ("ann", "ben"):
+        diary.user(user).upsert_preference("likes", "tea")
+    store, writer = ItemStore(diary), ItemStore(other)
+    likes = [(user, "diary", "preferences", "likes") for user in ("ann", "ben")]
+    trips, goals = ("ann", "trips"), ("ann", "diary", "preferences", "goals")
+
+    def listed(**options):
+        time.sleep(0.03)  # recent files are read again
+        assert store.run([List(**options)]) == store.run([List(**options)])
+        return store.run([List(**options)])[0]
+
+    assert listed() == likes
+    writer.run([Put(trips, "porto", {"text": "x"})])
+    assert listed() == [likes[0], trips, likes[1]]
+    with diary.user("ben").transaction():
+        diary.user("ben").upsert_preference("goals", "run")
+        assert (*likes[1][:-1], "goals") in store.run([List()])[0]
+        diary.user("ben").remove_preference("goals", "pref001")
+    path = tmp_path / "ann/preferences.toml"
+    path.write_text(path.read_text() + '[preferences.goals.pref001]\ntext = "run"\n')
+    assert listed() == [goals, likes[0], trips, likes[1]]
+    assert listed(max_depth=1, limit=1) == [("ann",)]
+    assert listed(conditions=(Condition("suffix", ("likes",)),)) == likes
+    writer.run([Put(trips, "porto", None)])
+    assert listed() == [goals, *likes]
+    other.user("ben").forget(everything=True)
+    assert listed() == [goals, likes[0]]
+    other.register_schema("job", Job, constraint=Constraint(temporal=True, singleton_key="name"))
+    diary.register_schema("job", Job, constraint=Constraint(temporal=True, singleton_key="name"))
+    soon = datetime.now(UTC) + timedelta(seconds=0.2)
+    other.user("ann").facts.commit(Job(name="x"), valid_to=soon)
+    assert ("ann", "diary", "facts", "job") in listed()
+    time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()))
+    assert listed() == [goals, likes[0]]
+
+
+def test_reading_a_further_document_does_not_open_history_again(tmp_path, files):
+    writer = Diary(tmp_path, agent="rules").user("ann")
+    writer.upsert_preference("likes", "tea")
+    with writer.transaction():
+        writer.upsert_preference("likes", "coffee")
+        writer.blocks.set("persona", "calm")
+    opened = []
+    files.hook = lambda name, path, *_: (
+        opened.append(path) if name == "open_to_read" and "history" in path else None
+    )
+    reader = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("ann")
+    assert len(reader.preferences()["likes"]) == 2
+    opened.clear()
+    assert reader.blocks.get("persona").text == "calm"
+    assert not opened
 
 
 @pytest.mark.parametrize("label", [0, 1, None, lambda namespace, key: namespace[-1]])
@@ -144,7 +216,7 @@ def test_a_process_remembers_the_recovery_of_some_users_only(many, files):
     first = listed.count(NAMES[0])
     backend.token(NAMES[0], "preferences")
     assert listed.count(NAMES[0]) == first > 0
-    for number in range(10_001):
+    for number in range((1 << 15) + 1):
         backend.token(f"another{number}", "preferences")
     backend.token(NAMES[0], "preferences")
     assert listed.count(NAMES[0]) == 2 * first

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
 
 _CACHED_CHARACTERS = 1 << 26  # a document takes 10 to 13 bytes of memory for each character
-_DOCUMENT_SIZE = 4096  # the size of an empty document in memory, counted as characters
+_DOCUMENT_SIZE = 512  # more than the size of an empty document in memory, counted as characters
 _CACHED_USERS = 256
 _CACHED_EPOCHS = 4096  # users
 _MOST_DEADLINES = 4096  # users, to limit memory

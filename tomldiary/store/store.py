@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import open_here
+from tomldiary.entries.kinds import FACTS, ITEMS, typed_kinds
 from tomldiary.entries.kinds.collections import checked_value
 from tomldiary.errors import (
     DiaryError,
@@ -25,6 +26,7 @@ from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.callables import refuse_async
+from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.item import Entry
@@ -43,7 +45,7 @@ from tomldiary.store.operations import (
     shortened,
 )
 from tomldiary.store.search import Finder, as_item
-from tomldiary.store.snapshot import Snapshot, View
+from tomldiary.store.snapshot import Snapshot, View, lasting_token
 from tomldiary.store.ttl import Sweeper, sweep
 from tomldiary.store.typed_entries import TypedEntries
 from tomldiary.store.writes import ItemPuts
@@ -55,8 +57,11 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
     from tomldiary.retrieval.vector_index import Embedding
+    from tomldiary.storage.protocol import Token
 
 _logger = get_logger(__name__)
+_MOST_LISTED = 1 << 15  # users whose namespaces are cached; 1 to 3 KB for each
+_LISTED = {ITEMS.name, *(kind.name for kind in typed_kinds())}
 R = TypeVar("R")
 Owned = dict[str, None]
 """A set of users in order."""
@@ -89,6 +94,10 @@ class ItemStore(ItemPuts):
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
         self._batches = Batches(self.finish)
+        self._listed: Recent[str, tuple[list[str], Sequence[Token | None], list[Namespace]]] = (
+            Recent(_MOST_LISTED)
+        )
+        """The documents of each user with their versions, and the user's namespaces."""
         backend = diary.engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
 
@@ -327,6 +336,14 @@ class ItemStore(ItemPuts):
         """Return the namespaces of a user that show an item and fit an operation, shortened and sorted."""
         names: Sequence[Namespace] = ()
         conditions = op.further_conditions
+        is_plain = not (
+            view.is_shared or view.omits_entries or self.diary.engine.transaction_of(user)
+        )
+        if is_plain and not op.prefix and user in owners and user in typed:
+            found = [
+                each for each in self._names_of(user) if all(one.fits(each) for one in conditions)
+            ]
+            return found if op.max_depth is None else shortened(found, op.max_depth)
         snapshots = self._typed.snapshots(user, op.prefix) if user in typed else []
         if user in owners and not view.is_shared and not view.omits_entries:
             catalog = self.catalog(user)
@@ -347,6 +364,25 @@ class ItemStore(ItemPuts):
             if all(each.fits(labels) for each in conditions)
         ]
         return shortened(found, op.max_depth)
+
+    def _names_of(self, user: str) -> Sequence[Namespace]:
+        """Return all namespaces of a user, cached for many more users than their documents are."""
+        engine = self.diary.engine
+        kinds = [kind for kind in engine.backend.kinds(user) if kind.partition("/")[0] in _LISTED]
+        tokens = engine.tokens(user, kinds)
+        seen = self._listed.get(user)
+        if seen is not None and seen[:2] == (kinds, tokens):
+            return seen[2]
+        typed = [each.namespace for each in self._typed.snapshots(user, ())]
+        names = sorted({*self.catalog(user).names(()), *typed})
+        known = [engine.load(user, kind, token) for kind, token in zip(kinds, tokens, strict=True)]
+        # The names of facts depend on the time.
+        if FACTS.name not in {kind.partition("/")[0] for kind in kinds} and tokens == [
+            each and lasting_token(each) for each in known
+        ]:
+            with self._guard:
+                self._listed.keep(user, (kinds, tokens, names))
+        return names
 
     # Single items
 

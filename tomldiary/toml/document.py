@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,7 +83,7 @@ class Document:
             InvalidTOML: The text does not parse; the error has `path`, `line` and `column`.
         """
         data = parse_toml(text, path=path)
-        return cls(split_blocks(text), data, text)
+        return cls(partial(split_blocks, text), data, text)  # reads need no blocks
 
     @classmethod
     def parse_part(cls, text: str) -> Document:

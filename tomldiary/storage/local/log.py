@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from tomldiary.errors import BackendError, DocumentError, InvalidTOML, UnsafeDocument
+from tomldiary.errors import BackendError, DocumentError, UnsafeDocument
 from tomldiary.history.record import (
     END,
     HEADER,
     LOST,
     Record,
     envelope_of,
+    is_whole,
     next_sequence,
-    parse_record,
     render_record,
 )
 from tomldiary.logging import get_logger
@@ -212,8 +212,7 @@ def last_record(files: FileSystem, path: Path) -> tuple[str | None, int]:
             # The next append may be torn within its header, or may not be text.
             whole = _without_rest(data)
             text = whole.decode("utf-8", "replace")
-            with suppress(InvalidTOML):  # torn or damaged: try the record before it
-                parse_record(text)
+            if is_whole(text):  # otherwise torn or damaged: try the record before it
                 return text, at + len(whole)
     return None, 0
 
@@ -353,21 +352,32 @@ class HistoryTails:
         tail = self._found(user, cuts=False)
         return tail and tail.last
 
-    def of(self, user: str) -> Tail | None:
-        """Return the end of a user's history, or None without history; a torn tail is cut off."""
-        return self._found(user, cuts=True)
+    def known(self, user: str) -> str | None:
+        """Return the last record if it is cached, and history still ends with it; else None."""
+        tail = self._known(user, self._files.folder_time(self._place(user)))
+        return tail and tail.record
 
-    def _found(self, user: str, *, cuts: bool) -> Tail | None:
-        # Without the lock a torn tail must stay: another process may be appending it.
+    def _known(self, user: str, changed: int) -> Tail | None:
         # Read the cache once: another thread may drop the entry at any time.
-        cached, place = self._tails.get(user), self._place(user)
-        changed = self._files.folder_time(place)
+        cached = self._tails.get(user)
         if (
             cached is not None
             and 0 < cached.folder_time == changed  # no segment was added since
             and cached.end.is_there(self._files)
         ):
             return cached
+        return None
+
+    def of(self, user: str) -> Tail | None:
+        """Return the end of a user's history, or None without history; a torn tail is cut off."""
+        return self._found(user, cuts=True)
+
+    def _found(self, user: str, *, cuts: bool) -> Tail | None:
+        # Without the lock a torn tail must stay: another process may be appending it.
+        cached, place = self._tails.get(user), self._place(user)
+        changed = self._files.folder_time(place)
+        if (current := self._known(user, changed)) is not None:
+            return current
         for newest in reversed(segments(self._files, Path(place)) if changed else []):
             try:
                 # First, because another process may append during the read.

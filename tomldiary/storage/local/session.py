@@ -13,12 +13,13 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from tomldiary.errors import BackendError, DiaryError, InvalidValue, LockTimeout
-from tomldiary.history.record import parse_record
+from tomldiary.history.record import parse_record, sequence_of
 from tomldiary.identifiers.user_ids import (
     MAX_FOLDER,
     decode_folder,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 _logger = get_logger(__name__)
 _KEY_BYTES = 32
 _NO_USERS = frozenset({SYSTEM, "lost+found"})  # the second one is that of file system checks
-_MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
+_MOST_USERS = 1 << 15  # a bound on memory; correctness does not depend on it
 _YOUNG = 10_000_000  # nanoseconds; a folder changed so recently may change again with the same modification time
 _YOUNG_COARSE = 2_010_000_000  # the same on file systems with times in whole or even seconds
 
@@ -228,7 +229,14 @@ class OpenedUsers:
         self._open(user)
         folder = self.folder(user)
         try:
-            yield from read_records(self.files, folder / "history")
+            newest = self._tails.known(user)  # most callers need only this one
+            if newest is None:
+                yield from read_records(self.files, folder / "history")
+                return
+            yield newest
+            older = read_records(self.files, folder / "history")
+            # A writer may have appended records since.
+            yield from dropwhile(lambda text: sequence_of(text) >= sequence_of(newest), older)
         except OSError as error:
             raise _read_error(error, folder) from error
 
