@@ -11,6 +11,7 @@ import pytest
 from hand_edits import age
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.entries.incremental_index import IncrementalIndex
 from tomldiary.errors import EntryConflict
 from tomldiary.toml.document import split_tail
 from tomldiary.toml.lexer import split_blocks
@@ -255,3 +256,22 @@ def test_a_random_hand_edit_is_undone_exactly(alice, file, seed):
             edited = random_edit(pick, edited)
     save(file, edited)
     check_undo(alice, file, before)
+
+
+def test_a_rollback_of_many_new_entries_counts_the_others_once(tmp_path, monkeypatch):
+    """It reserves the ids of all removed entries at once: one at a time reads all entries for each."""
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    path = tmp_path / "alice/preferences.toml"
+    added = "".join(f'[preferences.likes.pref{n:03d}]\ntext = "thing {n}"\n' for n in range(2, 62))
+    path.write_text(path.read_text() + added)
+    age(path)
+    updated = []
+    update = IncrementalIndex.update
+    monkeypatch.setattr(
+        IncrementalIndex, "update", lambda *given: (updated.append(1), update(*given))
+    )
+    assert len(alice.rollback().keys) == 60
+    assert len(updated) < 20
+    assert [*alice.preferences()["likes"]] == ["pref001"]
+    assert alice.upsert_preference("likes", "coffee")[0] == "pref062"

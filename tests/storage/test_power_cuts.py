@@ -33,7 +33,6 @@ from tomldiary.history import timeline
 from tomldiary.history import verify as verification
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL
 from tomldiary.storage.files import FileSystem
-from tomldiary.storage.local import log as records
 from tomldiary.storage.local import log as segments
 from tomldiary.storage.local import recovery
 from tomldiary.storage.local import session as opened_users
@@ -188,7 +187,7 @@ class Examiner:
         parsed = functools.cache(tomllib.loads)
         monkeypatch.setattr(tomllib, "loads", lambda text: copied(parsed(text)))
         remembering = functools.cache(history.parse_record)
-        for module in (forget, opened_users, records, recovery, timeline, verification):
+        for module in (forget, opened_users, recovery, timeline, verification):
             monkeypatch.setattr(module, "parse_record", remembering)
         backend = workload.diary.engine.backend
         self.folders = {f"{self.place}/{backend.folder(user).name}": user for user in USERS}

@@ -148,10 +148,11 @@ class EntryRules:
         """Remove the expired entries before a transaction makes changes."""
         now = tx.engine.now()
         for name in sorted(filter(self._ends, tx.listed())):
-            for key, path, entry in _entries(name, tx.document(name)):
-                if self.is_over(key, entry, now):
-                    tx.expired.add((name, path))
-                    entry_kind(name).remove(tx.edit(name), path, self._options)
+            entries = _entries(name, tx.document(name))
+            over = [path for key, path, entry in entries if self.is_over(key, entry, now)]
+            if over:
+                tx.expired.update((name, path) for path in over)
+                entry_kind(name).remove(tx.edit(name), over, self._options)
 
     def report_edit(self, kind: str, before: Document, after: Document, place: str) -> None:
         """Warn of entries that a hand edit has made invalid, because typed reads ignore them."""

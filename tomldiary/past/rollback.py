@@ -239,11 +239,14 @@ class Undo:
 
     def _restore(self, transaction: Transaction, oldest: int, before: _States) -> None:
         back: dict[str, dict[Path, _State]] = {}
+        gone: dict[str, list[Path]] = {}
         for (kind, path), state in before.items():
             if state is None and entry_path(kind, path) is not None:
-                entry_kind(kind).remove(transaction.edit(kind), path, self._rules)
+                gone.setdefault(kind, []).append(path)
             else:
                 back.setdefault(kind, {})[path] = state or ("", {})
+        for kind, paths in gone.items():
+            entry_kind(kind).remove(transaction.edit(kind), paths, self._rules)
         edits = {kind: transaction.edit(kind) for kind in back}
         # The former order is needed only for missing entries, because existing ones keep their place.
         lacking = [

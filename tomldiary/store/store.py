@@ -534,6 +534,6 @@ def _of_each(
         except DocumentError as error:
             if not is_listing:
                 raise
-            _logger.warning("a user is omitted from a listing: %s", error)
+            _logger.warning("a user is omitted from a listing: %r: %s", owner, error)
         else:
             yield owner, found

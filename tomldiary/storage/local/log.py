@@ -263,12 +263,14 @@ def _last_header(data: bytes) -> int:
 
 def named_transaction(text: str) -> int:
     """Return the number of the transaction that a document names as its last one; 0 if it names none."""
-    try:
-        named = Document.parse(text).meta.get("seq")
-    except DocumentError:
-        line = _NAMED.search(text)
-        named = int(line[1]) if line is not None else None
-    return named if isinstance(named, int) else 0
+    # The first table usually suffices. If a text in it contains "[", the cut one does not parse.
+    head = text.partition("\n[")[0] if text.startswith("[_meta]\n") else text
+    for each in (head, text):
+        with suppress(DocumentError):
+            named = Document.parse(each).meta.get("seq")
+            return named if isinstance(named, int) else 0
+    line = _NAMED.search(text)
+    return int(line[1]) if line is not None else 0
 
 
 def _lost(files: FileSystem, place: str, last: str) -> str | None:
@@ -352,21 +354,15 @@ class HistoryTails:
         tail = self._found(user, cuts=False)
         return tail and tail.last
 
-    def known(self, user: str) -> str | None:
-        """Return the last record if it is cached, and history still ends with it; else None."""
-        tail = self._known(user, self._files.folder_time(self._place(user)))
-        return tail and tail.record
-
-    def _known(self, user: str, changed: int) -> Tail | None:
+    def known(self, user: str) -> Tail | None:
+        """Return the cached end if history still ends there, or None."""
         # Read the cache once: another thread may drop the entry at any time.
         cached = self._tails.get(user)
-        if (
-            cached is not None
-            and 0 < cached.folder_time == changed  # no segment was added since
-            and cached.end.is_there(self._files)
-        ):
-            return cached
-        return None
+        if cached is None or cached.folder_time <= 0:
+            return None
+        # No segment was added since.
+        is_same = cached.folder_time == self._files.folder_time(self._place(user))
+        return cached if is_same and cached.end.is_there(self._files) else None
 
     def of(self, user: str) -> Tail | None:
         """Return the end of a user's history, or None without history; a torn tail is cut off."""
@@ -375,9 +371,9 @@ class HistoryTails:
     def _found(self, user: str, *, cuts: bool) -> Tail | None:
         # Without the lock a torn tail must stay: another process may be appending it.
         cached, place = self._tails.get(user), self._place(user)
-        changed = self._files.folder_time(place)
-        if (current := self._known(user, changed)) is not None:
+        if (current := self.known(user)) is not None:
             return current
+        changed = self._files.folder_time(place)
         for newest in reversed(segments(self._files, Path(place)) if changed else []):
             try:
                 # First, because another process may append during the read.

@@ -229,14 +229,14 @@ class OpenedUsers:
         self._open(user)
         folder = self.folder(user)
         try:
-            newest = self._tails.known(user)  # most callers need only this one
-            if newest is None:
-                yield from read_records(self.files, folder / "history")
-                return
-            yield newest
-            older = read_records(self.files, folder / "history")
-            # A writer may have appended records since.
-            yield from dropwhile(lambda text: sequence_of(text) >= sequence_of(newest), older)
+            known = self._tails.known(user)
+            texts = read_records(self.files, folder / "history")
+            if known is not None:
+                yield known.record  # most callers need no other one
+                # A writer may have appended records since.
+                last = sequence_of(known.record)
+                texts = dropwhile(lambda text: sequence_of(text) >= last, texts)
+            yield from texts
         except OSError as error:
             raise _read_error(error, folder) from error
 
