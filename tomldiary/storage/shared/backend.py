@@ -153,8 +153,8 @@ class SharedBackend(AsyncVerbs):
         group = hold.group if hold is not None else None
         if group is not None and kind in group.texts:
             return Stored(group.texts[kind], group.head.versions[kind])
-        found = self.transactions.asked(lambda: self.database.read(user, [kind])).get(kind)
         seen = self.transactions.seen(user) if hold is None else None
+        found = self.transactions.text(user, kind, seen)
         if seen is not None and seen.versions.get(kind) != (found and found[1]):
             self.transactions.refresh(user)  # its newest record may be older than the text
         return Stored(*found) if found is not None else None

@@ -38,6 +38,7 @@ from tomldiary.storage.shared.database import (
     Head,
     Step,
     answer,
+    is_hidden,
     outcome,
     pause,
     unknown_outcome,
@@ -57,6 +58,7 @@ _RESERVATION = 20.0  # seconds; others wait no longer, as the process that reser
 _TRIES = 25  # attempts to begin or end a reservation
 _QUIET = 60.0  # seconds after an unchanged state for which a request may assume that no other process writes
 _MOST_RECORDS = 64  # of a group
+_MOST_AHEAD = 32  # documents that one request reads in advance
 _LARGEST = 1 << 20  # characters of a group
 
 
@@ -155,6 +157,12 @@ class _Reading(threading.local):
     """The states that a thread has read in the block of `Transactions.reading`."""
 
     heads: dict[str, Head] | None = None
+
+    def __init__(self) -> None:
+        self.ahead: dict[tuple[str, str], tuple[str, Token]] = {}
+        """The documents that the last request of `Transactions.text` read in advance, by user and name."""
+        self.count = 0
+        """The number of documents that the block has read; 0 again if those in advance were not needed."""
 
 
 class Transactions:
@@ -382,15 +390,41 @@ class Transactions:
         """Give this thread one state of each user for the block: the state at the user's first read."""
         outer = self._reading.heads
         if outer is None:
-            self._reading.heads = {}
+            self._reading.heads, self._reading.count = {}, 0
         try:
             yield
         finally:
             self._reading.heads = outer
+            if outer is None:
+                self._reading.ahead = {}
 
     def seen(self, user: str) -> Head | None:
         """Return the state that the caller's block of `reading` has read, or None."""
         return (self._reading.heads or {}).get(user)
+
+    def text(self, user: str, kind: str, seen: Head | None) -> tuple[str, Token] | None:
+        """Return a document and its version, or None.
+
+        Args:
+            user: The user.
+            kind: The document.
+            seen: The state that the caller's block of `reading` has read. In a block that reads one document after
+                the other, each request reads a quarter as many in advance as were read before.
+        """
+        here, names = self._reading, [kind]
+        known = here.ahead.pop((user, kind), None)
+        if seen is not None:
+            if known is not None and known[1] == seen.versions.get(kind):
+                return known
+            if here.ahead:  # others were needed
+                here.count = 0
+            later = (each for each in seen.versions if each > kind and not is_hidden(each))
+            names += sorted(later)[: min(here.count // 4, _MOST_AHEAD)]
+            here.count += len(names)
+        found = self.asked(lambda: self.database.read(user, names))
+        mine = found.pop(kind, None)
+        here.ahead = {(user, name): each for name, each in found.items()}
+        return mine
 
     def refresh(self, user: str) -> None:
         """Let the next call read the state of a user again, also in a block of `reading` and with a watch."""
