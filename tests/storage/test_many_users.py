@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
 import shutil
 import sys
@@ -16,7 +17,8 @@ from tomldiary import Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor import doctor as checkup
 from tomldiary.identifiers.namespaces import SHARED
-from tomldiary.store.operations import Condition, List, Put
+from tomldiary.store.operations import Condition, List, Put, Search
+from tomldiary.store.snapshot import Part
 from tomldiary.store.store import ItemStore
 
 NUMBER = 60
@@ -121,6 +123,22 @@ def test_a_second_listing_shows_each_change(tmp_path):
     assert ("ann", "diary", "facts", "job") in listed()
     time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()))
     assert listed() == [goals, likes[0]]
+
+
+def test_a_store_keeps_no_more_text_than_its_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr("tomldiary.store.writes._CACHED_CHARACTERS", 20_000)
+    store = ItemStore(Diary(tmp_path, agent="rules", durability="process"))
+    users = [f"u{number:02d}" for number in range(20)]
+    for user in users:
+        store.run([Put((user, "notes"), "k", {"text": "x" * 4000})])
+    store = ItemStore(Diary(tmp_path, agent="rules"))
+    gc.collect()
+    others = {id(each) for each in gc.get_objects() if isinstance(each, Part)}
+    for user in users:
+        assert store.run([Search((user,))])[0]
+    kept = [each for each in gc.get_objects() if isinstance(each, Part) and id(each) not in others]
+    assert 0 < len(kept) <= 5
+    assert len(store.run([Search((), limit=100)])[0]) == 20
 
 
 def test_reading_a_further_document_does_not_open_history_again(tmp_path, files):

@@ -55,6 +55,8 @@ class Catalog:
         self.user = user
         self._engine = engine
         self._backend = engine.backend
+        self.size = 0
+        """The characters of the documents that it keeps, for a limit of memory."""
         self._parts: dict[str, Part] = {}
         """The documents as last read, by name."""
         # A namespace is identified by the name of its first document, the base.
@@ -218,7 +220,7 @@ class Catalog:
             return part
         known = self._engine.load(self.user, kind, token)
         if known is None:
-            self._parts.pop(kind, None)
+            self._keep(kind, None)
             return None
         if part is not None and part.document is known.document:
             part.token = lasting_token(known)
@@ -226,8 +228,17 @@ class Catalog:
         document = known.document
         if known.is_edited:
             document = self._engine.readable_part(self.user, kind)
-        made = self._parts[kind] = Part(kind, known, document, part)
+        made = Part(kind, known, document, part)
+        self._keep(kind, made)
         return made
+
+    def _keep(self, kind: str, part: Part | None) -> None:
+        before = self._parts.pop(kind, None)
+        if before is not None:
+            self.size -= before.size
+        if part is not None:
+            self._parts[kind] = part
+            self.size += part.size
 
     def _add(self, base: str, kind: str, namespace: Namespace) -> None:
         known = self._kinds.setdefault(base, [])
@@ -254,7 +265,7 @@ class Catalog:
         self._kinds, self._namespaces = kinds, namespaces
         self._sorted = sorted((labels, base) for base, labels in namespaces.items() if labels)
         for kind in self._parts.keys() - found.kinds:
-            del self._parts[kind]
+            self._keep(kind, None)
         for base in self._snapshots.keys() - kinds.keys():
             del self._snapshots[base]
         # Last, because a document of an unknown namespace is read above, and that can fail.

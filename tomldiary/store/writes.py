@@ -11,7 +11,7 @@ from tomldiary.engine.transaction import Transaction, open_here
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import Namespace, document_of
 from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.lru import RecentBySize
 from tomldiary.store.catalog import Catalog, next_part
 from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Owners, Put, is_typed
@@ -39,7 +39,8 @@ _AT_ONCE = (
 _TABLE = "items"
 
 
-_CACHED_USERS = 1024
+_CACHED_CHARACTERS = 1 << 26  # as in the cache of documents, which has most of these documents too
+_CATALOG_SIZE = 1024  # the size of an empty catalog in memory, counted as characters
 
 
 class ItemPuts:
@@ -50,16 +51,23 @@ class ItemPuts:
         self._owners = owners
         self._typed = TypedNamespaces(diary)
         self._clock = IncreasingClock()
-        self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
+        self._catalogs: RecentBySize[str, Catalog] = RecentBySize(
+            _CACHED_CHARACTERS, lambda catalog: catalog.size + _CATALOG_SIZE
+        )
+        self._latest: Catalog | None = None
         self._guard = fork_safe(threading.Lock())
 
     def catalog(self, user: str) -> Catalog:
         """Return the catalog of a user's namespaces."""
         with self._guard:
-            found = self._catalogs.get(user)
+            latest, found = self._latest, self._catalogs.get(user)
+            if latest is not None and latest is not found:
+                self._catalogs.keep(latest.user, latest)  # its documents were read since
             if found is None:
                 found = Catalog(self.diary.engine, user)
-            return self._catalogs.keep(user, found)
+            self._catalogs.keep(user, found)
+            self._latest = found
+            return found
 
     def _write(self, puts: Sequence[Put], session: str) -> None:
         mine: dict[str, list[Put]] = {}
