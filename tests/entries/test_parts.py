@@ -611,13 +611,19 @@ def test_show_and_the_old_coroutines_join_the_parts(split):
 
 
 @pytest.mark.parametrize("kind", ["preferences", "facts"])
-def test_deleting_a_document_deletes_its_further_parts(split, kind):
+def test_deleting_a_document_deletes_its_further_parts(split, kind, monkeypatch):
     alice = split.user("alice")
     for number in range(12):
         alice.upsert_preference("likes", f"thing {number} {'x' * 90}")
         alice.facts.commit(Remark(note=f"remark {number} {'x' * 90}"))
-    assert f"{kind}/002" in split.backend.kinds("alice")
-    asyncio.run(split.backend.delete("alice", kind))
+    backend = split.backend
+    assert f"{kind}/002" in backend.kinds("alice")
+    asyncio.run(backend.save("alice", f"{kind}/backup", "# of the host\n"))
+    erase, erased = backend.erase, []
+    monkeypatch.setattr(backend, "erase", lambda *args: erased.append(args[1]) or erase(*args))
+    asyncio.run(backend.delete("alice", kind))
+    assert erased[-1] == kind  # so that after a crash, `exists` shows that something is left
+    assert [each for each in backend.kinds("alice") if each.startswith(kind)] == [f"{kind}/backup"]
     assert (len(alice.preferences("likes")), len(alice.facts())) == (
         (0, 12) if kind == "preferences" else (12, 0)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -348,6 +349,17 @@ def test_a_document_that_was_moved_away_and_back_is_listed(store, tmp_path, file
 
 
 # Parts
+
+
+def test_deleting_a_document_of_items_deletes_its_further_ones(store, diary):
+    for number in range(20):
+        put(store, NS, f"k{number}", {"text": "x" * 9_000})
+        put(store, ("alice", "memories2"), f"k{number}", {"text": "x" * 9_000})
+    backend = diary.engine.backend
+    assert "items/memories~2" in backend.kinds("alice")
+    asyncio.run(backend.delete("alice", "items/memories"))
+    assert namespaces(store) == [("alice", "memories2")]
+    assert len(found(store, ("alice",))) == 20
 
 
 def test_a_put_in_a_large_namespace_writes_one_of_its_documents(store, diary, tmp_path):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,8 @@ from tomldiary.toml.values import checked_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_IN_PARTS = ("preferences", "facts")
-"""The documents of which a large one goes on in `preferences/002`, and so on."""
+_FURTHER_PART = re.compile(r"(preferences|facts)/[0-9]{3,9}|(items/.+)~[0-9]{1,9}", re.ASCII)
+"""The documents in which a large one goes on, such as `preferences/002` and `items/work~2`."""
 
 
 class AsyncVerbs:
@@ -57,7 +58,7 @@ class AsyncVerbs:
         return await in_thread(self.read, user_id, kind) is not None
 
     async def delete(self: Backend, user_id: str, kind: str) -> None:
-        """Remove the document if it exists; with `preferences` or `facts` also the further parts of it.
+        """Remove the document if it exists, and the further parts of preferences, facts or a namespace of items.
 
         Raises:
             InvalidValue: `kind` is not text.
@@ -108,10 +109,11 @@ def _replace(backend: Backend, user: str, kind: str, content: str) -> None:
 
 
 def _erase(backend: Backend, user: str, kind: str) -> None:
-    backend.erase(user, kind)
-    for each in backend.kinds(user) if kind in _IN_PARTS else ():
-        if each.startswith(f"{kind}/"):
+    for each in [*backend.kinds(user)]:
+        further = _FURTHER_PART.fullmatch(each)
+        if further is not None and kind in further.groups():
             backend.erase(user, each)
+    backend.erase(user, kind)  # last: after a crash, `exists` shows that the call must be repeated
 
 
 def _forget(backend: Backend, user: str) -> None:
