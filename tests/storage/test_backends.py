@@ -27,6 +27,7 @@ from tomldiary.errors import (
 )
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.protocol import Commit
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.testing import AtomicBackendSuite, BackendSuite, SharedBackendSuite
 from tomldiary_langgraph import DiaryStore
 
@@ -511,7 +512,7 @@ class Hidden(LocalBackend):
         await super().save(user_id, kind, base64.b64encode(content.encode()).decode())
 
 
-def test_a_folder_backend_whose_methods_would_be_bypassed_is_refused(tmp_path):
+def test_a_backend_whose_methods_would_be_bypassed_is_refused(tmp_path):
     with pytest.raises(BackendError, match=r"Hidden overrides load, save of LocalBackend.*six"):
         Diary(Hidden(tmp_path), agent="rules")
     assert list(tmp_path.iterdir()) == []
@@ -519,6 +520,12 @@ def test_a_folder_backend_whose_methods_would_be_bypassed_is_refused(tmp_path):
     backend.save = Dictionary().save
     with pytest.raises(BackendError, match="overrides save of MemoryBackend"):
         Diary(backend, agent="rules")
+    sealed = type("Sealed", (SharedBackend,), {"save": Dictionary.save, "__init__": lambda _: None})
+    with pytest.raises(BackendError, match="Sealed overrides save of SharedBackend"):
+        Diary(sealed())
+    placed = type("Placed", (LocalBackend,), {"_get_file_path": lambda *_: tmp_path})
+    with pytest.raises(BackendError, match="Placed overrides _get_file_path of LocalBackend"):
+        Diary(placed(tmp_path))
 
 
 def test_a_folder_backend_with_other_additions_is_accepted(tmp_path):
@@ -562,7 +569,6 @@ def test_the_own_methods_of_an_object_around_a_folder_backend_are_called(tmp_pat
         "I love chess.",
     ]
     assert not [path for path in tmp_path.rglob("*.toml") if "jazz" in path.read_text()]
-    assert Diary(Passing(LocalBackend(tmp_path))).stats()["is_atomic"]
     inherited = type("Inherited", (AsyncVerbs, Passing), {})
     assert Diary(inherited(LocalBackend(tmp_path))).stats()["is_atomic"]
 

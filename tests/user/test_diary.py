@@ -72,7 +72,7 @@ def test_a_subclass_may_set_an_attribute_before_it_calls_init(tmp_path):
     assert Own(backend).backend is backend
 
 
-@pytest.mark.parametrize("name", ["build_deps", "ensure_session", "_save_prefs"])
+@pytest.mark.parametrize("name", ["build_deps", "ensure_session", "_save", "_save_prefs"])
 def test_a_class_that_overrides_what_no_turn_calls_is_refused(name):
     with pytest.raises(TypeError, match=f"Own overrides {name}, but no turn calls it"):
         type("Own", (Diary,), {name: lambda diary: None})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _CALLED_IN_EACH_TURN = (
-    "build_deps", "ensure_session", "_load_prefs", "_load_convs", "_save_prefs", "_save_convs",
+    "build_deps", "ensure_session", "_load", "_save", "_load_prefs", "_load_convs", "_save_prefs", "_save_convs",
     "_enforce_preference_limits", "_maybe_run_compactor",
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ _PARAMETERS = re.compile(
     r"\s*(?:(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=\s*('[^']*'|\S*)(?:\s+|$)){2}"
 )
 _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
+_PLACING = ("_get_file_path", "_get_document_ref")
 
 
 def open_backend(
@@ -69,11 +70,13 @@ def open_backend(
         raise BackendError(
             f"{backend.__name__} is a class. Give an instance of it: {backend.__name__}(…)."
         )
+    is_wrapper = _wraps_methods(backend)
     # AsyncVerbs is checked first, because a check of the protocol reads `durability`, which sends a request to Redis.
-    if isinstance(backend, AsyncVerbs | Backend) and not _wraps_methods(backend):
+    if isinstance(backend, AsyncVerbs | Backend) and not is_wrapper:
         _check_overrides(backend)
         return backend
-    if isinstance(backend, BackendProtocol):  # pyright: ignore[reportUnnecessaryIsInstance] - hosts may not check types
+    # From Python 3.12 on, `isinstance` finds no method behind `__getattr__`.
+    if is_wrapper or isinstance(backend, BackendProtocol):  # pyright: ignore[reportUnnecessaryIsInstance] - hosts may not check types
         from tomldiary.storage.async_adapter import SixVerbsBackend  # noqa: PLC0415 - rarely needed
 
         return SixVerbsBackend(backend)
@@ -84,35 +87,45 @@ def open_backend(
 
 
 def _wraps_methods(backend: object) -> bool:
-    """Return whether a wrapper has async methods of its own, and the sync protocol only through `__getattr__`.
+    """Return whether an object has some of the six methods, passes the others on, and has no sync protocol of its own.
 
     Its own methods, such as a `save` that encrypts, would not be called through the sync protocol.
     """
     if getattr_static(backend, "commit", None) is not None:
         return False
-    return any(
+    has_own = any(
         getattr_static(backend, name, None) not in (None, vars(AsyncVerbs)[name]) for name in _SIX
     )
+    return has_own and all(hasattr(backend, name) for name in _SIX)
 
 
 def _check_overrides(backend: object) -> None:
-    """Refuse a local or memory backend that overrides async methods, as a diary would not call them.
+    """Refuse an object of a subclass of a backend here that overrides async methods, as a diary would not call them.
 
     Raises:
-        BackendError: The backend overrides at least one of the six methods.
+        BackendError: The backend overrides at least one of the six methods, or a method with which TOMLDiary 0.9 placed
+            documents.
     """
-    if not isinstance(backend, LocalBackend | MemoryBackend):
+    base = next(
+        (
+            each
+            for each in type(backend).__mro__
+            if issubclass(each, AsyncVerbs) and each.__module__.startswith("tomldiary.storage.")
+        ),
+        AsyncVerbs,
+    )
+    if base is AsyncVerbs:  # a class of its own, which may do more in them
         return
     own = [
         name
         for name in _SIX
         if getattr(getattr(backend, name), "__func__", None) is not getattr(AsyncVerbs, name)
     ]
+    own += [name for name in _PLACING if hasattr(backend, name)]
     if own:
-        base = LocalBackend if isinstance(backend, LocalBackend) else MemoryBackend
         raise BackendError(
             f"{type(backend).__name__} overrides {', '.join(own)} of {base.__name__}, but a diary reads and"
-            " writes files without calling them, so their effect (such as encryption) would be missing."
+            " writes documents without calling them, so their effect (such as encryption) would be missing."
             " Write a class with the six async methods that does not inherit from"
             f" {base.__name__}; see docs/backends.md."
         )
