@@ -314,6 +314,8 @@ def test_changes_of_one_moment_are_drawn_within_a_minute(pyplot):
         assert drawn(ax)  # matplotlib warns here if it finds no labels
         start, end = ax.get_xlim()
         assert 0 < end - start < 1 / 24
+        ax.plot([datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)], [1, 2])
+        assert ax.get_xlim()[1] - ax.get_xlim()[0] > 31  # another plot on the Axes is not cut off
 
 
 def test_merges_are_counted_by_the_similarity_of_their_texts(diary, pyplot):

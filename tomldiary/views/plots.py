@@ -68,10 +68,9 @@ def _dated(ax: Any) -> None:
     """Label the time axis with short dates."""
     dates: Any = import_module("matplotlib.dates")
     start, end = ax.dataLim.intervalx
-    if (
-        0 <= end - start < _MOMENT
-    ):  # matplotlib would show four years, and warn that it has no dates
-        ax.set_xlim(start - _AROUND, end + _AROUND)
+    if 0 <= end - start < _MOMENT:
+        # matplotlib would show four years, and warn that it has no dates. Another plot on the Axes may extend these limits.
+        ax.set_xlim(start - _AROUND, end + _AROUND, auto=None)
     locator = dates.AutoDateLocator(maxticks=7)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
