@@ -94,8 +94,6 @@ class RunState:
     began_in: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
     """The process and the thread of the run."""
     has_ended: bool = False
-    open_calls: int = 0
-    """The number of its tools and output functions that are running. They may outlive a cancelled run."""
     is_parsed: bool = False
     """Whether the output was parsed from the text of the last answer."""
     output_tools: Collection[str] = ()
@@ -116,11 +114,6 @@ class RunState:
     def owner(self) -> RunOwner:
         """The user and the session."""
         return self.turn.owner
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a run that starts now is not part of this one."""
-        return self.has_ended and not self.open_calls
 
     @property
     def outermost(self) -> RunState:
@@ -333,8 +326,21 @@ def _end_stopped_runs() -> None:
 before_writers_close(_end_stopped_runs)
 
 
-_AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())
-tell_within(PYDANTIC_AI, lambda: any(not run.is_over for run in _AROUND.get()))
+@dataclass(eq=False)
+class _Call:
+    """A call of a tool or an output function. It may outlive its run, if that is cancelled."""
+
+    run: RunState
+    is_running: bool = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a run that starts now is not part of the run of the call."""
+        return self.run.has_ended and not self.is_running
+
+
+_AROUND: ContextVar[tuple[_Call, ...]] = ContextVar("tomldiary_calls_around", default=())
+tell_within(PYDANTIC_AI, lambda: any(not call.is_over for call in _AROUND.get()))
 
 
 @contextmanager
@@ -343,12 +349,12 @@ def within_tool(run: RunState | None) -> Generator[None]:
     if run is None:
         yield
         return
-    token = _AROUND.set((*_AROUND.get(), run))
-    run.open_calls += 1
+    call = _Call(run)
+    token = _AROUND.set((*_AROUND.get(), call))
     try:
         yield
     finally:
-        run.open_calls -= 1
+        call.is_running = False
         _AROUND.reset(token)
 
 
@@ -359,7 +365,9 @@ def runs_around(diary: Diary, user: str) -> tuple[RunState, ...]:
     """
     place = memory_place(diary)
     return tuple(
-        run
-        for run in _AROUND.get()
-        if not run.is_over and run.owner.user == user and memory_place(run.diary) == place
+        call.run
+        for call in _AROUND.get()
+        if not call.is_over
+        and call.run.owner.user == user
+        and memory_place(call.run.diary) == place
     )

@@ -2299,6 +2299,49 @@ def test_a_chat_that_a_tool_started_is_submitted_after_the_run_of_the_tool(tmp_p
     setting.writer.close_sync()
 
 
+def test_a_chat_is_submitted_while_another_tool_of_the_cancelled_run_hangs(tmp_path: Path):
+    def call_both(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart("open_chat", {}), ToolCallPart("hang", {})])
+
+    setting = Setting(tmp_path, call_both)
+    chat = Agent(FunctionModel(answer), capabilities=[setting.capability])
+
+    async def run() -> None:
+        is_open, has_begun, is_served = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def serve() -> None:
+            is_open.set()
+            while not setting.writer.turns:  # the cancelled run
+                await asyncio.sleep(0)
+            await chat.run(SAID)
+            is_served.set()
+
+        @setting.agent.tool_plain
+        async def open_chat() -> None:
+            tasks.append(asyncio.create_task(serve()))
+
+        @setting.agent.tool_plain
+        async def hang() -> None:
+            try:
+                await is_open.wait()
+                has_begun.set()
+                await asyncio.Event().wait()
+            finally:
+                await is_served.wait()
+
+        tasks: list[asyncio.Task[None]] = []
+        task = asyncio.create_task(setting.agent.run("Open a chat."))
+        await has_begun.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await tasks[0]
+
+    asyncio.run(run())
+    assert [turn.user_msg for turn in setting.writer.turns] == ["Open a chat.", SAID]
+    setting.writer.close_sync()
+
+
 @names_its_run
 def test_a_run_repeated_after_a_restart_counts_once(tmp_path: Path):
     for _ in range(2):
