@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from inspect import getattr_static
+from typing import cast
 
 from tomldiary.errors import BackendError
 from tomldiary.storage.async_methods import AsyncVerbs
@@ -76,10 +77,10 @@ def open_backend(
         _check_overrides(backend)
         return backend
     # From Python 3.12 on, `isinstance` finds no method behind `__getattr__`.
-    if is_wrapper or isinstance(backend, BackendProtocol):  # pyright: ignore[reportUnnecessaryIsInstance] - hosts may not check types
+    if is_wrapper or isinstance(backend, BackendProtocol):
         from tomldiary.storage.async_adapter import SixVerbsBackend  # noqa: PLC0415 - rarely needed
 
-        return SixVerbsBackend(backend)
+        return SixVerbsBackend(cast("BackendProtocol", backend))
     raise BackendError(
         f"{type(backend).__name__} is not a backend: it needs the methods load, save, exists, delete,"
         ' delete_user and list_users. Give such an object, a folder, "memory:", or the URL of a database.'

@@ -2311,7 +2311,7 @@ def test_a_chat_is_submitted_while_another_tool_of_the_cancelled_run_hangs(tmp_p
 
         async def serve() -> None:
             is_open.set()
-            while not setting.writer.turns:  # the cancelled run
+            while not setting.writer.turns:  # noqa: ASYNC110 - the cancelled run has no event
                 await asyncio.sleep(0)
             await chat.run(SAID)
             is_served.set()
