@@ -77,7 +77,8 @@ def open_backend(
         _check_overrides(backend)
         return backend
     # From Python 3.12 on, `isinstance` finds no method behind `__getattr__`.
-    if is_wrapper or isinstance(backend, BackendProtocol):
+    has_all = is_wrapper and all(hasattr(backend, name) for name in _SIX)
+    if has_all or isinstance(backend, BackendProtocol):
         from tomldiary.storage.async_adapter import SixVerbsBackend  # noqa: PLC0415 - rarely needed
 
         return SixVerbsBackend(cast("BackendProtocol", backend))
@@ -88,16 +89,15 @@ def open_backend(
 
 
 def _wraps_methods(backend: object) -> bool:
-    """Return whether an object has some of the six methods, passes the others on, and has no sync protocol of its own.
+    """Return whether an object has some of the six methods, and the sync protocol at most through `__getattr__`.
 
     Its own methods, such as a `save` that encrypts, would not be called through the sync protocol.
     """
     if getattr_static(backend, "commit", None) is not None:
         return False
-    has_own = any(
+    return any(
         getattr_static(backend, name, None) not in (None, vars(AsyncVerbs)[name]) for name in _SIX
     )
-    return has_own and all(hasattr(backend, name) for name in _SIX)
 
 
 def _check_overrides(backend: object) -> None:
