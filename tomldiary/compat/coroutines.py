@@ -33,11 +33,12 @@ _CALLED_IN_EACH_TURN = (
 PRIVATE_NAMES = {
     "_load_prefs": "await diary.preferences(user_id)",
     "_load_convs": "await diary.last_conversations(user_id, limit=None)",
+    "_load": "await diary.backend.load(user_id, kind)",
     **dict.fromkeys(
-        ("_save_prefs", "_save_convs"), "await diary.backend.save(user_id, kind, text)"
+        ("_save", "_save_prefs", "_save_convs"), "await diary.backend.save(user_id, kind, text)"
     ),
 }
-"""By private names that the examples of 0.9 use, what does the same."""
+"""By private names of 0.9, what does the same."""
 
 
 class AncestorCoroutines:
