@@ -804,7 +804,7 @@ def test_an_extractor_that_is_a_generator_is_an_error() -> None:
         ("search", "diary.user(user_id).recall(query)"),
         ("delete_all", "diary.user(user_id).forget(everything=True)"),
         ("list_users", "users()"),
-        ("_load", "await diary.backend.load(user_id, kind)"),
+        ("_load_prefs", "await diary.backend.load(user_id, kind)"),
         ("_save_prefs", "await diary.backend.save(user_id, kind, text)"),
     ],
 )

@@ -31,9 +31,9 @@ _CALLED_IN_EACH_TURN = (
 )  # fmt: skip
 
 PRIVATE_NAMES = {
-    "_load_prefs": "await diary.preferences(user_id)",
     "_load_convs": "await diary.last_conversations(user_id, limit=None)",
-    "_load": "await diary.backend.load(user_id, kind)",
+    # Not `diary.preferences`: who saves its text as a document stores the entries of further parts twice.
+    **dict.fromkeys(("_load", "_load_prefs"), "await diary.backend.load(user_id, kind)"),
     **dict.fromkeys(
         ("_save", "_save_prefs", "_save_convs"), "await diary.backend.save(user_id, kind, text)"
     ),
