@@ -271,7 +271,7 @@ class _Runs(RunTree, BaseCallbackHandler):
         run = self.running.get(run_id)
         if run is not None and run.dropped is not None:
             key, warn = run.dropped
-            returned = cast("list[Any]", outputs if isinstance(outputs, list) else [outputs])
+            returned = cast("Any", outputs if isinstance(outputs, list | tuple) else [outputs])
             if any(field_of(_update_of(each), key) is not None for each in returned):
                 warn()
         super().on_chain_end(run_id=run_id)

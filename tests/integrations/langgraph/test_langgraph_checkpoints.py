@@ -266,6 +266,7 @@ def test_a_state_that_drops_the_memory_is_warned_about_once(diary, key, caplog):
         lambda update: {**update},
         lambda update: Command(update=update),
         lambda update: [{"messages": []}, Command(update=update)],
+        lambda update: ({"messages": []}, Command(update=update)),
     ],
 )
 def test_a_node_that_recalls_itself_and_returns_the_memory_is_warned_about(diary, returned, caplog):
