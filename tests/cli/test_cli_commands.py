@@ -190,10 +190,13 @@ def test_a_review_that_is_refused_changes_nothing_and_names_the_option(tmp_path)
     assert edited.stderr == "ids: edit changes one text, so it accepts one id.\n"
     assert [each.text for each in alice.review()] == ["tea", "cocoa"]
     refused = call("review", "accept", "2", "--path", tmp_path, check=2)
-    assert (
-        refused.stderr
-        == "likes/music changed since. Nothing was changed; use --force to overwrite.\n"
-    )
+    assert refused.stderr == "likes/music changed since. Nothing was changed; --force overwrites.\n"
+    alice.blocks.set("plan", "x", actor="web:a")
+    alice.blocks.set("plan", "y", actor="web:b")
+    first, second = (each.id for each in alice.review() if each.document == "blocks")
+    refused = call("review", "accept", first, second, "--path", tmp_path, check=2)
+    assert f"{first}, {second} are changes of one entry, blocks/plan." in refused.stderr
+    assert "; --force makes all of them" in refused.stderr
 
 
 def test_history_shows_the_text_of_an_edited_pending_change(tmp_path):

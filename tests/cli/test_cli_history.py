@@ -277,7 +277,7 @@ def test_a_conflict_changes_nothing_and_names_the_option(alice, call):
     assert "--yes --force" in plan
     code, out, err = call("rollback", "--session", "s1", "--yes")
     assert (code, out) == (2, "")
-    assert err == "likes/pref001 changed since. Nothing was undone; use --force to overwrite.\n"
+    assert err == "likes/pref001 changed since. Nothing was undone; --force overwrites.\n"
     assert texts(alice) == ["green tea"]
     call("rollback", "--session", "s1", "--yes", "--force", check=0)
     assert texts(alice) == []

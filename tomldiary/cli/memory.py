@@ -150,13 +150,12 @@ def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseMo
 
 
 @contextmanager
-def overwritable(done: str) -> Generator[None]:
-    """Add to a conflict in the block that nothing was done, and that --force overwrites the entries."""
+def overwritable() -> Generator[None]:
+    """Name the option --force in a conflict in the block."""
     try:
         yield
     except EntryConflict as error:
-        keys = ", ".join(map(one_line, error.keys))
-        message = f"{keys} changed since. Nothing was {done}; use --force to overwrite."
+        message = str(error).replace("force=True", "--force")
         raise EntryConflict(message, keys=error.keys) from None
 
 

@@ -246,7 +246,11 @@ def review(
     user: UserName = None,
     text: Annotated[str | None, Option(help="The new text, for edit.")] = None,
     force: Annotated[
-        bool, Option("--force", help="Accept even if the entry was changed since.")
+        bool,
+        Option(
+            "--force",
+            help="Accept even if the entry was changed since, or has several of the changes.",
+        ),
     ] = False,
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
@@ -273,7 +277,7 @@ def review(
     alice = known_user(path, reader.user_id, categories)
     found: list[PendingChange]
     if action == "accept":
-        with overwritable("changed"):
+        with overwritable():
             found = alice.review.accept(*(ids or ()), force=force)
     elif action == "reject":
         found = alice.review.reject(*(ids or ()))

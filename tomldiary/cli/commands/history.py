@@ -343,7 +343,7 @@ def rollback(
         raise InvalidValue("use --steps or --to, not both")
     is_done = yes and not dry_run
     alice = known_user(path, user)
-    with overwritable("undone"):
+    with overwritable():
         result = alice.rollback(
             steps or 1,
             session_id=session,
