@@ -394,7 +394,7 @@ def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [lambda texts: [], lambda texts: [letters("a")] * (len(texts) + 1),
-                                   lambda texts: [[1.0] * (n + 1) for n, _ in enumerate(texts)], lambda texts: ["no"]])  # fmt: skip
+                                   lambda texts: [[1.0] * (n + 1) for n, _ in enumerate(texts)], lambda texts: ["no"], lambda texts: None])  # fmt: skip
 def test_an_embedder_with_an_invalid_result_writes_nothing(tmp_path, wrong):
     store = indexed(tmp_path, wrong)
     ops = [Put((user, "m"), "k", {"text": f"walnut {user}"}) for user in ("ann", "bo", "cy")]

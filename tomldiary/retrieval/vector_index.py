@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -27,7 +28,7 @@ from tomldiary.storage.files import FileSystem
 from tomldiary.text.json_paths import texts_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from pathlib import Path
 
     from tomldiary.retrieval.collection import Collection, Part
@@ -70,8 +71,9 @@ class Embedding:
         Raises:
             InvalidValue: It is no list, or has another length.
         """
-        is_list = isinstance(found, Sized) and type(found) is not dict
-        length = len(cast("Sized", found)) if is_list else type(found).__name__
+        kind = type(found)
+        is_list = issubclass(kind, Sized) and not issubclass(kind, Mapping | AbstractSet)
+        length = len(cast("Sized", found)) if is_list else kind.__name__
         if length != count:
             raise InvalidValue(
                 f"expected {counted(count, 'vector')} from {self.title}, found {length}."
@@ -239,7 +241,8 @@ class VectorIndex:
         try:
             with np.errstate(over="ignore"):
                 made = np.asarray(vectors, dtype="float32")
-        except (TypeError, ValueError):  # its text may quote what the embedder returned
+        except (TypeError, ValueError, OverflowError):
+            # Without its text, which may quote what the embedder returned.
             raise InvalidValue(
                 f"expected vectors of numbers of one length. Check {self.embedding.title}.",
                 where="index.embed",

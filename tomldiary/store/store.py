@@ -18,7 +18,6 @@ from tomldiary.errors import (
     DiaryError,
     DocumentError,
     Forgotten,
-    InvalidValue,
     NotSupported,
     wrong_type,
 )
@@ -209,15 +208,8 @@ class ItemStore(ItemPuts):
             session: As in `run`.
 
         Raises:
-            InvalidValue: The number of vectors differs from that of texts and queries.
+            InvalidValue: The number of vectors or their dimension is wrong.
         """
-        text_count = sum(map(len, work.texts.values()))
-        for found, expected in ((len(texts), text_count), (len(queries), len(work.queries))):
-            if found != expected:
-                raise InvalidValue(
-                    f"expected {expected} vectors, found {found}. Check the embedder.",
-                    where="index",
-                )
         puts = [op for op in work.ops if isinstance(op, Put)]
         vectors = iter(texts)
         for user, mine in work.texts.items():

@@ -10,11 +10,12 @@ import re
 import sys
 import threading
 import time
-from collections import UserDict
+from collections import OrderedDict, UserDict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import pytest
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import (
     GetOp,
     InvalidNamespaceError,
@@ -910,7 +911,18 @@ def test_a_path_selects_the_texts_to_embed(path, texts):
 
 @pytest.mark.parametrize(
     "answer",
-    [None, [], [[1.0, 0.0]] * 9, {"a": 1}, [[1.0]], [[1.0, 0.0, 0.0]], ["tea"], [None]],
+    [
+        None,
+        [],
+        [[1.0, 0.0]] * 9,
+        OrderedDict(a=1),
+        {(1.0, 0.0)},
+        [[1.0]],
+        [[1.0, 0.0, 0.0]],
+        ["tea"],
+        [None],
+        [[1.0, 10**400]],
+    ],
     ids=repr,
 )
 def test_a_wrong_answer_of_the_embedder_is_an_error_that_names_it(answer):
@@ -928,10 +940,28 @@ def test_a_wrong_answer_of_the_embedder_is_an_error_that_names_it(answer):
         lambda: store.search(("alice",), query="chess"),
         lambda: asyncio.run(store.asearch(("alice",), query="chess")),
     ):
-        with pytest.raises(InvalidValue, match=r"vector.*embed_words\b"):
+        with pytest.raises(InvalidValue, match=r"vector.*embed_words\b") as error:
             call()
+        assert not hasattr(error.value, "__notes__")  # the message has the name
     answers.clear()
     assert [item.key for item in store.search(("alice",))] == ["first"]
+
+
+def test_a_query_is_embedded_as_a_query_by_embeddings():
+    class Mirrored(Embeddings):
+        def embed_documents(self, texts):
+            return [[1.0, 0.0] if text == "tea" else [0.0, 1.0] for text in texts]
+
+        def embed_query(self, text):
+            return [*reversed(self.embed_documents([text])[0])]
+
+    store = DiaryStore(
+        "memory:", index={"dims": 2, "embed": Mirrored(), "fields": ["text"], "ranking": "cosine"}
+    )
+    for text in ("tea", "jazz"):
+        store.put(("alice",), text, {"text": text})
+    assert store.search(("alice",), query="tea")[0].key == "jazz"
+    assert asyncio.run(store.asearch(("alice",), query="tea"))[0].key == "jazz"
 
 
 def test_an_error_of_the_embedder_has_its_type_and_its_name():
