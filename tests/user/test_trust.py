@@ -234,6 +234,17 @@ def test_a_change_between_two_trusted_ones_of_its_transaction_has_a_conflict(ali
     assert alice.blocks["plan"].text == "third"
 
 
+def test_an_entry_written_by_a_machine_whose_clock_is_fast_has_no_conflict(alice):
+    alice.blocks.set("plan", "first")
+    export = alice.export()
+    text = export["documents"]["blocks"]
+    export["documents"]["blocks"] = re.sub('(?<=_updated = ")....', "2999", text)
+    alice.import_(export, replace=True)
+    alice.blocks.set("plan", "second", actor="web")
+    alice.review.accept(*[each.id for each in alice.review()])
+    assert alice.blocks["plan"].text == "second"
+
+
 def test_the_removal_of_an_entry_that_expires_in_the_same_transaction_has_no_conflict(diary, alice):
     diary.constrain("blocks", Constraint(ttl=timedelta(days=30)))
     alice.blocks.set("plan", "first")
