@@ -195,7 +195,7 @@ def test_a_review_that_is_refused_changes_nothing_and_names_the_option(tmp_path)
     alice.blocks.set("plan", "y", actor="web:b")
     first, second = (each.id for each in alice.review() if each.document == "blocks")
     refused = call("review", "accept", first, second, "--path", tmp_path, check=2)
-    assert f"{first}, {second} are changes of one entry, blocks/plan." in refused.stderr
+    assert f"{first}, {second} are different changes of one entry, blocks/plan." in refused.stderr
     assert "; --force makes all of them" in refused.stderr
 
 

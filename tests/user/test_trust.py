@@ -260,7 +260,9 @@ def test_two_changes_of_one_entry_are_made_together_only_with_force(alice):
         alice.blocks.set("plan", text, actor=f"web:{text}")
         alice.upsert_preference("likes", text, actor=f"web:{text}")
     first, third, second, fourth = [each.id for each in alice.review()]
-    with pytest.raises(EntryConflict, match=f"{first}, {second} are changes of one entry") as error:
+    with pytest.raises(
+        EntryConflict, match=f"{first}, {second} are different changes of one entry"
+    ) as error:
         alice.review.accept(first, second)
     assert error.value.keys == ["blocks/plan"]
     assert len(alice.review()) == 4
@@ -270,6 +272,19 @@ def test_two_changes_of_one_entry_are_made_together_only_with_force(alice):
     assert len(alice.preferences("likes")) == 2
     alice.review.accept(second, first, force=True)
     assert alice.blocks["plan"].text == "one"
+
+
+def test_equal_changes_of_one_entry_are_made_together(alice):
+    alice.upsert_preference("likes", "tea")
+    for number in (1, 2):
+        alice.upsert_preference("likes", "tea", actor=f"web:{number}")
+        alice.blocks.set("plan", "Lyon", actor=f"web:{number}")
+    alice.review.accept(*[each.id for each in alice.review()])
+    assert (alice.blocks["plan"].text, alice.review()) == ("Lyon", [])
+    for number in (1, 2):
+        alice.blocks.delete("plan", actor=f"web:{number}")
+    alice.review.accept(*[each.id for each in alice.review()])
+    assert "plan" not in alice.blocks
 
 
 @pytest.mark.parametrize("is_new", [True, False])

@@ -249,7 +249,7 @@ def review(
         bool,
         Option(
             "--force",
-            help="Accept even if the entry was changed since, or has several of the changes.",
+            help="Accept even if the entry was changed since, or has different changes.",
         ),
     ] = False,
     path: MemoryPath = DEFAULT_PATH,

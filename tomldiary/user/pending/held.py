@@ -310,7 +310,7 @@ def make(
     """Apply pending changes, and remove them from the pending document.
 
     Raises:
-        EntryConflict: An entry was changed since, or has several of the changes; lists the keys.
+        EntryConflict: An entry was changed since, or has several different changes; lists the keys.
         LimitReached, ImmutableEntry, InvalidValue: A rule forbids it.
     """
     for each in changes:
@@ -336,15 +336,16 @@ def make(
 
 
 def _check_one_each(changes: Sequence[PendingChange]) -> None:
-    """Raise EntryConflict if several changes are of one entry, as the last one would overwrite the others."""
-    ids: dict[str, list[str]] = {}
+    """Raise EntryConflict if several changes of one entry differ, as the last one would overwrite the others."""
+    by_key: dict[str, list[PendingChange]] = {}
     for each in changes:
         if not _has_assigned_id(each):
-            ids.setdefault(each.key, []).append(each.id)
-    for key, found in ids.items():
-        if len(found) > 1:
+            by_key.setdefault(each.key, []).append(each)
+    for key, found in by_key.items():
+        if not all(same_value(claim(each.after), claim(found[0].after)) for each in found):
+            ids = ", ".join(each.id for each in found)
             raise EntryConflict(
-                f"{', '.join(found)} are changes of one entry, {key}. Nothing was changed. Choose one of them;",
+                f"{ids} are different changes of one entry, {key}. Nothing was changed. Choose one of them;",
                 keys=[key],
                 hint="force=True makes all of them, in this order.",
             )

@@ -116,15 +116,14 @@ class UserReview(_Waiting, Accessor):
 
         Args:
             ids: The ids of the changes.
-            force: Whether to overwrite entries that were changed since, and to make several changes of one entry in
+            force: Whether to overwrite entries that were changed since, and to make different changes of one entry in
                 the order of `ids`.
             actor: The person who decided, for history.
             reason: The reason for the change, for history.
 
         Raises:
             UnknownEntry: There is no pending change with an id.
-            Conflict: An entry was changed since, or several changes are of one entry; `keys` lists them. Nothing was
-                changed.
+            Conflict: An entry was changed since, or has different changes; `keys` lists them. Nothing was changed.
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it, or no id is given. Nothing was changed.
         """
         source = Source("accept", "", actor, reason)
