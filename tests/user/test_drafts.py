@@ -248,6 +248,18 @@ def test_a_draft_that_is_taken_back_removes_no_entry_of_another_session(alice):
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
 
 
+def test_a_draft_that_is_written_again_is_based_on_the_entry_before_its_first_write(alice):
+    with alice.transaction():
+        alice.blocks.set("plan", "first")
+        alice.blocks.set("plan", "draft", session_id="s7", ephemeral=True)
+        alice.blocks.set("plan", "second")
+    created = alice.drafts("s7")[0].created
+    alice.blocks.set("plan", "next draft", session_id="s7", ephemeral=True)
+    assert alice.drafts("s7")[0].created == created
+    with pytest.raises(EntryConflict, match="blocks/plan changed since"):
+        alice.promote_session("s7")
+
+
 def test_promoting_over_a_newer_write_is_a_conflict(alice):
     alice.blocks.set("notes", "stored")
     alice.blocks.append("notes", "draft", session_id="s1", ephemeral=True)

@@ -227,7 +227,9 @@ def _keep(
             document, path, entry_key(path, kind.home(document)), after, why._replace(origin=origin),
             based_on=first.get("based_on", base), is_new=first.get("is_new", real is None), now=now,
         )  # fmt: skip
-        if not name and _is_known(waiting(pending, why.into, now).values(), fresh):
+        if name:  # a draft that is written again is still based on the entry before its first write
+            fresh["_created"] = first.get("_created", now)
+        elif _is_known(waiting(pending, why.into, now).values(), fresh):
             continue
         pending.put((why.into, name or _free(pending, why.into, based_on + 1)), fresh)
 
