@@ -55,7 +55,6 @@ _HINT = (
 _logger = get_logger(__name__)
 _SAVER = "__pregel_checkpointer"
 _CHECKPOINTS = 32  # the number that is searched for the sender of a message
-_NAMED = 2  # the number that is read by id first: new input is in the newest checkpoint, whose parent may be an old one
 
 
 def resolve_user(explicit: Who, config: RunnableConfig) -> str:
@@ -160,13 +159,16 @@ def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str
         return {}
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
-        begin = _begin(place, config)
-        for _ in range(_NAMED):
+        begin = last = _begin(place, config)
+        # A named checkpoint is followed by its parents: those of other branches may be between them.
+        for _ in range(_CHECKPOINTS):
             named = saver.get_tuple(begin) if begin else None
-            if named is not None and not found.read(named):
+            if named is None:
+                break
+            if not found.read(named):
                 return found.others(user)
-            begin = field_of(named, "parent_config") or begin
-        for saved in saver.list(place, before=begin, limit=_CHECKPOINTS):
+            last, begin = begin, field_of(named, "parent_config")
+        for saved in saver.list(place, before=last, limit=_CHECKPOINTS):
             if not found.read(saved):
                 break
     return found.others(user)
@@ -179,14 +181,16 @@ async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> d
         return {}
     saver = config.get("configurable", {})[_SAVER]
     with _unlisted():
-        begin = _begin(place, config)
-        for _ in range(_NAMED):
+        begin = last = _begin(place, config)
+        for _ in range(_CHECKPOINTS):
             named = await saver.aget_tuple(begin) if begin else None
-            if named is not None and not found.read(named):
+            if named is None:
+                break
+            if not found.read(named):
                 return found.others(user)
-            begin = field_of(named, "parent_config") or begin
+            last, begin = begin, field_of(named, "parent_config")
         # The saver may hold a connection until its generator is closed.
-        async with aclosing(saver.alist(place, before=begin, limit=_CHECKPOINTS)) as listed:
+        async with aclosing(saver.alist(place, before=last, limit=_CHECKPOINTS)) as listed:
             async for saved in listed:
                 if not found.read(saved):
                     break
@@ -209,7 +213,11 @@ def _begin(place: Any, config: RunnableConfig) -> Any:
     Later checkpoints belong to other branches. Their users did not write the messages.
     """
     named = named_checkpoint(config.get("configurable"))
-    return {"configurable": {**place["configurable"], "checkpoint_id": named}} if named else None
+    if not named:
+        return None
+    # LangGraph copies the id that the caller gave. `named` may be that of new input, which is not always saved yet.
+    given_id = (config.get("metadata") or {}).get("checkpoint_id", named)
+    return {"configurable": {**place["configurable"], "checkpoint_id": given_id}}
 
 
 @contextmanager

@@ -2278,7 +2278,12 @@ def test_a_replayed_question_of_a_long_thread_is_its_user_s_in_another_process(t
 
 
 @pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
-def test_words_before_a_fork_of_a_long_thread_stay_those_of_their_user(tmp_path, mode):
+@pytest.mark.parametrize(
+    ("durability", "edits"), [("sync", 0), ("sync", 1), ("sync", 2), ("exit", 0), ("exit", 1)]
+)
+def test_words_before_a_fork_of_a_long_thread_stay_those_of_their_user(
+    tmp_path, mode, durability, edits
+):
     (tmp_path / "diary").mkdir()
     saver, place = InMemorySaver(), in_room("ann")["configurable"]
     for number in range(2):
@@ -2288,7 +2293,7 @@ def test_words_before_a_fork_of_a_long_thread_stay_those_of_their_user(tmp_path,
             agent = create_agent(Scripted(answers=[OK]), middleware=[memory], checkpointer=saver)
             if number:
                 given = {"messages": [HumanMessage("I am Ann.")]}
-                talk(agent, given, {"configurable": place}, mode, durability="sync")
+                talk(agent, given, {"configurable": place}, mode, durability=durability)
                 assert said_by(own) == [("ann", "I am Ann.", "ok")]
                 continue
             given = {"messages": [HumanMessage("I am Bob.")]}
@@ -2298,6 +2303,9 @@ def test_words_before_a_fork_of_a_long_thread_stay_those_of_their_user(tmp_path,
             place = {**place, **left}
             for text in range(9):
                 talk(agent, f"Ann says {text}.", in_room("ann"), mode)
+            for _ in range(edits):  # each is a new checkpoint, whose parent is the one before
+                edited = agent.update_state({"configurable": place}, {"messages": []}, "__start__")
+                place |= edited["configurable"]
 
 
 class WithoutParents(InMemorySaver):
