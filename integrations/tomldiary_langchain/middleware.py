@@ -30,7 +30,6 @@ from tomldiary.agents.submission import (
     is_rolled_back,
     store_turn,
     submit_turn,
-    submit_without_waiting,
     with_ids,
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
@@ -482,7 +481,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         # The run's own error is the one to raise.
         with errors_logged("ignore", _NOT_STORED, _logger), self._turn(run, state, status) as turn:
             if turn is not None:
-                submit_without_waiting(self._writer, turn)
+                self._writer.submit_later(turn)
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return errors_logged(self._on_error, what, _logger)

@@ -104,7 +104,7 @@ def test_a_turn_is_applied_if_another_agent_closes_meanwhile(tmp_path, monkeypat
     def closed_before(submit):
         return lambda turn: (writer.close_sync(), submit(turn))[1]
 
-    for name in "submit_turn", "submit_nowait":
+    for name in "submit_turn", "submit_nowait", "submit_later":
         monkeypatch.setattr(writer, name, closed_before(getattr(writer, name)))
     other.ask("I like tea.")
     assert one.memory.writer is other.memory.writer is not writer

@@ -19,7 +19,13 @@ from pydantic import BaseModel
 import programs
 from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
-from tomldiary.errors import ExtractionError, IdentifierError, InvalidValue, WriterBusy
+from tomldiary.errors import (
+    BackendError,
+    ExtractionError,
+    IdentifierError,
+    InvalidValue,
+    WriterBusy,
+)
 from tomldiary.extraction.operations import Applied
 from tomldiary.writer import Receipt, Turn, background_tasks, fire_and_forget
 
@@ -398,12 +404,58 @@ def test_a_turn_that_waits_in_memory_is_applied_though_the_writer_closes(tmp_pat
     with suppress(WriterBusy):
         while True:
             writer.submit_nowait(turn("queued"))
-    for text in ("first", "second"):
-        writer.submit_later(turn(text))
+    before = writer.stats()
+    receipts = [writer.submit_later(turn(text)) for text in ("first", "second")]
+    stats, stored = writer.stats(), [each.is_stored for each in receipts]
     gate.set()
     writer.close_sync()
+    for name in ("submitted", "pending", "queue_size", "loss_window"):
+        assert stats[name] == before[name] + 2, name
+    assert stored == [False, False]
     inputs = [one.input for one in diary.user("alice").episodes.list("s")]
     assert inputs == [*["queued"] * (len(inputs) - 2), "first", "second"]
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_a_turn_that_waits_in_memory_does_not_hold_its_caller_for_a_slow_storage(
+    tmp_path, monkeypatch, is_down
+):
+    gate, here = threading.Event(), threading.get_ident()
+
+    def wait(message, *, deps):
+        assert gate.wait(LONG)
+
+    diary = Diary(tmp_path, agent=wait, episodes=True)
+    with MemoryWriter(diary, workers=1, qsize=1) as writer:
+        with suppress(WriterBusy):
+            while True:
+                writer.submit_nowait(turn("queued"))
+        backend, reading = diary.engine.backend, threading.Event()
+        epoch, read_by = backend.epoch, []
+
+        def slow(user):
+            reader = threading.current_thread()
+            read_by.append(reader.ident)
+            if reader.name.startswith("tomldiary-epoch"):
+                assert reading.wait(LONG)
+                if is_down:
+                    raise BackendError("down")
+            return epoch(user)
+
+        monkeypatch.setattr(backend, "epoch", slow)
+        receipts = [writer.submit_later(turn(text)) for text in ("first", "second")]
+        by_caller = here in read_by
+        reading.set()
+        try:
+            for receipt in receipts if is_down else ():
+                with pytest.raises(BackendError):
+                    receipt.wait_stored(5)
+        finally:
+            gate.set()
+    assert not by_caller
+    said = {one.input for one in diary.user("alice").episodes.list("s")}
+    assert said == ({"queued"} if is_down else {"queued", "first", "second"})
+    assert writer.stats()["failed"] == 2 * is_down
 
 
 def test_a_submit_cancelled_while_waiting_admits_the_next_one(gated):

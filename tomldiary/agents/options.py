@@ -37,7 +37,7 @@ def check_writer(given: MemoryWriter, otherwise: str = "") -> None:
         InvalidValue: It is not a writer, or the class of one.
     """
     check_instance(given, "writer")
-    if not callable(getattr(given, "submit_nowait", None)):
+    if not callable(getattr(given, "submit_later", None)):
         hint = f"Make one: MemoryWriter(diary){otherwise}."
         raise wrong_type(given, "a MemoryWriter", "writer", hint)
 

@@ -26,7 +26,7 @@ from tomldiary.agents.identity import (
 )
 from tomldiary.agents.options import writer_of
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, steps_of
-from tomldiary.errors import Forgotten, WriterBusy, cause_of
+from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import tell
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
@@ -34,7 +34,7 @@ from tomldiary.writer.writer import MemoryWriter
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Container, Generator, Iterable, Sequence
+    from collections.abc import Callable, Container, Generator, Iterable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.extraction.context import Turn
@@ -84,17 +84,20 @@ class AgentWriter:
 
     def submit_nowait(self, turn: Turn) -> Receipt:
         """Do what `MemoryWriter.submit_nowait` does, as in `submit_turn`."""
+        return self._submitted(lambda writer: writer.submit_nowait(turn))
+
+    def submit_later(self, turn: Turn) -> Receipt:
+        """Do what `MemoryWriter.submit_later` does, as in `submit_turn`."""
+        return self._submitted(lambda writer: writer.submit_later(turn))
+
+    def _submitted(self, submit: Callable[[MemoryWriter], Receipt]) -> Receipt:
         writer = self._open()
         try:
-            return writer.submit_nowait(turn)
+            return submit(writer)
         except RuntimeError:
             if self._open() is writer:
                 raise
-        return self.submit_nowait(turn)
-
-    def submit_later(self, turn: Turn) -> Receipt:
-        """Do what `MemoryWriter.submit_later` does."""
-        return self._open().submit_later(turn)
+        return self._submitted(submit)
 
     def _open(self) -> MemoryWriter:
         # A writer that is made while the interpreter ends loses its turns without a word.
@@ -123,14 +126,14 @@ async def submit_turn(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
     if not turn.operation_id:
         turn = replace(turn, operation_id=uuid4().hex)
     if turn.status == "cancelled":
-        submit_without_waiting(writer, turn)
+        writer.submit_later(turn)
         return
     try:
         with suppress(Forgotten):
             await writer.submit_turn(turn)
     except asyncio.CancelledError:
         # The cancellation withdrew the turn, or came too late; then the operation id makes both submits one turn.
-        submit_without_waiting(writer, turn)
+        writer.submit_later(turn)
         raise
 
 
@@ -144,20 +147,6 @@ def store_turn(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
     """
     with suppress(Forgotten):
         writer.submit_nowait(turn).wait_stored()
-
-
-def submit_without_waiting(writer: MemoryWriter | AgentWriter, turn: Turn) -> None:
-    """Submit the turn of a run that did not succeed, and therefore cannot wait for space in the queue.
-
-    Raises:
-        RuntimeError: The writer is closed.
-        DiaryError: The turn cannot be stored.
-    """
-    try:
-        writer.submit_nowait(turn)
-    except WriterBusy:
-        # No thread waits for each turn: the threads of the event loop are few, and all users read in them.
-        writer.submit_later(turn)
 
 
 def is_rolled_back(error: BaseException) -> bool:

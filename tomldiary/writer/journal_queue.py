@@ -142,7 +142,7 @@ class StoringQueue:
         except Exception as error:  # noqa: BLE001 - the next round tries again
             _logger.warning("%s: the queue failed (%s)", self.root, cause_of(error))
             if self._batch:
-                self._fail(self._batch, error)
+                self.fail(self._batch, error)
         with self._state:
             self._is_due = self._is_woken
             self._state.notify_all()
@@ -161,8 +161,8 @@ class StoringQueue:
         self._searched_at = now
         return True
 
-    def _fail(self, jobs: list[Job], error: Exception) -> None:
-        """Refuse turns of the batch that could not be stored; they stay refused even if a later sync succeeds."""
+    def fail(self, jobs: list[Job], error: Exception) -> None:
+        """Refuse turns that could not be stored; they stay refused even if a later sync succeeds."""
         _logger.error("%s could not be stored: %s", counted(len(jobs), "turn"), error)
         with self._state:
             self._leave_batch(jobs)
@@ -266,7 +266,7 @@ class JournalQueue(StoringQueue):
             if is_unusable and isinstance(error.__cause__, FileNotFoundError):
                 self._store(jobs)  # to another journal, because the folder of this one was removed
             else:
-                self._fail(jobs, error)
+                self.fail(jobs, error)
             return
         for job in jobs:
             job.rendered = ""
@@ -275,7 +275,7 @@ class JournalQueue(StoringQueue):
             self._batch, self._stored = [], stored
             self._admission.deliver(stored)
             if erased:
-                self._fail(erased, Forgotten.since_run())
+                self.fail(erased, Forgotten.since_run())
 
     def _epoch_of(self, turn: Turn) -> int | None:
         """Return the user's fencing token; None if all data of the user was erased since the turn's run began."""

@@ -53,7 +53,9 @@ def stats_of(
             "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
             "breaker_is_open": workers.breaker.is_open,
             **metrics.latencies(),
-            "loss_window": pending if journal_queue is None else len(journal_queue),
+            "loss_window": pending
+            if journal_queue is None
+            else len(journal_queue) + admission.in_memory,
             "durability": "none" if journal_queue is None else journal_queue.durability,
         }
     )

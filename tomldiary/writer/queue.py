@@ -71,14 +71,23 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """The number of admitted turns that wait, whether stored or not."""
+        """The number of turns that wait, whether stored or not, also for space; without those of waiting submits."""
+        return self._admitted + self.in_memory
+
+    @property
+    def in_memory(self) -> int:
+        """The number of turns of `submit_later` that wait for space."""
+        return sum(job.waiter is None for job in self.waiting)
+
+    @property
+    def _admitted(self) -> int:
         unstored = len(self.journal_queue) if self.journal_queue is not None else 0
         return len(self._workers.queues) + unstored
 
     @property
     def _is_full(self) -> bool:
-        """Whether a new turn must wait; it must not overtake waiting submits."""
-        return bool(self.waiting) or self.queued >= self._qsize
+        """Whether a new turn must wait; it must not overtake waiting ones."""
+        return bool(self.waiting) or self._admitted >= self._qsize
 
     async def submit(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit`."""
@@ -105,8 +114,8 @@ class Admission:
                 else:
                     self._admit(job)
         try:
-            if must_wait:
-                await self._note_epoch(job)
+            if must_wait and self._lacks_epoch(job):
+                await in_thread(self._note_epoch, job)
             if same is not None:
                 await same.receipt.astored()
             elif job.waiter is not None:
@@ -118,8 +127,6 @@ class Admission:
 
     def submit_nowait(self, turn: Turn, *, may_wait: bool = False) -> Receipt:
         """See `MemoryWriter.submit_nowait`, and `submit_later` for `may_wait`."""
-        if may_wait and turn.epoch is None and self.journal_queue is not None and self._backend:
-            turn = replace(turn, epoch=self._backend.epoch(turn.user_id))
         job = self._new_job(turn)
         if self.journal_queue is None and self._backend is not None:
             # Not in another thread, because an erasure after this call must refuse the turn.
@@ -132,7 +139,11 @@ class Admission:
             if not self._is_full:
                 self._admit(job)
             elif may_wait:
+                self._count(job)
                 self.waiting.append(job)
+                if self._lacks_epoch(job):
+                    # In another thread, because a database that is down would hold this one.
+                    self._epoch_reader.submit(self._note_epoch_or_refuse, job)
             else:
                 raise WriterBusy(
                     f"the queue is full: {counted(self.queued, 'turn')} waiting. Try again later, or use submit, which waits."
@@ -152,14 +163,27 @@ class Admission:
             job.rendered = render_turn(job.turn, job.operation, job.time)
         return job
 
-    async def _note_epoch(self, job: Job) -> None:
+    def _lacks_epoch(self, job: Job) -> bool:
+        """Return whether the fencing token of a waiting turn must be read; without a journal it is read before."""
+        return self.journal_queue is not None and job.turn.epoch is None
+
+    def _note_epoch(self, job: Job) -> None:
         """Record the fencing token of a turn that waits for space, so that a later erasure of the user refuses it."""
-        if self.journal_queue is None or self._backend is None or job.turn.epoch is not None:
+        if self._backend is None:
             return
-        epoch = await in_thread(self._backend.epoch, job.turn.user_id)
+        epoch = self._backend.epoch(job.turn.user_id)
         with self.state:
             job.turn = replace(job.turn, epoch=epoch)
             self.admit_waiting()
+
+    def _note_epoch_or_refuse(self, job: Job) -> None:
+        try:
+            self._note_epoch(job)
+        except Exception as error:  # noqa: BLE001 - the receipt gets it
+            with self.state:
+                if job in self.waiting and self.journal_queue is not None:
+                    self.waiting.remove(job)
+                    self.journal_queue.fail([job], error)
 
     def _same(self, job: Job) -> Job | None:
         """Return the admitted turn with the same operation id, if any."""
@@ -181,9 +205,7 @@ class Admission:
 
     def _admit(self, job: Job) -> None:
         """Count a turn and pass it to the journal or the workers; the caller holds the lock."""
-        self._start()  # first, because no turn may be queued if the thread cannot start
-        self._metrics.submitted += 1
-        job.is_counted = True
+        self._count(job)
         if not job.is_new:
             self._by_operation[job.turn.user_id, job.operation] = job
         if self.journal_queue is None:
@@ -191,6 +213,12 @@ class Admission:
             self._workers.add([job])
         else:
             self.journal_queue.put(job)
+
+    def _count(self, job: Job) -> None:
+        if not job.is_counted:
+            self._start()  # first, because no turn may be queued if the thread cannot start
+            self._metrics.submitted += 1
+            job.is_counted = True
 
     def deliver(self, jobs: list[Job]) -> None:
         """Queue turns that are in a journal; called with the lock held."""
@@ -221,9 +249,9 @@ class Admission:
         self.state.notify_all()
 
     def admit_waiting(self) -> None:
-        """Admit waiting submits while the queue has space; called with the lock held."""
-        while self.waiting and self.queued < self._qsize:
-            if self.journal_queue is not None and self.waiting[0].turn.epoch is None:
+        """Admit waiting turns while the queue has space; called with the lock held."""
+        while self.waiting and self._admitted < self._qsize:
+            if self._lacks_epoch(self.waiting[0]):
                 return  # `_note_epoch` calls this again when the token is known
             job = self.waiting.popleft()
             self._admit(job)

@@ -286,7 +286,11 @@ class MemoryWriter(Viewed):
     def submit_later(self, turn: Turn) -> Receipt:
         """Queue a turn like `submit_nowait`; if the queue is full, it waits in memory for space, also while the writer closes.
 
-        For the turn of a run that has ended and cannot wait. Not limited by `qsize`.
+        For the turn of a run that has ended and cannot wait. Not limited by `qsize`. Without an `epoch`, the turn is
+        refused if the storage fails while it waits; see the receipt.
+
+        Raises:
+            Exception: The errors of `submit_nowait`, except WriterBusy.
         """
         return self._admission.submit_nowait(self._accepted(turn), may_wait=True)
 

@@ -61,6 +61,10 @@ class Recording(MemoryWriter):
         self.turns.append(turn)
         return super().submit_nowait(turn)
 
+    def submit_later(self, turn):
+        self.turns.append(turn)
+        return super().submit_later(turn)
+
     async def submit_turn(self, turn):
         self.turns.append(turn)
         return await super().submit_turn(turn)
@@ -654,6 +658,8 @@ def test_a_user_id_that_the_storage_refuses_does_not_fail_the_run(diary, mode, c
     class Refusing(MemoryWriter):
         def submit_nowait(self, turn):
             raise IdentifierError("a Firestore id has at most 1,400 bytes.")
+
+        submit_later = submit_nowait
 
         async def submit_turn(self, turn):
             self.submit_nowait(turn)

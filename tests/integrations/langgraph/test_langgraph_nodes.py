@@ -1229,6 +1229,8 @@ def test_on_error_ignore_continues_without_the_memory(mode, caplog):
         def submit_nowait(self, turn):
             raise WriterBusy("full")
 
+        submit_later = submit_nowait
+
         async def submit_turn(self, turn):
             raise WriterBusy("full")
 

@@ -105,14 +105,14 @@ class SharedQueue(StoringQueue):
             try:
                 self.store(user, mine)
             except Exception as error:  # noqa: BLE001 - each receipt gets it
-                self._fail(mine, error)
+                self.fail(mine, error)
                 lost = lost_database(error)
                 if lost is not None:
                     # Each other user would wait for the database as long as this one.
                     if self._batch:
                         others = unreachable(self._backend.database, lost)
                         others.__cause__ = lost  # callers distinguish this failure by its cause
-                        self._fail(self._batch, others)
+                        self.fail(self._batch, others)
                     return
         if self._held:
             self.claims.heartbeats.beat()
@@ -150,7 +150,7 @@ class SharedQueue(StoringQueue):
                     # Another writer with the claim may apply it and die before it removes it.
                     job.is_new = job.is_new and claim is not None
             if erased:
-                self._fail(erased, Forgotten.since_run())
+                self.fail(erased, Forgotten.since_run())
             if claim is not None and stored:
                 self._take(user, claim)  # with the turns that other processes stored before
             self._ended = {}
