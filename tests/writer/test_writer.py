@@ -416,6 +416,32 @@ def test_a_turn_that_waits_in_memory_is_applied_though_the_writer_closes(tmp_pat
     assert inputs == [*["queued"] * (len(inputs) - 2), "first", "second"]
 
 
+def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_same_time(tmp_path):
+    gate = threading.Event()
+
+    def wait(message, *, deps):
+        assert gate.wait(LONG)
+
+    async def cancel(writer):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.submit_turn(turn("second")), 0.05)
+
+    with MemoryWriter(Diary(tmp_path, agent=wait), workers=1, qsize=1) as writer:
+        with suppress(WriterBusy):
+            while True:
+                writer.submit_nowait(turn("queued"))
+        for _ in range(2):  # the first may still have found space
+            writer.submit_later(turn("first"))
+        first = writer._admission.waiting[-1]
+        with pytest.raises(WriterBusy):
+            writer.submit_nowait(turn("second"))
+        asyncio.run(cancel(writer))
+        writer.submit_later(turn("second"))
+        second = writer._admission.waiting[-1]
+        gate.set()
+    assert (second.turn.user_msg, second.began) == ("second", first.time)
+
+
 @pytest.mark.parametrize("is_down", [False, True])
 def test_a_turn_that_waits_in_memory_does_not_hold_its_caller_for_a_slow_storage(
     tmp_path, monkeypatch, is_down

@@ -210,6 +210,14 @@ class Sessions:
             before, known.taken = known.taken, now
         return before, now
 
+    def give_back(self, user: str, session: str, taken: tuple[str, str]) -> None:
+        """Undo a `take`, whose result is given, because the turn was withdrawn; later turns keep theirs."""
+        before, now = taken
+        with self._guard:
+            known = self._of(user, session)
+            if known.taken == now:
+                known.taken = before
+
     def before(self, epoch: int, user: str, session: str, said: Exchange) -> tuple[Exchange, ...]:
         """Return the exchanges before `said`, which may be known already; `epoch` is the user's fencing token."""
         pair = (_shortened(said[0]), _shortened(said[1]))

@@ -145,6 +145,7 @@ class Admission:
                     # In another thread, because a database that is down would hold this one.
                     self._epoch_reader.submit(self._note_epoch_or_refuse, job)
             else:
+                self._give_back(job)
                 raise WriterBusy(
                     f"the queue is full: {counted(self.queued, 'turn')} waiting. Try again later, or use submit, which waits."
                 )
@@ -262,6 +263,7 @@ class Admission:
         with self.state:
             if job in self.waiting:
                 self.waiting.remove(job)
+                self._give_back(job)
                 self.admit_waiting()
                 return
             job.wanted -= 1
@@ -278,7 +280,13 @@ class Admission:
         if self.journal_queue is not None:
             self.journal_queue.withdraw(job)
         self._metrics.submitted -= 1
+        self._give_back(job)
         self.forget_operation(job)
+
+    def _give_back(self, job: Job) -> None:
+        """Let the session's next turn begin where this one began, which may be the same turn again."""
+        if self._sessions is not None:
+            self._sessions.give_back(job.turn.user_id, job.turn.session_id, (job.began, job.time))
 
     def forget_operation(self, job: Job) -> None:
         """Drop the operation id of a finished turn; called with the lock held.
