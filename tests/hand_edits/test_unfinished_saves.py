@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -320,12 +321,56 @@ def test_an_erasure_that_a_save_stops_is_finished_after_it(tmp_path, files, monk
             files.hook = None
             editors.append(Editor(file))
 
+    pause = forget_job._pause
+
+    def wait(path, deadline):
+        assert deadline <= time.monotonic()
+        pause(path, deadline)
+
     files.hook = begin
     with pytest.raises(BackendError, match=r"still being written.* is opened next"):
         alice.forget(matching="walnut")
+    monkeypatch.setattr(forget_job, "_pause", wait)
     with editors[0] as editor:
+        for each in (alice, Diary(tmp_path, agent="rules").user("alice")):
+            assert "tea" in texts(each)  # at once
         editor.write(whole)
         editor.close()
+    age(file)
+    assert texts(alice) == ["green tea"]
+    assert alice.traces("walnut") == []
+
+
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_a_save_during_an_erasure_that_is_killed_is_kept(tmp_path, files, is_in_place):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    for text in ("walnuts", "tea"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_text().replace('"tea"', '"green tea"')
+    descriptors = []
+
+    def kill(name, path, *_):
+        if name != "exchange" or not path.endswith("-copy"):
+            return
+        if descriptors:
+            raise KeyboardInterrupt
+        if not is_in_place:
+            file.with_name("new").write_text(whole)
+            file.with_name("new").replace(file)
+        # A program that begins to save in place meanwhile has the old file.
+        descriptors.append(os.open(file, os.O_RDONLY))
+
+    files.hook = kill
+    files.keeps_lease = lambda _descriptor: False
+    with pytest.raises(KeyboardInterrupt):
+        alice.forget(matching="walnut")
+    files.hook = None
+    if is_in_place:
+        Path(f"/proc/self/fd/{descriptors[0]}").write_text(whole)
+    os.close(descriptors[0])
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.last_transaction()
     age(file)
     assert texts(alice) == ["green tea"]
     assert alice.traces("walnut") == []

@@ -160,12 +160,14 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
             raise
         remedy = "Nothing was forgotten. Check free space and permissions."
         raise file_error(folder, "cannot be written", error, remedy) from error
-    _run(backend, user, folder, job)
+    _run(backend, user, folder, job, _PATIENCE)
     return _digests(files, folder)
 
 
-def finish(backend: OpenedUsers, user: str) -> None:
+def finish(backend: OpenedUsers, user: str, patience: float) -> None:
     """Finish a job that a killed process left, if there is one; the caller holds the user's lock.
+
+    It waits for other programs for `patience` seconds at most, because readers cannot wait.
 
     Raises:
         DocumentError: A document no longer parses. It must be corrected first.
@@ -178,10 +180,10 @@ def finish(backend: OpenedUsers, user: str) -> None:
         _take_back(files, folder)  # the process was killed before it wrote the job file
         return
     backend.epochs.write(user, job.epoch, erased=job.epoch if job.removes_user else 0)
-    _run(backend, user, folder, job)
+    _run(backend, user, folder, job, min(patience, _PATIENCE))
 
 
-def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
+def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job, patience: float) -> None:
     files = backend.files
     try:
         redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
@@ -190,7 +192,7 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
         if job.removes_user:
             _remove(files, folder, job)
         else:
-            _publish(files, folder, job)
+            _publish(files, folder, job, time.monotonic() + patience)
     except (OSError, BackendError, HandEditConflict) as error:
         raise _unfinished(folder, error) from error
     finally:
@@ -327,13 +329,13 @@ def _put(files: FileSystem, folder: Path, job: _Job, data: bytes) -> str:
     return name
 
 
-def _publish(files: FileSystem, folder: Path, job: _Job) -> None:
+def _publish(files: FileSystem, folder: Path, job: _Job, deadline: float) -> None:
     """Publish the staged files; skip files that are already published."""
     for name, target in job.files:
         with contextlib.suppress(FileNotFoundError):
             files.replace(folder / name, folder / target)
     for kind, document in job.documents.items():
-        _publish_document(files, folder, kind, document)
+        _publish_document(files, folder, kind, document, deadline)
     for aside in damaged(files, folder / "history"):
         files.unlink(aside)
     for place in {
@@ -348,7 +350,9 @@ def _publish(files: FileSystem, folder: Path, job: _Job) -> None:
     files.sync_folder(folder)
 
 
-def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict[str, Any]) -> None:
+def _publish_document(
+    files: FileSystem, folder: Path, kind: str, document: dict[str, Any], deadline: float
+) -> None:
     """Publish a staged document, once no other program has the document open for writing.
 
     The staged file stays until the new names are synced.
@@ -360,7 +364,6 @@ def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict
     staged, target = folder / document["staged"], folder / f"{kind}.toml"
     # A copy is exchanged, so that the staged file never holds the text to forget.
     copy = str(staged.with_name(f"{staged.name}-copy"))
-    deadline = time.monotonic() + _PATIENCE
     is_published = not files.exists(staged)
     while not is_published:
         _wait_for_writer(files, target, deadline)
@@ -370,6 +373,11 @@ def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict
             if document["is_removed"]:
                 _remove_empty_folders(files, target.parent, folder)
             return
+        if files.content(target) == files.content(staged):
+            if not files.exists(copy):
+                break  # published by a process that was killed later
+            take_back(files, copy, str(target), token)  # displaced, maybe a hand edit
+            continue
         if list(token) != document["token"]:
             # A concurrent hand edit: redact its entries here; the next access merges the rest as usual.
             made, saved = _document(files, staged), _document(files, target)
@@ -389,9 +397,7 @@ def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict
         files.discard(copy)
         written = files.write_new(copy, files.content(staged), sync=True)
         is_published = put_in_place(files, copy, str(target), token, written) is not None
-        if not is_published:
-            if files.exists(copy):
-                take_back(files, copy, str(target), written)  # it is a hand edit
+        if not is_published and not files.exists(copy):
             _pause(target, deadline)
     if document["is_removed"] and files.exists(staged) and _document(files, staged).is_bare:
         files.unlink(target)

@@ -215,7 +215,7 @@ class OpenedUsers:
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, and recover the user after a crash."""
         self.check_root()
-        return self._locks.hold(user, timeout, self._recover)
+        return self._locks.hold(user, timeout, partial(self._recover, patience=timeout))
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record; needs no lock."""
@@ -273,8 +273,11 @@ class OpenedUsers:
             return False
         return bool(names) and HISTORY not in names and _is_clean(names)
 
-    def _recover(self, user: str) -> None:
-        """Publish committed documents and remove staged files; the caller holds the lock."""
+    def _recover(self, user: str, patience: float) -> None:
+        """Publish committed documents and remove staged files; the caller holds the lock.
+
+        `patience` is how long it may wait for the editor of a document that an erasure changes, in seconds.
+        """
         folder = self.folder(user)
         # An erasure must not miss a document, even if the times of folders are not reliable.
         self._listings.pop(user, None)
@@ -287,7 +290,7 @@ class OpenedUsers:
                 )
             # Such a name was left by a process that was killed while it held the lock.
             if not names or not _is_clean(names) or user not in self._recovered:
-                self._repair(user, folder, names)
+                self._repair(user, folder, names, patience)
         except FileNotFoundError:
             return  # the user does not exist yet, or another program has just removed the folder
         except NotADirectoryError as error:
@@ -296,9 +299,9 @@ class OpenedUsers:
             what, remedy = "recovery after a crash failed", "Check free space and permissions."
             raise file_error(folder, what, error, remedy) from error
 
-    def _repair(self, user: str, folder: Path, names: list[str]) -> None:
+    def _repair(self, user: str, folder: Path, names: list[str], patience: float) -> None:
         if any(name.startswith(JOB_PREFIX) for name in names):
-            finish(self, user)
+            finish(self, user, patience)
             names = self.files.listdir(folder)
         if not names and self.epoch(user):
             self.files.rmdir(folder)  # left by a process that was killed while it forgot the user
