@@ -27,6 +27,7 @@ from tomldiary import Conflict, Constraint, Diary, DiaryError
 from tomldiary.cli.app import app
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
+from tomldiary.engine.transaction import Transaction
 from tomldiary.extraction.context import find_tool_writes
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
@@ -476,7 +477,8 @@ def test_rollback_names_a_change_of_others_between_in_another_part(split):
     assert alice.preferences("likes")["mine"].text == "one"
 
 
-def test_rollback_keeps_an_entry_that_was_copied_to_another_part_first(split):
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_rollback_keeps_an_entry_that_was_copied_to_another_part_first(split, is_removed):
     alice = filled(split)
     first, second = (file_of(split, name) for name in parts(alice)[:2])
     text, before, last = first.read_text(), memory(alice), alice.last_transaction()
@@ -485,7 +487,9 @@ def test_rollback_keeps_an_entry_that_was_copied_to_another_part_first(split):
     alice.diary.engine.log_hand_edits("alice")
     save(first, text.replace(block, ""))
     alice.diary.engine.log_hand_edits("alice")
-    assert alice.last_transaction() == last + 2
+    if is_removed:
+        alice.remove_preference("likes", "pref001")
+    assert alice.last_transaction() == last + 2 + is_removed
     alice.rollback(to=last)
     assert memory(alice) == before
     assert not alice.problems()
@@ -508,6 +512,20 @@ def test_rollback_of_a_removal_refuses_if_the_item_is_in_another_part(tmp_path):
     alice.rollback(session_id="s9", force=True)
     assert alice.items("work")["work/a"] == {"text": "x" * 300}
     assert not alice.problems()
+
+
+def test_rollback_lists_the_parts_of_a_namespace_once(tmp_path, monkeypatch):
+    diary = opened(MemoryBackend(), 400)
+    alice, store = diary.user("alice"), ItemStore(diary)
+    keys = [f"k{number}" for number in range(40)]
+    store.run([Put(("alice", "work"), key, {"text": "x" * 90}) for key in keys])
+    store.run([Put(("alice", "work"), key, None) for key in keys])
+    listed, calls = Transaction.listed, []
+    monkeypatch.setattr(Transaction, "listed", lambda self: calls.append(self) or listed(self))
+    alice.rollback(dry_run=True)
+    assert len(calls) < 9
+    alice.rollback()
+    assert len(alice.items("work")) == len(keys)
 
 
 def test_forget_finds_entries_in_all_parts(split):

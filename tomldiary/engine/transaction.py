@@ -248,14 +248,11 @@ class Transaction:
         """Return the document that holds an entry now, which is another part of the kind if the entry was moved."""
         known = entry_kind(kind)
         entry = path[: known.depth]
-        if len(path) < known.depth or self.document(kind).table(entry) is not None:
+        if not known.is_split or len(path) < known.depth:
             return kind
-        if known.is_split:
-            return self.entries(known.name).holder(path) or kind
-        home = known.home(kind)
-        others = [each for each in self.listed() if each.startswith(home)]
-        parts = (each for each in sorted(others) if known.home(each) == home)
-        return next((part for part in parts if self.document(part).table(entry) is not None), kind)
+        if self.document(kind).table(entry) is not None:
+            return kind
+        return self.entries(known.name).holder(path) or kind
 
     def replace(self, kind: str, document: Document) -> None:
         """Replace a whole document; the old one stays in history."""

@@ -144,8 +144,11 @@ class Undo:
     ) -> Rollback:
         if not records:
             raise RollbackConflict(_NOTHING)
-        states, places = _inverse(records)
-        before, expected, between = (_placed(transaction, each, places) for each in states)
+        states, origins = _inverse(records)
+        places = _holders(transaction, origins)
+        before, expected, between = (
+            {places[place]: state for place, state in each.items()} for each in states
+        )
         wanted = {place: state and state[1] for place, state in (expected | between).items()}
         documents = {kind: transaction.document(kind) for kind, _ in wanted}
         found = {
@@ -364,11 +367,13 @@ def _inverse(
             known = held.setdefault(place, {})
             # A person may copy an entry to another part first, and remove it from its own later.
             copies = [known[doc] for doc in known.keys() - states if record.type == "hand"]
+            # No later record changed these documents.
+            left = [now for doc, (_, now) in states.items() if doc not in known]
             known.update({doc: was for doc, (was, _) in states.items()})
             was = next(filter(None, [*(was for was, _ in states.values()), *copies]), None)
             became = next(filter(None, [*(now for _, now in states.values()), *copies]), None)
             if any(copies) and place in expected:
-                expected[place] = expected[place] or became
+                expected[place] = expected[place] or next(filter(None, left), None)
             if same_value(was and was[1], became and became[1]):
                 continue
             later = before.get(place, became)
@@ -462,9 +467,24 @@ def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
     return text
 
 
-def _placed(transaction: Transaction, states: _States, documents: Mapping[_Place, str]) -> _States:
-    """Return states by the documents that hold the entries now; those of missing ones held them before."""
-    return {
-        (transaction.holder(documents[home, path], path), path): state
-        for (home, path), state in states.items()
-    }
+def _holders(transaction: Transaction, before: Mapping[_Place, str]) -> dict[_Place, _Place]:
+    """Return the places with the documents that hold the entries now; those of missing ones held them `before`."""
+    found: dict[_Place, _Place] = {}
+    parts: dict[str, tuple[dict[str, Document], dict[Path, str]]] = {}
+    for (home, path), document in before.items():
+        kind = entry_kind(document)
+        name, entry = document, path[: kind.depth]
+        if kind.is_split:
+            name = transaction.holder(document, path)
+        elif len(path) >= kind.depth:
+            if home not in parts:
+                listed = [each for each in transaction.listed() if each.startswith(home)]
+                names = sorted(each for each in listed if home_of(each) == home)
+                read = dict(zip(names, transaction.documents(names), strict=True))
+                held = {path: name for name in reversed(names) for path in kind.tables(read[name])}
+                parts[home] = read, held
+            read, held = parts[home]
+            if document not in read or read[document].table(entry) is None:
+                name = held.get(entry, document)
+        found[home, path] = name, path
+    return found
