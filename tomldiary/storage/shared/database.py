@@ -336,7 +336,8 @@ def outcome(
         except BackendError as lost:
             raise unknown_outcome(database, error) from lost
         if found != [(seq, text)]:
-            if found and found[0][0] == seq and _is_redacted(found[0][1], text):
+            is_erased = now.epoch > head.epoch
+            if is_erased and found and found[0][0] == seq and _is_redacted(found[0][1], text):
                 return {}
             if not step.dropped and _is_cut(now, head, seq, found):
                 raise unknown_outcome(database, error) from error
