@@ -307,6 +307,24 @@ def test_an_erasure_is_refused_while_a_program_has_a_document_open(alice, file, 
     assert texts(alice) == ["tea", "decaf", "water", "juice"]
 
 
+def test_an_erasure_waits_for_a_save_and_erases_its_text_too(alice, file, monkeypatch):
+    whole = f'{edited(file)}\n[preferences.goals.mine]\ntext = "drink water"\n'
+    pause, editor = forget_job._pause, Editor(file, os.O_WRONLY)
+
+    def save(path, deadline):
+        monkeypatch.setattr(forget_job, "_pause", pause)
+        editor.write(whole)
+        editor.close()
+        age(file)
+
+    with editor:
+        age(file, 100)
+        monkeypatch.setattr(forget_job, "_pause", save)
+        alice.forget(matching="water")
+    assert texts(alice) == ["tea", "decaf", "juice"]
+    assert alice.traces("water") == []
+
+
 def test_an_erasure_that_a_save_stops_is_finished_after_it(tmp_path, files, monkeypatch):
     monkeypatch.setattr(forget_job, "_PATIENCE", 0.1)
     alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")

@@ -19,10 +19,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError, DiaryError, DocumentError, HandEditConflict
+from tomldiary.errors import (
+    BackendError,
+    DiaryError,
+    DocumentError,
+    HandEditConflict,
+    RevisionConflict,
+)
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
-from tomldiary.storage.files import file_error, system_remedy
+from tomldiary.storage.files import file_error, is_same, system_remedy
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments
 from tomldiary.storage.local.publish import has_writer, put_in_place, take_back
@@ -147,7 +153,7 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
     try:
         if not job.removes_user:
             backend.settle(user)  # recovery cannot restore documents from records that are redacted
-            _stage(backend.environment, folder, rewrite, job)
+            _stage(backend.environment, user, folder, rewrite, job)
         may_be_written = True
         _write_job(files, folder, job)
         backend.epochs.write(user, job.epoch, erased=rewrite.erased)
@@ -278,8 +284,12 @@ def _remove(files: FileSystem, folder: Path, job: _Job) -> None:
 # A part
 
 
-def _stage(env: Environment, folder: Path, rewrite: Rewrite, job: _Job) -> None:
-    """Stage the new versions of all files and list them in the job."""
+def _stage(env: Environment, user: str, folder: Path, rewrite: Rewrite, job: _Job) -> None:
+    """Stage the new versions of all files and list them in the job.
+
+    Raises:
+        RevisionConflict: Another program has saved a document since the redaction was computed.
+    """
     files, history = env.files, folder / "history"
     for name in strays_in(files, folder):
         raise BackendError(
@@ -294,7 +304,10 @@ def _stage(env: Environment, folder: Path, rewrite: Rewrite, job: _Job) -> None:
             job.files.append([_put(files, folder, job, fresh), f"history/{path.name}"])
     deadline = time.monotonic() + _PATIENCE
     for kind, document in rewrite.documents.items():
-        _wait_for_writer(files, folder / f"{kind}.toml", deadline)
+        path = folder / f"{kind}.toml"
+        _wait_for_writer(files, path, deadline)
+        if not is_same(files.token(path), document.token):
+            raise RevisionConflict.of(user)
         job.documents[kind] = {
             "staged": _put(files, folder, job, document.text.encode()),
             "token": list(document.token),
