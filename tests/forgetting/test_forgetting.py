@@ -24,6 +24,7 @@ from types import FunctionType, ModuleType
 import pytest
 
 import programs
+from capabilities import needs_exchange
 from file_systems import HookedFiles, killed_before
 from hand_edits import age
 from six_verbs import SixVerbs
@@ -1319,7 +1320,7 @@ def test_an_inline_table_returns_to_its_last_text_beside_a_hand_edit(tmp_path):
         *(("sync_file", number) for number in (1, 5, 9, 13)),
         *(("write", number) for number in (1, 3, 5)),
         *((operation, number) for operation in ("replace", "unlink") for number in (1, 2, 3)),
-        *(("exchange", number) for number in (1, 2)),
+        *(pytest.param("exchange", number, marks=needs_exchange) for number in (1, 2)),
     ],
 )
 def test_a_failing_file_operation_in_forget_is_undone_or_finished_later(
