@@ -470,6 +470,7 @@ def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
 def _holders(transaction: Transaction, before: Mapping[_Place, str]) -> dict[_Place, _Place]:
     """Return the places with the documents that hold the entries now; those of missing ones held them `before`."""
     found: dict[_Place, _Place] = {}
+    listed: dict[str, list[str]] = {}
     parts: dict[str, tuple[dict[str, Document], dict[Path, str]]] = {}
     for (home, path), document in before.items():
         kind = entry_kind(document)
@@ -478,8 +479,10 @@ def _holders(transaction: Transaction, before: Mapping[_Place, str]) -> dict[_Pl
             name = transaction.holder(document, path)
         elif len(path) >= kind.depth:
             if home not in parts:
-                listed = [each for each in transaction.listed() if each.startswith(home)]
-                names = sorted(each for each in listed if home_of(each) == home)
+                if not listed:
+                    for each in sorted(transaction.listed()):
+                        listed.setdefault(home_of(each), []).append(each)
+                names = listed.get(home, [])
                 read = dict(zip(names, transaction.documents(names), strict=True))
                 held = {path: name for name in reversed(names) for path in kind.tables(read[name])}
                 parts[home] = read, held
