@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+import engines
 import programs
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import NestedTransaction
@@ -186,9 +187,11 @@ with MemoryWriter(Diary(sys.argv[1], agent="rules")) as writer:
 """
 
 
-def test_a_writers_threads_import_nothing_that_a_fork_would_leave_locked(tmp_path):
+@pytest.mark.parametrize("name", ["folder", "postgres", "redis"])
+def test_a_writers_threads_import_nothing_that_a_fork_would_leave_locked(name, tmp_path):
+    place = engines.space(name, tmp_path).url
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, tmp_path], capture_output=True, text=True, check=True
+        [sys.executable, "-c", IMPORTS, place], capture_output=True, text=True, check=True
     )
     assert done.stdout == ""
 

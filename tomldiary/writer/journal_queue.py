@@ -232,10 +232,7 @@ class JournalQueue(StoringQueue):
         self._journal: Journal | None = None
         self._left: set[Path] = set()
         """Journals of other writers that could not be read."""
-
-    def _work_soon(self) -> None:
         import_for_writes()
-        super()._work_soon()
 
     def _work(self) -> None:
         if self._is_search_due():

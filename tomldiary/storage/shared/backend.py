@@ -7,6 +7,7 @@ fresh state. So a transaction sees one state of the user, and no update is lost.
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  # pyright: ignore[reportUnusedImport] - see below
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
     from tomldiary.storage.shared.database import Database
 
+# `socket.getaddrinfo` needs `encodings.idna`. If a thread imported it during a fork, the child could not connect.
 _logger = get_logger(__name__)
 _CACHED = 16_000_000  # characters of hidden documents in memory
 _PAGE = 50  # history records read at a time, at most
