@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import runpy
 import sys
 import threading
 import time
@@ -185,6 +186,17 @@ def test_a_collected_pool_stops_its_threads_unless_the_interpreter_ends(monkeypa
     Pool(min_size=0, max_size=1, open=False, name="dropped")
     gc.collect()
     assert stopped.count("dropped") == (0 if is_ending else 1)
+
+
+def test_the_pool_needs_no_type_parameter(monkeypatch):
+    """Before its version 3.2, psycopg_pool has none."""
+    import psycopg_pool  # noqa: PLC0415 - slow to import, and used with servers only
+
+    from tomldiary.storage.shared.postgres import connection  # noqa: PLC0415 - the same
+
+    monkeypatch.setattr(psycopg_pool.ConnectionPool, "__class_getitem__", None)
+    again = runpy.run_path(connection.__file__)
+    assert issubclass(again["Pool"], psycopg_pool.ConnectionPool)
 
 
 @watched
