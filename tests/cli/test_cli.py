@@ -506,6 +506,18 @@ def test_the_version_is_shown_where_the_package_has_no_metadata():
     assert (done.returncode, done.stdout) == (0, f"tomldiary {project['version']}\n")
 
 
+def test_a_relative_folder_in_a_removed_folder_is_explained(tmp_path):
+    code = (
+        "import os, sys\n"
+        "os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])\n"
+        "sys.argv[1:] = ['show', '--path', 'memories']\n"
+        "from tomldiary.__main__ import main; main()"
+    )
+    done = programs.run("-c", code, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("memories: the current folder was removed.")
+
+
 def test_the_version_and_the_short_help_are_shown():
     assert re.fullmatch(r"tomldiary \d+\.\d+\S*\n", program("--version").stdout)
     for arguments in ([], ["show"], ["schema"], ["schema", "preferences"]):

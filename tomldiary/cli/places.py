@@ -77,7 +77,10 @@ def writable(path: str) -> str:
 
 def _is_of_one_user(folder: Path) -> bool:
     """Return whether a folder is inside a memory and is not a memory itself."""
-    return not (folder / SYSTEM).is_dir() and (folder.resolve().parent / SYSTEM).is_dir()
+    try:
+        return not (folder / SYSTEM).is_dir() and (folder.resolve().parent / SYSTEM).is_dir()
+    except FileNotFoundError:  # the current folder was removed, which the backend explains
+        return False
 
 
 def write_new(file: Path, text: str) -> None:
