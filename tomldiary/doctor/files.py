@@ -176,7 +176,7 @@ def _is_read_only(path: str) -> bool:
     """Return whether the file system of a file is mounted read-only, which no permission changes."""
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-    except (AttributeError, OSError):
+    except OSError:
         return False
 
 
