@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tomldiary.errors import DocumentError, InvalidTOML, InvalidValue, UnsafeDocument
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.lexer import may_span_lines
+from tomldiary.toml.lexer import may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value, same_value
 
@@ -197,6 +197,23 @@ def test_an_inline_table_is_restored_without_its_other_values():
     edit = Edit(Document.parse("[a]\nb = { x = 1, y = { z = 2 } } # one\n"))
     edit.restore(("a", "b"), "[a.b]\nx = 3\n", {"x": 3})
     assert edit.done().data == {"a": {"b": {"x": 3}}}
+
+
+def test_threads_that_split_a_document_at_once_get_the_same_blocks():
+    """Otherwise each later edit fails, because it finds an indexed block by its identity."""
+    calls = []
+
+    def split():
+        calls.append(1)
+        made = split_blocks("[a]\nx = 1\n")
+        # As if another thread needed the index now.
+        assert len(calls) > 1 or document.index
+        return made
+
+    document = Document(split, {"a": {"x": 1}})
+    edit = Edit(document)
+    edit.put(("a",), {"x": 2})
+    assert edit.done().text == "[a]\nx = 2\n"
 
 
 def test_a_list_that_replaces_a_header_is_not_indexed_as_one():

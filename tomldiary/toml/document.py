@@ -6,12 +6,14 @@ Documents are immutable: readers keep their version while a writer creates the n
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import DocumentError, InvalidTOML
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import TOKEN, parse_toml
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -31,6 +33,7 @@ FORMAT_VERSION = "0.3"
 """The version of the file format that is written; newer files are refused."""
 _DIGITS = 32
 _QUOTES = re.compile("\"\"\"|'''")
+_guard = fork_safe(threading.Lock())
 
 
 def fingerprint(data: bytes) -> str:
@@ -121,9 +124,13 @@ class Document:
     def blocks(self) -> list[Block]:
         """The blocks of the text; if a function makes them, it is called on first access."""
         found = self._blocks  # read once, because another thread may replace it
-        if callable(found):
-            found = self._blocks = found()
-        return found
+        if not callable(found):
+            return found
+        made = found()
+        with _guard:  # all threads get the same objects, which edits find by identity
+            if self._blocks is found:
+                self._blocks = made
+            return cast("list[Block]", self._blocks)
 
     @property
     def text(self) -> str:
