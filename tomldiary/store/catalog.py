@@ -235,10 +235,10 @@ class Catalog:
     def _keep(self, kind: str, part: Part | None) -> None:
         before = self._parts.pop(kind, None)
         if before is not None:
-            self.size -= before.size
+            self.size -= before.document.size
         if part is not None:
             self._parts[kind] = part
-            self.size += part.size
+            self.size += part.document.size
 
     def _add(self, base: str, kind: str, namespace: Namespace) -> None:
         known = self._kinds.setdefault(base, [])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Part:
     """One document of a namespace."""
 
-    __slots__ = ("document", "earlier", "kind", "made", "size", "tables", "token")
+    __slots__ = ("document", "earlier", "kind", "made", "tables", "token")
 
     def __init__(
         self, kind: str, known: Known | None, document: Document, before: Part | None
@@ -32,7 +32,6 @@ class Part:
         self.token = None if known is None else lasting_token(known)
         """See `lasting_token`."""
         self.document = document
-        self.size = document.size
         self.tables: Mapping[str, Any] = document.table(("items",)) or {}
         """The values in the document by key, including invalid items."""
         self.made: dict[str, Entry] | None = None
