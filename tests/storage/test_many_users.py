@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from hand_edits import age
 from tomldiary import Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor import doctor as checkup
@@ -87,6 +88,34 @@ def test_a_second_listing_reads_no_document_again(watched, looks):
     assert not [path for name, path in looks if name == "open"]
 
 
+def test_the_cached_namespaces_are_limited_by_the_number_of_documents(watched, looks, monkeypatch):
+    """One user may have thousands of them."""
+    monkeypatch.setattr("tomldiary.store.store._MOST_LISTED", 5 * NUMBER - 1)  # all but one user
+    store = ItemStore(watched)
+    store.run([List(limit=10_000)])
+    for user in NAMES:
+        watched.engine.discard(user, ["preferences"])
+    looks.clear()
+    store.run([List(limit=10_000)])
+    assert [path for name, path in looks if name == "open"]
+
+
+def test_a_listing_shows_a_hand_edit_in_place_that_follows_a_listing_closely(tmp_path, monkeypatch):
+    """The catalog's own names may be older than the version of the document."""
+    monkeypatch.setattr("tomldiary.store.catalog._TRUSTED", 60.0)
+    store, path = ItemStore(Diary(tmp_path, agent="rules")), tmp_path / "ann/items/trips.toml"
+    trips = ("ann", "trips")
+    store.run([Put(trips, "porto", {"text": "x"})])
+    whole = path.read_text()
+    store.run([Put(trips, "porto", None)])
+    for each in (path, path.parent, path.parent.parent):
+        age(each)
+    assert store.run([List()]) == [[]]
+    path.write_text(path.read_text() + whole[whole.index("[items.") :])
+    age(path)
+    assert store.run([List()]) == [[trips]]
+
+
 def test_a_second_listing_shows_each_change(tmp_path):
     diary, other = Diary(tmp_path, agent="rules"), Diary(tmp_path, agent="rules")
     for user in ("ann", "ben"):
@@ -139,23 +168,6 @@ def test_a_store_keeps_no_more_text_than_its_limit(tmp_path, monkeypatch):
     kept = [each for each in gc.get_objects() if isinstance(each, Part) and id(each) not in others]
     assert 0 < len(kept) <= 5
     assert len(store.run([Search((), limit=100)])[0]) == 20
-
-
-def test_reading_a_further_document_does_not_open_history_again(tmp_path, files):
-    writer = Diary(tmp_path, agent="rules").user("ann")
-    writer.upsert_preference("likes", "tea")
-    with writer.transaction():
-        writer.upsert_preference("likes", "coffee")
-        writer.blocks.set("persona", "calm")
-    opened = []
-    files.hook = lambda name, path, *_: (
-        opened.append(path) if name == "open_to_read" and "history" in path else None
-    )
-    reader = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("ann")
-    assert len(reader.preferences()["likes"]) == 2
-    opened.clear()
-    assert reader.blocks.get("persona").text == "calm"
-    assert not opened
 
 
 @pytest.mark.parametrize("label", [0, 1, None, lambda namespace, key: namespace[-1]])

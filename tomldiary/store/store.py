@@ -25,7 +25,7 @@ from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.callables import refuse_async
-from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.item import Entry
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
 
 _logger = get_logger(__name__)
-_MOST_LISTED = 1 << 15  # users whose namespaces are cached; 1 to 3 KB for each
+_MOST_LISTED = 1 << 18  # documents whose namespaces are cached; about 0.5 KB for each
+_USER_SIZE = 4  # the size of a user in this cache, counted as documents
 _LISTED = {ITEMS.name, *(kind.name for kind in typed_kinds())}
 R = TypeVar("R")
 Owned = dict[str, None]
@@ -93,9 +94,9 @@ class ItemStore(ItemPuts):
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
         self._batches = Batches(self.finish)
-        self._listed: Recent[str, tuple[list[str], Sequence[Token | None], list[Namespace]]] = (
-            Recent(_MOST_LISTED)
-        )
+        self._listed: RecentBySize[
+            str, tuple[list[str], Sequence[Token | None], list[Namespace]]
+        ] = RecentBySize(_MOST_LISTED, lambda listed: _USER_SIZE + len(listed[0]))
         """The documents of each user with their versions, and the user's namespaces."""
         backend = diary.engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
@@ -365,15 +366,15 @@ class ItemStore(ItemPuts):
         seen = self._listed.get(user)
         if seen is not None and seen[:2] == (kinds, tokens):
             return seen[2]
-        typed = [each.namespace for each in self._typed.snapshots(user, ())]
-        names = sorted({*self.catalog(user).names(()), *typed})
+        # Not the names of the catalog, which may be 20 ms older than the versions.
+        found = [*self.catalog(user).snapshots(), *self._typed.snapshots(user, ())]
+        names = sorted({each.namespace for each in found})
         known = [engine.load(user, kind, token) for kind, token in zip(kinds, tokens, strict=True)]
         # The names of facts depend on the time.
         if FACTS.name not in {kind.partition("/")[0] for kind in kinds} and tokens == [
             each and lasting_token(each) for each in known
         ]:
-            with self._guard:
-                self._listed.keep(user, (kinds, tokens, names))
+            self._listed.keep(user, (kinds, tokens, names))
         return names
 
     # Single items
