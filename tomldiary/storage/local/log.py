@@ -354,26 +354,21 @@ class HistoryTails:
         tail = self._found(user, cuts=False)
         return tail and tail.last
 
-    def known(self, user: str) -> Tail | None:
-        """Return the cached end if history still ends there, or None."""
-        # Read the cache once: another thread may drop the entry at any time.
-        cached = self._tails.get(user)
-        if cached is None or cached.folder_time <= 0:
-            return None
-        # No segment was added since.
-        is_same = cached.folder_time == self._files.folder_time(self._place(user))
-        return cached if is_same and cached.end.is_there(self._files) else None
-
     def of(self, user: str) -> Tail | None:
         """Return the end of a user's history, or None without history; a torn tail is cut off."""
         return self._found(user, cuts=True)
 
     def _found(self, user: str, *, cuts: bool) -> Tail | None:
         # Without the lock a torn tail must stay: another process may be appending it.
+        # Read the cache once: another thread may drop the entry at any time.
         cached, place = self._tails.get(user), self._place(user)
-        if (current := self.known(user)) is not None:
-            return current
         changed = self._files.folder_time(place)
+        if (
+            cached is not None
+            and 0 < cached.folder_time == changed  # no segment was added since
+            and cached.end.is_there(self._files)
+        ):
+            return cached
         for newest in reversed(segments(self._files, Path(place)) if changed else []):
             try:
                 # First, because another process may append during the read.

@@ -13,13 +13,12 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from tomldiary.errors import BackendError, DiaryError, InvalidValue, LockTimeout
-from tomldiary.history.record import parse_record, sequence_of
+from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import (
     MAX_FOLDER,
     decode_folder,
@@ -229,14 +228,7 @@ class OpenedUsers:
         self._open(user)
         folder = self.folder(user)
         try:
-            known = self._tails.known(user)
-            texts = read_records(self.files, folder / "history")
-            if known is not None:
-                yield known.record  # most callers need no other one
-                # A writer may have appended records since.
-                last = sequence_of(known.record)
-                texts = dropwhile(lambda text: sequence_of(text) >= last, texts)
-            yield from texts
+            yield from read_records(self.files, folder / "history")
         except OSError as error:
             raise _read_error(error, folder) from error
 
