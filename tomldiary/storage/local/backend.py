@@ -121,7 +121,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 f"{folder}: the current folder was removed. Give an absolute path, or start in another folder."
             ) from None
         super().__init__(place, environment, sync=durability == "full")
-        self._shown = str(Path(folder) / "_")[:-1]  # empty for "."
+        self._shown = Path(folder)
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """The folder of all journals, including those of writers with a different durability."""
@@ -130,7 +130,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """The problems of the users that the last listing skipped."""
 
     def __repr__(self) -> str:
-        return f"LocalBackend({str(Path(self._shown))!r})"
+        return f"LocalBackend({str(self._shown)!r})"
 
     @property
     def journal_folder(self) -> Path | None:
@@ -149,7 +149,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def place(self, user: str, kind: str) -> str:
         """Return the path of a document's file, beginning with the folder as it was given."""
-        return f"{self._shown}{self.folder(user).name}/{checked_kind(kind)}.toml"
+        return str(self._shown / self.folder(user).name / f"{checked_kind(kind)}.toml")
 
     def token(self, user: str, kind: str) -> FileToken | None:
         """Return the version of the file: one `stat`."""
