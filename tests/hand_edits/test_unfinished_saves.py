@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import verify
 from tomldiary.storage.environment import Environment
-from tomldiary.storage.local import forget_job
 from tomldiary.storage.local.publish import is_being_saved, staged_path
 
 fcntl = pytest.importorskip("fcntl")
@@ -293,8 +291,8 @@ def test_a_save_that_begins_during_an_erasure_is_kept(tmp_path, files, flags):
     assert alice.traces("walnut") == []
 
 
-def test_an_erasure_is_refused_while_a_program_has_a_document_open(alice, file, monkeypatch):
-    monkeypatch.setattr(forget_job, "_PATIENCE", 0.1)
+def test_an_erasure_is_refused_while_a_program_has_a_document_open(alice, file):
+    alice.diary.engine.save_timeout = 0.1
     whole = edited(file)
     with Editor(file, os.O_WRONLY) as editor:
         age(file, 100)
@@ -307,27 +305,43 @@ def test_an_erasure_is_refused_while_a_program_has_a_document_open(alice, file, 
     assert texts(alice) == ["tea", "decaf", "water", "juice"]
 
 
-def test_an_erasure_waits_for_a_save_and_erases_its_text_too(alice, file, monkeypatch):
+def refused_leases(files, then=lambda: None):
+    """Return a list that gets each refused lease; call `then` after each."""
+    refused, take_lease = [], files.take_lease
+
+    def take(descriptor):
+        refusal = take_lease(descriptor)
+        if refusal == errno.EAGAIN:
+            refused.append(files.paths[descriptor])
+            then()
+        return refusal
+
+    files.take_lease = take
+    return refused
+
+
+def test_an_erasure_waits_for_a_save_and_erases_its_text_too(alice, file, files):
     whole = f'{edited(file)}\n[preferences.goals.mine]\ntext = "drink water"\n'
-    pause, editor = forget_job._pause, Editor(file, os.O_WRONLY)
+    saved = []
 
-    def save(path, deadline):
-        monkeypatch.setattr(forget_job, "_pause", pause)
-        editor.write(whole)
-        editor.close()
-        age(file)
+    def save():
+        if list(file.parent.glob(".forgetting*")) and not saved:
+            saved.append(editor.write(whole))
+            editor.close()
+            age(file)
 
-    with editor:
+    refused_leases(files, save)
+    with Editor(file, os.O_WRONLY) as editor:
         age(file, 100)
-        monkeypatch.setattr(forget_job, "_pause", save)
         alice.forget(matching="water")
+    assert saved
     assert texts(alice) == ["tea", "decaf", "juice"]
     assert alice.traces("water") == []
 
 
-def test_an_erasure_that_a_save_stops_is_finished_after_it(tmp_path, files, monkeypatch):
-    monkeypatch.setattr(forget_job, "_PATIENCE", 0.1)
+def test_an_erasure_that_a_save_stops_is_finished_after_it(tmp_path, files):
     alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.diary.engine.save_timeout = 0.1
     for text in ("walnuts", "tea"):
         alice.upsert_preference("likes", text)
     file = tmp_path / "alice/preferences.toml"
@@ -339,19 +353,16 @@ def test_an_erasure_that_a_save_stops_is_finished_after_it(tmp_path, files, monk
             files.hook = None
             editors.append(Editor(file))
 
-    pause = forget_job._pause
-
-    def wait(path, deadline):
-        assert deadline <= time.monotonic()
-        pause(path, deadline)
-
     files.hook = begin
     with pytest.raises(BackendError, match=r"still being written.* is opened next"):
         alice.forget(matching="walnut")
-    monkeypatch.setattr(forget_job, "_pause", wait)
+    other = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
     with editors[0] as editor:
-        for each in (alice, Diary(tmp_path, agent="rules").user("alice")):
-            assert "tea" in texts(each)  # at once
+        for each in (alice, other):
+            refused = refused_leases(files)
+            assert "tea" in texts(each)
+            assert refused
+            assert len(refused) < 10  # readers do not wait
         editor.write(whole)
         editor.close()
     age(file)

@@ -393,7 +393,9 @@ def plan(engine: Engine, user: str, selection: Selection, timeout: float) -> Pla
     }
     operations = {old.operation for old in all_records} - {new.operation for new in erased.records}
     selection = replace(selection, operations=sorted(operations))
-    rewrite = Rewrite(selection.to_table(), epoch, fresh, added, documents)
+    rewrite = Rewrite(
+        selection.to_table(), epoch, fresh, added, documents, patience=engine.save_timeout
+    )
     return Plan(rewrite, receipt, history, stored)
 
 

@@ -84,6 +84,8 @@ class Rewrite:
     documents: Mapping[str, RewrittenDocument] = field(default_factory=dict[str, RewrittenDocument])
     erased_before: int = 0
     """The new result of `TellsErasure.erased`, for a copy of a user; 0 keeps the stored one."""
+    patience: float = 3.0
+    """How long to wait for another program that has a document open for writing, in seconds."""
 
     @property
     def erased(self) -> int:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _STAGED = f"{JOB_PREFIX}-"
 """The prefix of the names of files that the job has staged."""
-_PATIENCE = 3.0  # seconds; how long a program may have a document open for writing
+_LONGEST = 3.0  # seconds; how long the process that finishes a job waits for other programs
 _PAUSE = 0.05  # seconds between two checks of such a document
 _HEAD = "# Something is being forgotten here. The next process that opens this user finishes it; leave this file alone.\n"
 
@@ -166,7 +166,7 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
             raise
         remedy = "Nothing was forgotten. Check free space and permissions."
         raise file_error(folder, "cannot be written", error, remedy) from error
-    _run(backend, user, folder, job, _PATIENCE)
+    _run(backend, user, folder, job, rewrite.patience)
     return _digests(files, folder)
 
 
@@ -186,7 +186,7 @@ def finish(backend: OpenedUsers, user: str, patience: float) -> None:
         _take_back(files, folder)  # the process was killed before it wrote the job file
         return
     backend.epochs.write(user, job.epoch, erased=job.epoch if job.removes_user else 0)
-    _run(backend, user, folder, job, min(patience, _PATIENCE))
+    _run(backend, user, folder, job, min(patience, _LONGEST))
 
 
 def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job, patience: float) -> None:
@@ -198,7 +198,7 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job, patience: flo
         if job.removes_user:
             _remove(files, folder, job)
         else:
-            _publish(files, folder, job, time.monotonic() + patience)
+            _publish(files, folder, job, _Patience(patience))
     except (OSError, BackendError, HandEditConflict) as error:
         raise _unfinished(folder, error) from error
     finally:
@@ -302,10 +302,10 @@ def _stage(env: Environment, user: str, folder: Path, rewrite: Rewrite, job: _Jo
     for path, old, fresh in _new_segments(env, folder, rewrite.history, rewrite.added):
         if fresh != old:
             job.files.append([_put(files, folder, job, fresh), f"history/{path.name}"])
-    deadline = time.monotonic() + _PATIENCE
+    patience = _Patience(rewrite.patience)
     for kind, document in rewrite.documents.items():
         path = folder / f"{kind}.toml"
-        _wait_for_writer(files, path, deadline)
+        patience.wait_for_writer(files, path)
         if not is_same(files.token(path), document.token):
             raise RevisionConflict.of(user)
         job.documents[kind] = {
@@ -342,13 +342,13 @@ def _put(files: FileSystem, folder: Path, job: _Job, data: bytes) -> str:
     return name
 
 
-def _publish(files: FileSystem, folder: Path, job: _Job, deadline: float) -> None:
+def _publish(files: FileSystem, folder: Path, job: _Job, patience: _Patience) -> None:
     """Publish the staged files; skip files that are already published."""
     for name, target in job.files:
         with contextlib.suppress(FileNotFoundError):
             files.replace(folder / name, folder / target)
     for kind, document in job.documents.items():
-        _publish_document(files, folder, kind, document, deadline)
+        _publish_document(files, folder, kind, document, patience)
     for aside in damaged(files, folder / "history"):
         files.unlink(aside)
     for place in {
@@ -364,9 +364,9 @@ def _publish(files: FileSystem, folder: Path, job: _Job, deadline: float) -> Non
 
 
 def _publish_document(
-    files: FileSystem, folder: Path, kind: str, document: dict[str, Any], deadline: float
+    files: FileSystem, folder: Path, kind: str, document: dict[str, Any], patience: _Patience
 ) -> None:
-    """Publish a staged document, once no other program has the document open for writing.
+    """Publish a staged document, and remove it if nothing is left in it.
 
     The staged file stays until the new names are synced.
 
@@ -375,62 +375,84 @@ def _publish_document(
         HandEditConflict: Another program kept the document open for writing.
     """
     staged, target = folder / document["staged"], folder / f"{kind}.toml"
-    # A copy is exchanged, so that the staged file never holds the text to forget.
-    copy = str(staged.with_name(f"{staged.name}-copy"))
-    is_published = not files.exists(staged)
-    while not is_published:
-        _wait_for_writer(files, target, deadline)
-        token = files.token(target)
-        if token is None:
-            # The document was removed, by another program or by a process that was killed here.
-            if document["is_removed"]:
-                _remove_empty_folders(files, target.parent, folder)
-            return
-        if files.content(target) == files.content(staged):
-            if not files.exists(copy):
-                break  # published by a process that was killed later
-            take_back(files, copy, str(target), token)  # displaced, maybe a hand edit
-            continue
-        if list(token) != document["token"]:
-            # A concurrent hand edit: redact its entries here; the next access merges the rest as usual.
-            made, saved = _document(files, staged), _document(files, target)
-            edit = Edit(saved)
-            for path in map(tuple[str, ...], document["entries"]):
-                block = made.whole_block(path)
-                edit.delete(path)
-                if block is not None:
-                    edit.restore(path, block.text, made.own_values(path) or {})
-                elif (table := made.table(path)) is not None:
-                    edit.put(path, table)
-            # The staged file is replaced atomically: without it the document would count as published.
-            merged = staged.with_name(f"{staged.name}-merged")
-            files.discard(merged)
-            files.write_new(str(merged), edit.done().text.encode(), sync=True)
-            files.replace(merged, staged)
-        files.discard(copy)
-        written = files.write_new(copy, files.content(staged), sync=True)
-        is_published = put_in_place(files, copy, str(target), token, written) is not None
-        if not is_published and not files.exists(copy):
-            _pause(target, deadline)
-    if document["is_removed"] and files.exists(staged) and _document(files, staged).is_bare:
-        files.unlink(target)
+    if not files.exists(staged):
+        return  # published by a process that was killed later
+    is_there = _replace(files, staged, target, document, patience)
+    if document["is_removed"]:
+        if is_there and _document(files, staged).is_bare:
+            files.unlink(target)
         _remove_empty_folders(files, target.parent, folder)
 
 
-def _wait_for_writer(files: FileSystem, path: Path, deadline: float) -> None:
-    """Wait while another program has a file open for writing: its save would be lost with the old file.
+def _replace(
+    files: FileSystem, staged: Path, target: Path, document: dict[str, Any], patience: _Patience
+) -> bool:
+    """Replace a document once no other program has it open for writing; return False if it was removed."""
+    # A copy is exchanged, so that the staged file never holds the text to forget.
+    copy = str(staged.with_name(f"{staged.name}-copy"))
+    while True:
+        patience.wait_for_writer(files, target)
+        token = files.token(target)
+        if token is None:
+            return False  # removed by another program, or by a process that was killed here
+        if files.content(target) == files.content(staged):
+            if not files.exists(copy):
+                return True  # published by a process that was killed later
+            take_back(files, copy, str(target), token)  # displaced, maybe a hand edit
+            continue
+        if list(token) != document["token"]:
+            _stage_save(files, staged, target, document["entries"])
+        files.discard(copy)
+        written = files.write_new(copy, files.content(staged), sync=True)
+        if put_in_place(files, copy, str(target), token, written) is not None:
+            return True
+        if not files.exists(copy):
+            patience.pause(target)
 
-    Raises:
-        HandEditConflict: The program kept the file open.
-    """
-    while has_writer(files, str(path)):
-        _pause(path, deadline)
+
+def _stage_save(files: FileSystem, staged: Path, target: Path, entries: list[list[str]]) -> None:
+    """Stage a concurrent hand edit with the redacted entries; the next access merges the rest as usual."""
+    made, saved = _document(files, staged), _document(files, target)
+    edit = Edit(saved)
+    for path in map(tuple[str, ...], entries):
+        block = made.whole_block(path)
+        edit.delete(path)
+        if block is not None:
+            edit.restore(path, block.text, made.own_values(path) or {})
+        elif (table := made.table(path)) is not None:
+            edit.put(path, table)
+    # The staged file is replaced atomically: without it the document would count as published.
+    merged = staged.with_name(f"{staged.name}-merged")
+    files.discard(merged)
+    files.write_new(str(merged), edit.done().text.encode(), sync=True)
+    files.replace(merged, staged)
 
 
-def _pause(path: Path, deadline: float) -> None:
-    if time.monotonic() >= deadline:
-        raise HandEditConflict.busy(str(path), _PATIENCE)
-    time.sleep(_PAUSE)
+class _Patience:
+    """Waits for programs that have a document open for writing, for `seconds` in all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def wait_for_writer(self, files: FileSystem, path: Path) -> None:
+        """Wait while another program has a file open for writing: its save would be lost with the old file.
+
+        Raises:
+            HandEditConflict: The program kept the file open.
+        """
+        while has_writer(files, str(path)):
+            self.pause(path)
+
+    def pause(self, path: Path) -> None:
+        """Wait a moment.
+
+        Raises:
+            HandEditConflict: The time is over.
+        """
+        if time.monotonic() >= self._deadline:
+            raise HandEditConflict.busy(str(path), self._seconds)
+        time.sleep(_PAUSE)
 
 
 def _remove_empty_folders(files: FileSystem, place: Path, top: Path) -> None:
