@@ -154,13 +154,14 @@ def test_a_second_listing_shows_each_change(tmp_path):
     assert listed() == [goals, likes[0]]
 
 
-def test_a_store_keeps_no_more_text_than_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("tomldiary.store.writes._CACHED_CHARACTERS", 20_000)
+def test_a_store_keeps_no_more_text_than_its_limit(tmp_path):
     store = ItemStore(Diary(tmp_path, agent="rules", durability="process"))
     users = [f"u{number:02d}" for number in range(20)]
     for user in users:
         store.run([Put((user, "notes"), "k", {"text": "x" * 4000})])
-    store = ItemStore(Diary(tmp_path, agent="rules"))
+    diary = Diary(tmp_path, agent="rules")
+    diary.engine.cached_characters = 20_000
+    store = ItemStore(diary)
     gc.collect()
     others = {id(each) for each in gc.get_objects() if isinstance(each, Part)}
     for user in users:

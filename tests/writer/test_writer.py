@@ -338,7 +338,7 @@ async def waiting(writer, *names, user="alice"):
     """Return tasks that wait in line for room."""
     tasks = [asyncio.create_task(writer.submit(user, "s", name, "ok")) for name in names]
     await asyncio.sleep(0)  # each ran until it had to wait
-    assert len(writer._admission.waiting) == len(names)
+    assert not any(task.done() for task in tasks)
     return tasks
 
 
@@ -426,20 +426,28 @@ def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_sa
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(writer.submit_turn(turn("second")), 0.05)
 
-    with MemoryWriter(Diary(tmp_path, agent=wait), workers=1, qsize=1) as writer:
+    diary, spans = Diary(tmp_path, agent=wait), []
+    take = diary.sessions.take
+
+    def taken(user, session):
+        spans.append(take(user, session))
+        return spans[-1]
+
+    diary.sessions.take = taken
+    with MemoryWriter(diary, workers=1, qsize=1) as writer:
         with suppress(WriterBusy):
             while True:
                 writer.submit_nowait(turn("queued"))
         for _ in range(2):  # the first may still have found space
             writer.submit_later(turn("first"))
-        first = writer._admission.waiting[-1]
+        first = spans[-1]
         with pytest.raises(WriterBusy):
             writer.submit_nowait(turn("second"))
         asyncio.run(cancel(writer))
         writer.submit_later(turn("second"))
-        second = writer._admission.waiting[-1]
         gate.set()
-    assert (second.turn.user_msg, second.began) == ("second", first.time)
+    assert len(spans[spans.index(first) :]) == 4
+    assert spans[-1][0] == first[1]
 
 
 @pytest.mark.parametrize("is_down", [False, True])

@@ -72,6 +72,8 @@ class DocumentCache:
         self.backend = backend
         self.save_timeout = 3.0
         """How long a write waits for another program to finish saving a document, in seconds."""
+        self.cached_characters = _CACHED_CHARACTERS
+        """The most characters of the documents that one cache keeps, for caches that are made later."""
         self.logged = PerUser(lambda user: HistoryIndex(backend, user), _CACHED_USERS)
         """The index of each user's history."""
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None

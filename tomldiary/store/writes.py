@@ -38,8 +38,6 @@ _AT_ONCE = (
 )
 _TABLE = "items"
 
-
-_CACHED_CHARACTERS = 1 << 26  # as in the cache of documents, which has most of these documents too
 _CATALOG_SIZE = 1024  # the size of an empty catalog in memory, counted as characters
 
 
@@ -52,7 +50,9 @@ class ItemPuts:
         self._typed = TypedNamespaces(diary)
         self._clock = IncreasingClock()
         self._catalogs: RecentBySize[str, Catalog] = RecentBySize(
-            _CACHED_CHARACTERS, lambda catalog: catalog.size + _CATALOG_SIZE
+            # The cache of documents has most of these documents too.
+            diary.engine.cached_characters,
+            lambda catalog: catalog.size + _CATALOG_SIZE,
         )
         self._latest: Catalog | None = None
         self._guard = fork_safe(threading.Lock())

@@ -1061,7 +1061,7 @@ def test_a_turn_that_finds_the_queue_full_is_kept_and_holds_no_thread_of_the_loo
         given = [{"messages": [HumanMessage(f"I like tea {number}.")]} for number in range(6)]
         runs = [asyncio.create_task(agents[one["messages"][0].text].ainvoke(one)) for one in given]
         if status == "cancelled":
-            while len(writer._admission.waiting) < 4:  # noqa: ASYNC110 - one is applied, and one is queued
+            while len(submitted) < len(runs):  # noqa: ASYNC110 - four of them find the queue full
                 await asyncio.sleep(0.01)
             for one in runs:
                 one.cancel()
@@ -1071,8 +1071,13 @@ def test_a_turn_that_finds_the_queue_full_is_kept_and_holds_no_thread_of_the_loo
         finally:
             gate.set()
 
-    diary = Diary(tmp_path, agent=wait, episodes=True)
-    with MemoryWriter(diary, workers=1, qsize=1) as writer:
+    class Noting(MemoryWriter):
+        async def submit_turn(self, turn):
+            submitted.append(turn)
+            return await super().submit_turn(turn)
+
+    submitted, diary = [], Diary(tmp_path, agent=wait, episodes=True)
+    with Noting(diary, workers=1, qsize=1) as writer:
         ok = OK if status == "cancelled" else Down()
         asyncio.run(end_all({f"I like tea {n}.": agent_of(writer, ok) for n in range(6)}))
     said = [one.input for one in diary.user("alice").episodes()]

@@ -815,17 +815,15 @@ def test_row_level_security_without_a_policy_is_an_error(tables):
 def test_a_pool_of_postgres_that_can_no_longer_connect_says_why(monkeypatch):
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+    import psycopg_pool  # noqa: PLC0415 - the same
 
-    from tomldiary.storage.shared.postgres import connection as module  # noqa: PLC0415 - the same
+    pools, made = [], psycopg_pool.ConnectionPool.__init__
 
-    pools = []
+    def make(pool, *args, **options):
+        pools.append(pool)
+        made(pool, *args, **options)
 
-    class Pool(module.Pool):
-        def __init__(self, *args, **options):
-            pools.append(self)
-            super().__init__(*args, **options)
-
-    monkeypatch.setattr(module, "Pool", Pool)
+    monkeypatch.setattr(psycopg_pool.ConnectionPool, "__init__", make)
 
     role = f"r{engine.url.rpartition('=')[2]}"
     address = engine.url.partition("@")[2]

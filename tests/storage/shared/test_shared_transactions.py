@@ -11,7 +11,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from functools import partial
 
 import pytest
 
@@ -20,9 +19,8 @@ from capabilities import needs_fork
 from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
-from tomldiary.engine import transaction
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
-from tomldiary.history.record import Record
+from tomldiary.history.record import Record, render_record
 from tomldiary.runtime.sources import HOOKS, QUEUE
 from tomldiary.storage.protocol import Commit
 from tomldiary.storage.shared.backend import SharedBackend
@@ -36,7 +34,6 @@ from tomldiary.storage.shared.database import (
 )
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
-from tomldiary.toml.values import timestamp
 from tomldiary.writer.attempts import lost_database
 from tomldiary_pydantic_ai.memory_document import AgentMemory
 
@@ -260,31 +257,26 @@ def test_the_remedy_of_a_lost_connection_names_no_certificate(reason, checked):
     assert checked in str(unreachable("postgresql://h/x", DatabaseLost(reason)))
 
 
-def test_a_lost_answer_is_told_from_the_step_of_another_process(opened, monkeypatch):
-    backend = opened()
-    backend.transactions.database = Unreliable(backend.database)
-    one, two = (
-        Diary(backend, agent="rules").user("alice"),
-        Diary(opened(), agent="rules").user("alice"),
-    )
-    # Clocks of some systems have coarse steps, so both steps may have the same time.
-    monkeypatch.setattr(transaction, "Record", partial(Record, time=timestamp()))
-    one.upsert_preference("likes", "tea")
-    apply = backend.database.apply
+@pytest.mark.parametrize(("epoch", "answer"), [(1, None), (2, {})])
+def test_a_lost_answer_is_told_from_the_step_of_another_process(epoch, answer):
+    """Clocks of some systems have coarse steps, so both steps may have the same time."""
+    ours, theirs = (
+        render_record(Record(2, "upsert", [], {}, {}, time="2026-11-30T00:00:00.000000+00:00", reason=reason))
+        for reason in ("ours", "theirs")
+    )  # fmt: skip
 
-    def overtaken(user, head, step):
-        backend.database.apply = apply
-        two.upsert_preference("likes", "milk")
-        raise DatabaseLost("broken")
+    class Overtaken:
+        """Another step follows the same state; or, if the user's data was erased since, it may be ours."""
 
-    backend.database.apply = overtaken
-    one.upsert_preference("likes", "coffee")
-    assert sorted(item.text for item in one.preferences("likes").values()) == [
-        "coffee",
-        "milk",
-        "tea",
-    ]
-    assert len(one.history()) == 3
+        def head(self, user):
+            return Head(4, epoch=epoch, record=theirs)
+
+        def records(self, user, before, limit):
+            return [(2, theirs)]
+
+    step = Step({"blocks": "x = 1\n"}, records=[(2, ours)])
+    lost = DatabaseLost("broken")
+    assert outcome(Overtaken(), 1.0, "alice", Head(3, epoch=1), step, lost) == answer
 
 
 def test_a_lost_answer_does_not_hide_what_was_written_behind_it(opened):
