@@ -288,7 +288,8 @@ def test_submits_that_wait_for_room_are_woken(opened):
     assert texts(opened()) == [f"turn {n}" for n in range(12)]
 
 
-def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opened):
+@pytest.mark.parametrize("selection", [{"everything": True}, {"session_id": "s"}])
+def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opened, selection):
     gate, began = threading.Event(), threading.Event()
 
     def slow(message, *, deps):
@@ -302,17 +303,19 @@ def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opene
             await asyncio.to_thread(began.wait, LONG)
             await writer.submit_turn(turn("tea", "bob"))
             before = asyncio.create_task(writer.submit_turn(turn("walnuts")))
+            later = writer.submit_later(turn("chess"))
             waiting = writer._admission.waiting
             await asyncio.to_thread(
-                until, lambda: waiting and {waiting[0].epoch, waiting[0].turn.epoch} != {None}
+                until, lambda: waiting and {waiting[-1].epoch, waiting[-1].since} != {None}
             )
-            await diary_on(opened()).user("alice").aforget(everything=True)
+            await diary_on(opened()).user("alice").aforget(**selection)
             after = asyncio.create_task(writer.submit_turn(turn("jazz")))
             await asyncio.sleep(0)
             gate.set()
             assert (await first).applied == 1
-            with pytest.raises(Forgotten):
-                await (await before)
+            for refused in (before, asyncio.to_thread(later.wait)):
+                with pytest.raises(Forgotten):
+                    await (await refused)
             assert (await (await after)).applied == 1
 
     asyncio.run(asyncio.wait_for(submit_all(), LONG))

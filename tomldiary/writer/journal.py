@@ -200,7 +200,7 @@ class Journal:
     def append_turns(
         self,
         jobs: Sequence[Job],
-        epoch_of: Callable[[Turn], int | None],
+        epoch_of: Callable[[Job], int | None],
     ) -> list[Job]:
         """Append turns in this order and return them; they are durable once `sync` returned.
 
@@ -217,7 +217,7 @@ class Journal:
         def rendered() -> str:
             texts: list[str] = []
             for job in jobs:
-                job.epoch = epoch_of(job.turn)
+                job.epoch = epoch_of(job)
                 if job.epoch is not None:
                     job.journal, job.segment = self, self._segment
                     job.number, self._next = self._next, self._next + 1

@@ -15,7 +15,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.engine import is_erased
 from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import counted
@@ -23,13 +22,13 @@ from tomldiary.storage.files import FileSystem
 from tomldiary.storage.locks import import_for_writes
 from tomldiary.storage.protocol import Backend, LocalFolder
 from tomldiary.writer.journal import Journal
+from tomldiary.writer.receipts import is_refused
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from pathlib import Path
 
-    from tomldiary.extraction.context import Turn
     from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job
 
@@ -272,12 +271,12 @@ class JournalQueue(StoringQueue):
             self._batch, self._stored = [], stored
             self._admission.deliver(stored)
             if erased:
-                self.fail(erased, Forgotten.since_run())
+                self.fail(erased, Forgotten.meanwhile())
 
-    def _epoch_of(self, turn: Turn) -> int | None:
-        """Return the user's fencing token; None if all data of the user was erased since the turn's run began."""
-        epoch = self._backend.epoch(turn.user_id)
-        return None if is_erased(self._backend, turn.user_id, turn.epoch, epoch) else epoch
+    def _epoch_of(self, job: Job) -> int | None:
+        """Return the fencing token of the turn's user; None if an erasure refuses the turn."""
+        epoch = self._backend.epoch(job.turn.user_id)
+        return None if is_refused(self._backend, job, epoch) else epoch
 
     def _adopt(self) -> None:
         try:

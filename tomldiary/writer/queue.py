@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.context import last_exchanges
-from tomldiary.runtime.async_bridge import in_thread, running_loop
+from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp
 from tomldiary.writer.attempts import cause_name
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.extraction.context import Turn
+    from tomldiary.storage.protocol import Backend
     from tomldiary.writer.attempts import Metrics
     from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.shared.queue import SharedQueue
@@ -101,7 +102,6 @@ class Admission:
                 job.epoch = await loop.run_in_executor(
                     self._epoch_reader, backend.epoch, turn.user_id
                 )
-        must_wait = False
         with self.state:
             same = self._same(job)
             if same is None:
@@ -110,12 +110,10 @@ class Admission:
                 if must_wait or self.journal_queue is not None:
                     job.waiter = (loop, loop.create_future())
                 if must_wait:
-                    self.waiting.append(job)
+                    self._wait(job)
                 else:
                     self._admit(job)
         try:
-            if must_wait and self._lacks_epoch(job):
-                await in_thread(self._note_epoch, job)
             if same is not None:
                 await same.receipt.astored()
             elif job.waiter is not None:
@@ -140,10 +138,7 @@ class Admission:
                 self._admit(job)
             elif may_wait:
                 self._count(job)
-                self.waiting.append(job)
-                if self._lacks_epoch(job):
-                    # In another thread, because a database that is down would hold this one.
-                    self._epoch_reader.submit(self._note_epoch_or_refuse, job)
+                self._wait(job)
             else:
                 self._give_back(job)
                 raise WriterBusy(
@@ -164,27 +159,26 @@ class Admission:
             job.rendered = render_turn(job.turn, job.operation, job.time)
         return job
 
-    def _lacks_epoch(self, job: Job) -> bool:
-        """Return whether the fencing token of a waiting turn must be read; without a journal it is read before."""
-        return self.journal_queue is not None and job.turn.epoch is None
+    def _wait(self, job: Job) -> None:
+        """Let a turn wait for space; the caller holds the lock."""
+        self.waiting.append(job)
+        queue, backend = self.journal_queue, self._backend
+        if queue is not None and backend is not None:  # in memory, the token is known already
+            # In another thread, because a database that is down would hold this one.
+            self._epoch_reader.submit(self._note_epoch, job, queue, backend)
 
-    def _note_epoch(self, job: Job) -> None:
-        """Record the fencing token of a turn that waits for space, so that a later erasure of the user refuses it."""
-        if self._backend is None:
-            return
-        epoch = self._backend.epoch(job.turn.user_id)
-        with self.state:
-            job.turn = replace(job.turn, epoch=epoch)
-            self.admit_waiting()
-
-    def _note_epoch_or_refuse(self, job: Job) -> None:
+    def _note_epoch(self, job: Job, queue: JournalQueue | SharedQueue, backend: Backend) -> None:
+        """Record the fencing token of a waiting turn, so that a later erasure refuses it; refuse it if that fails."""
         try:
-            self._note_epoch(job)
-        except Exception as error:  # noqa: BLE001 - the receipt gets it
+            job.since = backend.epoch(job.turn.user_id)
+        except Exception as error:  # noqa: BLE001 - the caller or the receipt gets it
             with self.state:
-                if job in self.waiting and self.journal_queue is not None:
+                if job in self.waiting:
                     self.waiting.remove(job)
-                    self.journal_queue.fail([job], error)
+                    self._count(job)
+                    queue.fail([job], error)
+        with self.state:
+            self.admit_waiting()
 
     def _same(self, job: Job) -> Job | None:
         """Return the admitted turn with the same operation id, if any."""
@@ -252,7 +246,7 @@ class Admission:
     def admit_waiting(self) -> None:
         """Admit waiting turns while the queue has space; called with the lock held."""
         while self.waiting and self._admitted < self._qsize:
-            if self._lacks_epoch(self.waiting[0]):
+            if self.journal_queue is not None and self.waiting[0].since is None:
                 return  # `_note_epoch` calls this again when the token is known
             job = self.waiting.popleft()
             self._admit(job)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from tomldiary.extraction.context import Turn
+    from tomldiary.storage.protocol import Backend
     from tomldiary.writer.journal import Journal
     from tomldiary.writer.shared.queue import SharedQueue
 
@@ -162,6 +163,8 @@ class Job:
     rendered: str = ""
     """The turn's record without the fields that the journal adds."""
     epoch: int | None = None
+    since: int | None = None
+    """The user's fencing token when the turn began to wait for space; None if it did not wait."""
     time: str = ""
     """When the turn was submitted (ISO 8601)."""
     began: str = ""
@@ -183,6 +186,15 @@ class Job:
 
 
 # Applying
+
+
+def is_refused(backend: Backend, job: Job, epoch: int) -> bool:
+    """Return whether a turn is not stored or applied with this fencing token, because of an erasure.
+
+    An erasure finds the texts of stored turns. Of a turn that waits for space, it can refuse only the whole.
+    """
+    turn = job.turn
+    return job.since not in {None, epoch} or is_erased(backend, turn.user_id, turn.epoch, epoch)
 
 
 def refuse_own_work(lock: object) -> None:
@@ -223,7 +235,7 @@ async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied 
     if (
         job.journal is None  # a journal refuses the turn before it is stored
         and job.epoch is not None
-        and is_erased(diary.engine.backend, turn.user_id, turn.epoch, job.epoch)
+        and is_refused(diary.engine.backend, job, job.epoch)
     ):
         raise Forgotten.since_run()
     last = job.group[-1] if job.group else job

@@ -250,7 +250,8 @@ class MemoryWriter(Viewed):
             InvalidValue: A text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
             BackendError: The journal could not be written. The turn was not stored, unless the error says that this is unknown.
-            Forgotten: The whole user was erased since `epoch`, or while the call waited. The turn was not stored.
+            Forgotten: The whole user was erased since `epoch`, or any data of the user while the call waited. The turn
+                was not stored.
         """
         turn = Turn(
             user_id,
@@ -286,8 +287,8 @@ class MemoryWriter(Viewed):
     def submit_later(self, turn: Turn) -> Receipt:
         """Queue a turn like `submit_nowait`; if the queue is full, it waits in memory for space, also while the writer closes.
 
-        For the turn of a run that has ended and cannot wait. Not limited by `qsize`. Without an `epoch`, the turn is
-        refused if the storage fails while it waits; see the receipt.
+        For the turn of a run that has ended and cannot wait. Not limited by `qsize`. The turn is refused if data of the
+        user is erased or the storage fails while it waits; see the receipt.
 
         Raises:
             Exception: The errors of `submit_nowait`, except WriterBusy.

@@ -19,10 +19,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.engine import is_erased
 from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
+from tomldiary.writer.receipts import Job, is_refused
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.operations import Operation
     from tomldiary.storage.shared.backend import SharedBackend
-    from tomldiary.writer.receipts import Job
 
 _logger = get_logger(__name__)
 _BEATS = 5  # heartbeats per lease
@@ -58,7 +57,7 @@ class Claims:
     def store(self, user: str, jobs: Sequence[Job] = ()) -> Turns | None:
         """Store turns and claim the user in one step; return None if another writer has the claim.
 
-        A turn is left out if its run began before the whole user was erased; its `epoch` stays None.
+        A turn that an erasure refuses is left out; its `epoch` stays None.
         """
         if self._works:
             self.heartbeats.beat()  # first, because a claim without heartbeats would be taken over
@@ -68,8 +67,7 @@ class Claims:
             if is_mine:
                 turns.owner = self.writer
             for job in jobs:
-                is_old = is_erased(self._backend, user, job.turn.epoch, epoch)
-                job.epoch = None if is_old else epoch
+                job.epoch = None if is_refused(self._backend, job, epoch) else epoch
             turns.add([job for job in jobs if job.epoch is not None], epoch)
             return is_mine
 

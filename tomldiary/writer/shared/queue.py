@@ -143,14 +143,14 @@ class SharedQueue(StoringQueue):
         with self._state:
             for job in jobs:
                 job.rendered = ""
-                if job.epoch is None:  # its run began before an erasure
+                if job.epoch is None:  # an erasure refuses it
                     self._remote.get(user, {}).pop(job.operation, None)
                 else:
                     job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
                     # Another writer with the claim may apply it and die before it removes it.
                     job.is_new = job.is_new and claim is not None
             if erased:
-                self.fail(erased, Forgotten.since_run())
+                self.fail(erased, Forgotten.meanwhile())
             if claim is not None and stored:
                 self._take(user, claim)  # with the turns that other processes stored before
             self._ended = {}
