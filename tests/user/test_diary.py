@@ -72,7 +72,7 @@ def test_a_subclass_may_set_an_attribute_before_it_calls_init(tmp_path):
     assert Own(backend).backend is backend
 
 
-@pytest.mark.parametrize("name", ["build_deps", "ensure_session", "_save", "_save_prefs"])
+@pytest.mark.parametrize("name", ["build_deps", "ensure_session"])
 def test_a_class_that_overrides_what_no_turn_calls_is_refused(name):
     with pytest.raises(TypeError, match=f"Own overrides {name}, but no turn calls it"):
         type("Own", (Diary,), {name: lambda diary: None})
@@ -80,6 +80,12 @@ def test_a_class_that_overrides_what_no_turn_calls_is_refused(name):
     assert issubclass(type("Derived", (own,), {}), Diary)
     with pytest.raises(TypeError, match="Own overrides _process, but no turn calls it"):
         type("Own", (MemoryWriter,), {"_process": lambda writer: None})
+
+
+def test_a_class_may_have_a_helper_with_a_private_name_of_0_9():
+    own = type("Own", (Diary,), {"_save": lambda diary: None})
+    alice = own("memory:", agent="rules").user("alice")
+    assert alice.upsert_preference("likes", "tea")[0] == "pref001"
 
 
 @pytest.mark.parametrize(

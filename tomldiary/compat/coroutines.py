@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from tomldiary.extraction.turns import Turns
 
 
-_CALLED_IN_EACH_TURN = (
-    "build_deps", "ensure_session", "_load", "_save", "_load_prefs", "_load_convs", "_save_prefs", "_save_convs",
-    "_enforce_preference_limits", "_maybe_run_compactor",
-)  # fmt: skip
-
 PRIVATE_NAMES = {
     "_load_convs": "await diary.last_conversations(user_id, limit=None)",
     # Not `diary.preferences`: who saves its text as a document stores the entries of further parts twice.
@@ -53,14 +48,14 @@ class AncestorCoroutines:
         """Refuse a class with its own version of a coroutine that 0.9 called in each turn, as no turn calls it here.
 
         Raises:
-            TypeError: The class overrides one of them, but not `update_memory`.
+            TypeError: The class overrides `build_deps` or `ensure_session`, but not `update_memory`.
         """
         super().__init_subclass__(**options)
         maker = next(each for each in cls.__mro__ if "update_memory" in vars(each))
         if AncestorCoroutines not in maker.__bases__:
             return  # its own `update_memory` may call them
-        for name in _CALLED_IN_EACH_TURN:
-            if getattr(cls, name, None) is not getattr(AncestorCoroutines, name, None):
+        for name in ("build_deps", "ensure_session"):
+            if getattr(cls, name) is not getattr(AncestorCoroutines, name):
                 raise TypeError(
                     f"{cls.__name__} overrides {name}, but no turn calls it, so its effect would be missing."
                     " Override update_memory."
