@@ -136,3 +136,21 @@ def test_an_interrupted_forget_is_finished_by_the_next_open(tmp_path, files, ste
     diary = Diary(tmp_path, agent="rules")
     assert names(diary) == [OPEN]
     assert is_forgotten(diary, tmp_path)
+
+
+def test_an_item_that_is_saved_by_hand_during_a_forget_keeps_its_namespace(tmp_path, files):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
+    put(diary, "s1", SHORT)
+    [document] = tmp_path.glob("alice/items/**/*.toml")
+    text = document.read_text()
+
+    def save(name, path, *_):
+        if name == "replace" and path.endswith("/.forgetting-0"):
+            document.write_text(f'{text}\n[items.two]\ntext = "mine"\n')
+
+    files.hook = save
+    diary.user("alice").forget(session_id="s1")
+    files.hook = None
+    age(document)
+    assert [item.key for item in ItemStore(diary).below(SHORT)[0].ordered] == ["two"]
+    assert "secret" not in document.read_text()

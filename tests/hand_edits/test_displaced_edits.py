@@ -360,23 +360,22 @@ def test_an_edit_displaced_by_recovery_is_merged(tmp_path, file, files):
 
 
 @pytest.mark.parametrize("moment", ["before the exchange", "before the merge", "never"])
-def test_a_hand_edit_of_any_size_is_kept_and_not_read_whole(
-    tmp_path, file, files, monkeypatch, moment
-):
+def test_a_hand_edit_of_any_size_is_kept_and_not_read_whole(tmp_path, file, files, moment):
     alice = opened(tmp_path, files)
     alice.upsert_preference("likes", "tea")
     large = file.with_name("large~")
     large.touch()
     os.truncate(large, 1 << 26)
 
-    def save():
-        large.replace(file)
-        if moment == "before the exchange":
+    def end(now):
+        if now == moment:
             raise KeyboardInterrupt
 
-    around(files, (save, None))
-    if moment == "before the merge":
-        monkeypatch.setattr(alice.diary.engine.backend, "_merge_displaced", lambda *_: None)
+    def save():
+        large.replace(file)
+        end("before the exchange")
+
+    around(files, (save, lambda: end("before the merge")))
     tracemalloc.start()
     try:
         with suppress(KeyboardInterrupt):

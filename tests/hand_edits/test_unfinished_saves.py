@@ -405,6 +405,49 @@ def test_a_save_during_an_erasure_that_is_killed_is_kept(tmp_path, files, is_in_
     assert alice.traces("walnut") == []
 
 
+def test_an_erasure_that_is_killed_while_it_redacts_a_save_is_finished(tmp_path, files):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    for text in ("walnuts", "tea"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_text().replace('"tea"', '"green tea"')
+
+    def kill(name, path, *_):
+        if name == "replace" and path.endswith("/.forgetting-0"):
+            file.write_text(whole)
+        elif name == "replace" and path.endswith("-merged"):
+            raise KeyboardInterrupt
+
+    files.hook = kill
+    with pytest.raises(KeyboardInterrupt):
+        alice.forget(matching="walnut")
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.last_transaction()
+    age(file)
+    assert texts(alice) == ["green tea"]
+    assert alice.traces("walnut") == []
+
+
+def test_an_erasure_ends_if_a_document_is_replaced_again_and_again(tmp_path, files):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "walnuts")
+    alice.diary.engine.save_timeout = 0.1
+    exchange, refused = files.exchange, []
+
+    def gone(one, two):
+        if one.endswith("-copy") and len(refused) < 100:
+            refused.append(one)
+            raise FileNotFoundError(errno.ENOENT, "gone", two)
+        return exchange(one, two)
+
+    files.exchange = gone
+    with pytest.raises(BackendError, match="is opened next"):
+        alice.forget(matching="walnut")
+    files.exchange = exchange
+    assert texts(alice) == []
+    assert alice.traces("walnut") == []
+
+
 @pytest.mark.parametrize("has_leases", [True, False])
 def test_a_transaction_waits_for_a_stalled_save(alice, file, monkeypatch, has_leases):
     if not has_leases:  # then the file's age alone can tell
