@@ -161,11 +161,11 @@ class Admission:
 
     def _wait(self, job: Job) -> None:
         """Let a turn wait for space; the caller holds the lock."""
-        self.waiting.append(job)
         queue, backend = self.journal_queue, self._backend
         if queue is not None and backend is not None:  # in memory, the token is known already
             # In another thread, because a database that is down would hold this one.
             self._epoch_reader.submit(self._note_epoch, job, queue, backend)
+        self.waiting.append(job)
 
     def _note_epoch(self, job: Job, queue: JournalQueue | SharedQueue, backend: Backend) -> None:
         """Record the fencing token of a waiting turn, so that a later erasure refuses it; refuse it if that fails."""
