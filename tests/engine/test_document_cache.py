@@ -5,7 +5,7 @@ from __future__ import annotations
 from hand_edits import age
 from tomldiary import Constraint, Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.engine import cache as document_cache
+from tomldiary.engine.engine import Engine
 from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage import MemoryBackend
 from tomldiary.storage.protocol import Commit
@@ -72,10 +72,16 @@ class Counted(MemoryBackend):
         return super().read(user, kind)
 
 
-def read_all(texts):
+class Small(Engine):
+    """Keeps little in its caches."""
+
+    cached_characters = 1_000_000
+
+
+def read_all(texts, engine_class=Engine):
     """Read documents twice, and return the number of reads of the backend in the second pass."""
     backend = Counted()
-    engine = Diary(backend, agent="rules").engine
+    engine = engine_class(backend, "")
     backend.commit("alice", Commit({kind: text.encode() for kind, text in texts.items()}, {}))
     for _ in range(2):
         backend.reads = 0
@@ -88,10 +94,11 @@ def test_five_thousand_small_documents_are_read_once():
     assert read_all({f"items/t{number}": "" for number in range(5_000)}) == 0
 
 
-def test_documents_of_more_characters_than_the_cache_keeps_are_read_again(monkeypatch):
-    monkeypatch.setattr(document_cache, "_CACHED_CHARACTERS", 1_000_000)
+def test_documents_of_more_characters_than_the_cache_keeps_are_read_again():
     text = f"# {'x' * 120_000}\n"
-    assert read_all({f"items/t{number}": text for number in range(9)}) == 9
+    texts = {f"items/t{number}": text for number in range(9)}
+    assert read_all(texts) == 0
+    assert read_all(texts, Small) == 9
 
 
 class EndsCounted(MemoryBackend):

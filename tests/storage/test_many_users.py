@@ -88,9 +88,9 @@ def test_a_second_listing_reads_no_document_again(watched, looks):
     assert not [path for name, path in looks if name == "open"]
 
 
-def test_the_cached_namespaces_are_limited_by_the_number_of_documents(watched, looks, monkeypatch):
+def test_the_cached_namespaces_are_limited_by_the_number_of_documents(watched, looks):
     """One user may have thousands of them."""
-    monkeypatch.setattr("tomldiary.store.store._MOST_LISTED", 5 * NUMBER - 1)  # all but one user
+    watched.engine.cached_characters = 256 * 5 * NUMBER - 1  # all but one user
     store = ItemStore(watched)
     store.run([List(limit=10_000)])
     for user in NAMES:

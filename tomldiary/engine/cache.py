@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from tomldiary.history.record import Indexed
     from tomldiary.toml.document import Document
 
-_CACHED_CHARACTERS = 1 << 26  # a document takes 10 to 13 bytes of memory for each character
 _DOCUMENT_SIZE = 512  # more than the size of an empty document in memory, counted as characters
 _CACHED_USERS = 256
 _CACHED_EPOCHS = 4096  # users
@@ -68,12 +67,13 @@ class DocumentCache:
         backend: The storage of the documents.
     """
 
+    cached_characters = 1 << 26
+    """The most characters that one cache of documents keeps; a document takes 10 to 13 bytes for each."""
+
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.save_timeout = 3.0
         """How long a write waits for another program to finish saving a document, in seconds."""
-        self.cached_characters = _CACHED_CHARACTERS
-        """The most characters of the documents that one cache keeps, for caches that are made later."""
         self.logged = PerUser(lambda user: HistoryIndex(backend, user), _CACHED_USERS)
         """The index of each user's history."""
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
@@ -81,13 +81,13 @@ class DocumentCache:
         self.rules: EntryRules | None = None
         """The rules of the entries, which a diary sets; None in an engine without a diary."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
-            _CACHED_CHARACTERS, lambda known: known.document.size + _DOCUMENT_SIZE
+            self.cached_characters, lambda known: known.document.size + _DOCUMENT_SIZE
         )
         self._folders = backend if isinstance(backend, ListsFolders) else None
         self._fixed = backend.documents if isinstance(backend, FixedDocuments) else None
         """The only documents that the backend stores; None if any name is allowed."""
         self._joins: RecentBySize[tuple[str, str], tuple[list[Document], Document]] = RecentBySize(
-            _CACHED_CHARACTERS, lambda join: sum(part.size for part in join[0])
+            self.cached_characters, lambda join: sum(part.size for part in join[0])
         )
         """The parts of each kind, and the document that joins them."""
         self._epochs: Recent[str, int] = Recent(_CACHED_EPOCHS)

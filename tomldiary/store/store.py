@@ -59,8 +59,10 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
 
 _logger = get_logger(__name__)
-_MOST_LISTED = 1 << 18  # documents whose namespaces are cached; about 0.5 KB for each
-_USER_SIZE = 4  # the size of a user in this cache, counted as documents
+_LISTED_SIZE = (
+    256  # the size of a listed document in the cache of namespaces, counted as characters
+)
+_USER_SIZE = 1024  # the size of a user in this cache
 _LISTED = {ITEMS.name, *(kind.name for kind in typed_kinds())}
 R = TypeVar("R")
 Owned = dict[str, None]
@@ -96,7 +98,10 @@ class ItemStore(ItemPuts):
         self._batches = Batches(self.finish)
         self._listed: RecentBySize[
             str, tuple[list[str], Sequence[Token | None], list[Namespace]]
-        ] = RecentBySize(_MOST_LISTED, lambda listed: _USER_SIZE + len(listed[0]))
+        ] = RecentBySize(
+            diary.engine.cached_characters,
+            lambda listed: _USER_SIZE + _LISTED_SIZE * len(listed[0]),
+        )
         """The documents of each user with their versions, and the user's namespaces."""
         backend = diary.engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
