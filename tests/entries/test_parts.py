@@ -476,19 +476,35 @@ def test_rollback_names_a_change_of_others_between_in_another_part(split):
     assert alice.preferences("likes")["mine"].text == "one"
 
 
+@pytest.mark.parametrize("text_of_copy", ["thing number 0", "changed"])
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_rollback_keeps_an_entry_that_was_copied_to_another_part_first(split, is_removed):
+def test_rollback_keeps_an_entry_that_was_copied_to_another_part_first(
+    split, is_removed, text_of_copy
+):
     alice = filled(split)
     first, second = (file_of(split, name) for name in parts(alice)[:2])
     text, before, last = first.read_text(), memory(alice), alice.last_transaction()
     block = block_of(text, "[preferences.likes.pref001]")
-    save(second, second.read_text() + "\n" + block)
+    save(second, second.read_text() + "\n" + block.replace("thing number 0", text_of_copy))
     alice.diary.engine.log_hand_edits("alice")
     save(first, text.replace(block, ""))
     alice.diary.engine.log_hand_edits("alice")
     if is_removed:
         alice.remove_preference("likes", "pref001")
     assert alice.last_transaction() == last + 2 + is_removed
+    alice.rollback(to=last)
+    assert memory(alice) == before
+    assert not alice.problems()
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])
+def test_rollback_removes_an_entry_that_hand_edits_added_to_two_parts(split, numbers):
+    alice = filled(split)
+    before, last = memory(alice), alice.last_transaction()
+    for number in numbers:
+        file = file_of(split, parts(alice)[number])
+        save(file, file.read_text() + f'\n[preferences.likes.both]\ntext = "{number}"\n')
+        split.engine.log_hand_edits("alice")
     alice.rollback(to=last)
     assert memory(alice) == before
     assert not alice.problems()

@@ -244,16 +244,6 @@ class Transaction:
         """Return whether a part was saved a moment ago; one that stays open delays only the writes to it."""
         return seen.is_settling and not is_being_saved(self.engine.backend, self.user, part)
 
-    def holder(self, kind: str, path: Path) -> str:
-        """Return the document that holds an entry now, which is another part of the kind if the entry was moved."""
-        known = entry_kind(kind)
-        entry = path[: known.depth]
-        if not known.is_split or len(path) < known.depth:
-            return kind
-        if self.document(kind).table(entry) is not None:
-            return kind
-        return self.entries(known.name).holder(path) or kind
-
     def replace(self, kind: str, document: Document) -> None:
         """Replace a whole document; the old one stays in history."""
         if kind not in self._bases:

@@ -129,7 +129,10 @@ class Undo:
 
         def undo(transaction: Transaction) -> Rollback:
             records = self._undoable(steps, session_id, to)
-            done = self._undo(transaction, records, dry_run=dry_run, force=force)
+            is_partial = session_id is not None
+            done = self._undo(
+                transaction, records, is_partial=is_partial, dry_run=dry_run, force=force
+            )
             if dry_run:
                 expected.append(done)
                 raise NotStored  # a transaction begins with the removal of expired entries
@@ -140,12 +143,18 @@ class Undo:
         return expected[-1]
 
     def _undo(
-        self, transaction: Transaction, records: list[Record], *, dry_run: bool, force: bool
+        self,
+        transaction: Transaction,
+        records: list[Record],
+        *,
+        is_partial: bool,
+        dry_run: bool,
+        force: bool,
     ) -> Rollback:
         if not records:
             raise RollbackConflict(_NOTHING)
-        states, origins = _inverse(records)
-        places = _holders(transaction, origins)
+        states, origins = _inverse(records, is_partial=is_partial)
+        places = _holders(transaction, origins) if is_partial else origins
         before, expected, between = (
             {places[place]: state for place, state in each.items()} for each in states
         )
@@ -175,7 +184,7 @@ class Undo:
             [record.seq for record in records],
             sorted({entry_key(path, kind) for kind, path in before}),
             conflicts,
-            self._forbidden(transaction, before),
+            self._forbidden(transaction, former),
             is_done=not dry_run,
         )
         if dry_run:
@@ -228,15 +237,14 @@ class Undo:
         is_past = expires is not None and expires <= now
         return is_past or self._rules.entry_rules.is_over(full_key(entry, kind), values, now)
 
-    def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
+    def _forbidden(self, transaction: Transaction, former: _Values) -> list[str]:
         """Return the keys of the entries whose former state a rule forbids."""
         found: list[str] = []
-        states = {place: state and state[1] for place, state in before.items()}
         with suppress(NotStored), transaction.nested(Source("rollback")):
             # An edit begins without forbidden hand edits. It is discarded, because a dry run changes nothing.
-            for document, _ in states:
+            for document, _ in former:
                 transaction.edit(document)
-            found = self._rules.entry_rules.forbidden(transaction, states)
+            found = self._rules.entry_rules.forbidden(transaction, former)
             raise NotStored
         return found
 
@@ -302,7 +310,7 @@ class Undo:
                     f"data was forgotten in transaction {forgotten}, so earlier transactions cannot be undone."
                     f" Undo at most the transactions after {forgotten}. Nothing was undone."
                 )
-            if floor is None and record.type == "hand" and not _inverse([record])[0][0]:
+            if floor is None and record.type == "hand" and not _inverse([record])[1]:
                 continue  # such as a hand edit of comments
             found.append(record)
             if floor is None and len(found) >= steps:
@@ -330,65 +338,76 @@ def _state_of(kind: str, path: Path, values: dict[str, Any] | None) -> dict[str,
 
 
 def _inverse(
-    records: Sequence[Record],
-) -> tuple[tuple[_States, _States, _States], dict[_Place, str]]:
-    """Return the states to restore and the states expected now, for all changed entries, and their documents.
+    records: Sequence[Record], *, is_partial: bool = False
+) -> tuple[tuple[_States, _States, _States], dict[_Place, _Place]]:
+    """Return the states to restore and the states expected now, for all changed entries, and where they were.
 
     The third states are those that the records left, of entries that another record changed between them.
-    The states have the first part of a kind as their document, because an entry may move to another part.
+
+    Args:
+        records: The records, newest first.
+        is_partial: Whether other records may be between them, and may have moved entries to another part. Their states
+            then have the first part as their document. Otherwise each document is undone by itself.
     """
     before: _States = {}
     expected: _States = {}
     between: _States = {}
-    documents: dict[_Place, str] = {}
-    held: dict[_Place, dict[str, _State | None]] = {}
-    """The states in each document before the records so far."""
-    for record in records:  # newest first
-        old: _States = {}
-        new: _States = {}
-        parts = {
-            doc: record.parts(doc) for doc in dict.fromkeys(each.doc for each in record.changes)
-        }
-        # A moved table is removed by one change and inserted by another.
-        for doc, (olds, news) in parts.items():
-            old |= {place: state for part in olds for place, state in _states(doc, part)}
-            new |= {place: state for part in news for place, state in _states(doc, part)}
-        # An entry that existed only because of the tables below it was made with the first of them.
-        entries = ((doc, entry_path(doc, path) or path) for doc, path in (*old, *new))
-        implied = [place for place in entries if before.get(_home(*place)) == ("", {})]
-        changes: dict[_Place, dict[str, tuple[_State | None, _State | None]]] = {}
-        for place in dict.fromkeys([*old, *new, *implied]):
-            olds, news = parts[place[0]]
-            was = old.get(place) or _implied(olds, *place)
-            became = new.get(place) or _implied(news, *place)
-            if not same_value(was and was[1], became and became[1]):
-                changes.setdefault(_home(*place), {})[place[0]] = was, became
-        for place, states in changes.items():
-            known = held.setdefault(place, {})
-            # A person may copy an entry to another part first, and remove it from its own later.
-            copies = [known[doc] for doc in known.keys() - states if record.type == "hand"]
-            # No later record changed these documents.
-            left = [now for doc, (_, now) in states.items() if doc not in known]
-            known.update({doc: was for doc, (was, _) in states.items()})
-            was = next(filter(None, [*(was for was, _ in states.values()), *copies]), None)
-            became = next(filter(None, [*(now for _, now in states.values()), *copies]), None)
-            if any(copies) and place in expected:
-                expected[place] = expected[place] or next(filter(None, left), None)
-            if same_value(was and was[1], became and became[1]):
-                continue
-            later = before.get(place, became)
-            if not same_value(later and later[1], became and became[1]):
-                between[place] = became
-            expected.setdefault(place, became)
-            before[place] = was
-            doc = next((doc for doc, (was, _) in states.items() if was), next(iter(states)))
-            documents[place] = doc
-    return (before, expected, between), documents
+    origins: dict[_Place, _Place] = {}
+    for record in records:
+        changed: dict[_Place, tuple[_State | None, _State | None]] = {}
+        for (doc, path), was, became in _changes(record, before, is_partial=is_partial):
+            place = _place(doc, path, is_partial=is_partial)
+            old, new = changed.get(place, (None, None))
+            changed[place] = was or old, became or new
+            if was or place not in origins:
+                origins[place] = doc, path
+        for place, (was, became) in changed.items():
+            if not _is_same(was, became):
+                if not _is_same(before.get(place, became), became):
+                    between[place] = became
+                expected.setdefault(place, became)
+                before[place] = was
+    return (before, expected, between), {place: origins[place] for place in before}
 
 
-def _home(document: str, path: Path) -> _Place:
-    """Return the place of a table; that of an entry has the first part of its kind."""
-    return (home_of(document) if entry_path(document, path) is not None else document, path)
+def _changes(
+    record: Record, before: _States, *, is_partial: bool
+) -> Iterator[tuple[_Place, _State | None, _State | None]]:
+    """Yield the tables that a record changed, and their states before and after it.
+
+    Args:
+        record: The record.
+        before: The states before later records.
+        is_partial: As for `_inverse`.
+    """
+    old: _States = {}
+    new: _States = {}
+    parts = {doc: record.parts(doc) for doc in dict.fromkeys(each.doc for each in record.changes)}
+    # A moved table is removed by one change and inserted by another.
+    for doc, (olds, news) in parts.items():
+        old |= {place: state for part in olds for place, state in _states(doc, part)}
+        new |= {place: state for part in news for place, state in _states(doc, part)}
+    # An entry that existed only because of the tables below it was made with the first of them.
+    entries = ((doc, entry_path(doc, path) or path) for doc, path in (*old, *new))
+    implied = [
+        place for place in entries if before.get(_place(*place, is_partial=is_partial)) == ("", {})
+    ]
+    for place in dict.fromkeys([*old, *new, *implied]):
+        olds, news = parts[place[0]]
+        was = old.get(place) or _implied(olds, *place)
+        became = new.get(place) or _implied(news, *place)
+        if not _is_same(was, became):
+            yield place, was, became
+
+
+def _is_same(one: _State | None, other: _State | None) -> bool:
+    return same_value(one and one[1], other and other[1])
+
+
+def _place(doc: str, path: Path, *, is_partial: bool) -> _Place:
+    """Return the place of a table among the states of `_inverse`; only tables of entries can move."""
+    can_move = is_partial and entry_path(doc, path) is not None
+    return (home_of(doc) if can_move else doc), path
 
 
 def _states(doc: str, part: Document) -> Iterator[tuple[tuple[str, Path], _State]]:
@@ -467,27 +486,20 @@ def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
     return text
 
 
-def _holders(transaction: Transaction, before: Mapping[_Place, str]) -> dict[_Place, _Place]:
-    """Return the places with the documents that hold the entries now; those of missing ones held them `before`."""
+def _holders(transaction: Transaction, origins: Mapping[_Place, _Place]) -> dict[_Place, _Place]:
+    """Return where entries are now: where they were, else in another part; missing ones are where they were."""
+    homes = {home for home, _ in origins}
+    names = sorted(name for name in transaction.listed() if home_of(name) in homes)
+    holders: dict[tuple[str, Path | None], list[str]] = {}
+    for name, document in zip(names, transaction.documents(names), strict=True):
+        for path in entry_kind(name).tables(document):
+            holders.setdefault((home_of(name), path), []).append(name)
     found: dict[_Place, _Place] = {}
-    listed: dict[str, list[str]] = {}
-    parts: dict[str, tuple[dict[str, Document], dict[Path, str]]] = {}
-    for (home, path), document in before.items():
-        kind = entry_kind(document)
-        name, entry = document, path[: kind.depth]
-        if kind.is_split:
-            name = transaction.holder(document, path)
-        elif len(path) >= kind.depth:
-            if home not in parts:
-                if not listed:
-                    for each in sorted(transaction.listed()):
-                        listed.setdefault(home_of(each), []).append(each)
-                names = listed.get(home, [])
-                read = dict(zip(names, transaction.documents(names), strict=True))
-                held = {path: name for name in reversed(names) for path in kind.tables(read[name])}
-                parts[home] = read, held
-            read, held = parts[home]
-            if document not in read or read[document].table(entry) is None:
-                name = held.get(entry, document)
-        found[home, path] = name, path
+    for (home, path), (document, _) in origins.items():
+        entry = entry_path(home, path)
+        now = holders.get((home, entry), [])
+        if not now and entry is not None and entry_kind(home).is_split:
+            holder = transaction.entries(home).holder(entry)  # waits for a save, which may move it
+            now = [holder] if holder is not None else []
+        found[home, path] = document if document in now or not now else now[0], path
     return found
