@@ -497,6 +497,41 @@ def test_a_turn_that_waits_in_memory_does_not_hold_its_caller_for_a_slow_storage
     assert stats["submitted"] == stats["completed"] + stats["failed"]
 
 
+def test_a_turn_that_waits_no_longer_is_not_read_for(tmp_path, monkeypatch):
+    """Each read of a database that is down would delay the end of the program."""
+    gate, reading = threading.Event(), threading.Event()
+
+    def wait(message, *, deps):
+        assert gate.wait(LONG)
+
+    async def cancel(writer):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.submit_turn(turn("cancelled", "bob")), 0.05)
+
+    diary = Diary(tmp_path, agent=wait)
+    with MemoryWriter(diary, workers=1, qsize=1) as writer:
+        with suppress(WriterBusy):
+            while True:
+                writer.submit_nowait(turn("queued"))
+        backend, read = diary.engine.backend, []
+        epoch = backend.epoch
+
+        def slow(user):
+            if threading.current_thread().name.startswith("tomldiary-epoch"):
+                read.append(user)
+                assert reading.wait(LONG)
+            return epoch(user)
+
+        monkeypatch.setattr(backend, "epoch", slow)
+        writer.submit_later(turn("first"))
+        asyncio.run(cancel(writer))
+        last = writer.submit_later(turn("last", "carol"))
+        reading.set()
+        gate.set()
+        assert last.wait(LONG)
+    assert read == ["alice", "carol"]
+
+
 def test_a_submit_cancelled_while_waiting_admits_the_next_one(gated):
     async def use():
         async with MemoryWriter(gated, workers=1, qsize=1) as writer:

@@ -169,6 +169,9 @@ class Admission:
 
     def _note_epoch(self, job: Job, queue: JournalQueue | SharedQueue, backend: Backend) -> None:
         """Record the fencing token of a waiting turn, so that a later erasure refuses it; refuse it if that fails."""
+        with self.state:
+            if job not in self.waiting:
+                return  # each read of a database that is down would delay the end of the program
         try:
             job.since = backend.epoch(job.turn.user_id)
         except Exception as error:  # noqa: BLE001 - the caller or the receipt gets it
