@@ -68,7 +68,10 @@ class DocumentCache:
     """
 
     cached_characters = 1 << 26
-    """The most characters that one cache of documents keeps; a document takes 10 to 13 bytes for each."""
+    """The most characters that one cache of documents keeps; a document takes 10 to 13 bytes for each.
+
+    Each cache reads it when it is made, so a later change applies only to new ones, such as those of an `ItemStore`.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

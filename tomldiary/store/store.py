@@ -59,9 +59,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
 
 _logger = get_logger(__name__)
-_LISTED_SIZE = (
-    256  # the size of a listed document in the cache of namespaces, counted as characters
-)
+_LISTED_SIZE = 256  # of a listed document in the cache of namespaces, counted as characters
 _USER_SIZE = 1024  # the size of a user in this cache
 _LISTED = {ITEMS.name, *(kind.name for kind in typed_kinds())}
 R = TypeVar("R")
