@@ -476,6 +476,18 @@ def test_rollback_names_a_change_of_others_between_in_another_part(split):
     assert alice.preferences("likes")["mine"].text == "one"
 
 
+def test_rollback_of_a_session_undoes_the_copy_that_counts(split):
+    alice = filled(split)
+    first, *_, last = (file_of(split, name) for name in parts(alice))
+    before = alice.preferences("likes")["pref024"].text
+    alice.upsert_preference("likes", id="pref024", text="changed", session_id="s9")
+    block = block_of(last.read_text(), "[preferences.likes.pref024]")
+    save(first, first.read_text() + "\n" + block)
+    assert alice.preferences("likes")["pref024"].text == "changed"
+    alice.rollback(session_id="s9")
+    assert alice.preferences("likes")["pref024"].text == before
+
+
 @pytest.mark.parametrize("text_of_copy", ["thing number 0", "changed"])
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_rollback_keeps_an_entry_that_was_copied_to_another_part_first(

@@ -487,7 +487,7 @@ def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
 
 
 def _holders(transaction: Transaction, origins: Mapping[_Place, _Place]) -> dict[_Place, _Place]:
-    """Return where entries are now: where they were, else in another part; missing ones are where they were."""
+    """Return where entries are now; missing ones are where they were."""
     homes = {home for home, _ in origins}
     names = sorted(name for name in transaction.listed() if home_of(name) in homes)
     holders: dict[tuple[str, Path | None], list[str]] = {}
@@ -498,8 +498,10 @@ def _holders(transaction: Transaction, origins: Mapping[_Place, _Place]) -> dict
     for (home, path), (document, _) in origins.items():
         entry = entry_path(home, path)
         now = holders.get((home, entry), [])
-        if not now and entry is not None and entry_kind(home).is_split:
+        is_split = entry_kind(home).is_split
+        if not now and entry is not None and is_split:
             holder = transaction.entries(home).holder(entry)  # waits for a save, which may move it
             now = [holder] if holder is not None else []
-        found[home, path] = document if document in now or not now else now[0], path
+        is_there = document in now and not is_split  # of several parts, the first counts
+        found[home, path] = document if is_there or not now else now[0], path
     return found
