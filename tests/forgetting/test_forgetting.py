@@ -45,6 +45,7 @@ from tomldiary.forgetting.redact_tables import Versions
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.ingest import ingest
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.layout import JOB_NAME
 from tomldiary.toml.lexer import split_blocks
 
@@ -1046,14 +1047,45 @@ def check_after_a_crash(root, selector):
     return True
 
 
-def dying_before(number, root, selector):
-    """Forget, but be killed right before the n-th file operation."""
+def dying(hook, root, selector):
+    """Forget, but be killed by a hook of the file operations."""
     files = HookedFiles()
     backend = LocalBackend(root, durability="process", files=files)
     alice = Diary(backend, agent="rules").user("alice")
     alice.last_transaction()
-    files.hook = killed_before(number)
+    files.hook = hook
     alice.forget(**selector)
+
+
+def status_of_dying(hook, root, selector):
+    """Run `dying` in a child process; return its status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            dying(hook, root, selector)
+            os._exit(0)
+        finally:
+            os._exit(3)
+    return os.waitpid(child, 0)[1]
+
+
+def killed_after_exchange(number):
+    """Return a hook that kills this process at the first operation after the n-th exchange of two files."""
+    names = []
+
+    def hook(name, _path, *_args):
+        if names.count("exchange") == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        names.append(name)
+
+    return hook
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_next_open_takes_a_document_of_a_killed_job_for_no_hand_edit(root, number):
+    selector, expected = SELECTORS[0], signal.SIGKILL if FileSystem().has_exchange else 0
+    assert status_of_dying(killed_after_exchange(number), root, selector) == expected
+    assert check_after_a_crash(root, selector)
 
 
 SELECTORS = [{"session_id": "gone-1"}, {"everything": True}]
@@ -1077,14 +1109,7 @@ def kill_at_steps(store, tmp_path, selector, steps):
     for number in steps:
         root = tmp_path / f"kill-{number}"
         shutil.copytree(store, root)
-        child = os.fork()
-        if child == 0:
-            try:
-                dying_before(number, root, selector)
-                os._exit(0)
-            finally:
-                os._exit(3)
-        status = os.waitpid(child, 0)[1]
+        status = status_of_dying(killed_before(number), root, selector)
         unfinished += (root / "alice" / JOB_NAME).exists()
         done += check_after_a_crash(root, selector)
         if status == 0:

@@ -400,7 +400,7 @@ def _replace(
                 return True  # published by a process that was killed later
             take_back(files, copy, str(target), token)  # displaced, maybe a hand edit
             continue
-        if list(token) != document["token"]:
+        if not is_same(token, tuple(document["token"])):
             _stage_save(files, staged, target, document["entries"])
         files.discard(copy)
         written = files.write_new(copy, files.content(staged), sync=True)
