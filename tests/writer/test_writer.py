@@ -392,18 +392,26 @@ def test_a_new_turn_does_not_overtake_blocked_turns(gated):
     assert gated.applied == ["working", "queued 0", "first", "second"]
 
 
+def fill_while_busy(writer, begun):
+    """Fill the queue of a writer whose only worker waits, so that no turn leaves the queue later."""
+    writer.submit_nowait(turn("queued"))
+    assert begun.wait(LONG)
+    with suppress(WriterBusy):
+        while True:
+            writer.submit_nowait(turn("queued"))
+
+
 @pytest.mark.parametrize("place", ["memory", "folder"])
 def test_a_turn_that_waits_in_memory_is_applied_though_the_writer_closes(tmp_path, place):
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
 
     def wait(message, *, deps):
+        begun.set()
         assert gate.wait(LONG)
 
     diary = Diary("memory:" if place == "memory" else tmp_path, agent=wait, episodes=True)
     writer = MemoryWriter(diary, workers=1, qsize=1)
-    with suppress(WriterBusy):
-        while True:
-            writer.submit_nowait(turn("queued"))
+    fill_while_busy(writer, begun)
     before = writer.stats()
     receipts = [writer.submit_later(turn(text)) for text in ("first", "second")]
     stats, stored = writer.stats(), [each.is_stored for each in receipts]
@@ -417,9 +425,10 @@ def test_a_turn_that_waits_in_memory_is_applied_though_the_writer_closes(tmp_pat
 
 
 def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_same_time(tmp_path):
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
 
     def wait(message, *, deps):
+        begun.set()
         assert gate.wait(LONG)
 
     async def cancel(writer):
@@ -435,9 +444,7 @@ def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_sa
 
     diary.sessions.take = taken
     with MemoryWriter(diary, workers=1, qsize=1) as writer:
-        with suppress(WriterBusy):
-            while True:
-                writer.submit_nowait(turn("queued"))
+        fill_while_busy(writer, begun)
         for _ in range(2):  # the first may still have found space
             writer.submit_later(turn("first"))
         first = spans[-1]
@@ -454,16 +461,15 @@ def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_sa
 def test_a_turn_that_waits_in_memory_does_not_hold_its_caller_for_a_slow_storage(
     tmp_path, monkeypatch, is_down
 ):
-    gate, here = threading.Event(), threading.get_ident()
+    begun, gate, here = threading.Event(), threading.Event(), threading.get_ident()
 
     def wait(message, *, deps):
+        begun.set()
         assert gate.wait(LONG)
 
     diary = Diary(tmp_path, agent=wait, episodes=True)
     with MemoryWriter(diary, workers=1, qsize=1) as writer:
-        with suppress(WriterBusy):
-            while True:
-                writer.submit_nowait(turn("queued"))
+        fill_while_busy(writer, begun)
         backend, reading = diary.engine.backend, threading.Event()
         epoch, read_by = backend.epoch, []
 
@@ -499,9 +505,10 @@ def test_a_turn_that_waits_in_memory_does_not_hold_its_caller_for_a_slow_storage
 
 def test_a_turn_that_waits_no_longer_is_not_read_for(tmp_path, monkeypatch):
     """Each read of a database that is down would delay the end of the program."""
-    gate, reading = threading.Event(), threading.Event()
+    begun, gate, reading = threading.Event(), threading.Event(), threading.Event()
 
     def wait(message, *, deps):
+        begun.set()
         assert gate.wait(LONG)
 
     async def cancel(writer):
@@ -510,9 +517,7 @@ def test_a_turn_that_waits_no_longer_is_not_read_for(tmp_path, monkeypatch):
 
     diary = Diary(tmp_path, agent=wait)
     with MemoryWriter(diary, workers=1, qsize=1) as writer:
-        with suppress(WriterBusy):
-            while True:
-                writer.submit_nowait(turn("queued"))
+        fill_while_busy(writer, begun)
         backend, read = diary.engine.backend, []
         epoch = backend.epoch
 
