@@ -80,6 +80,7 @@ def test_a_page_of_namespaces_opens_the_users_on_it(watched, looks):
 
 def test_a_second_listing_reads_no_document_again(watched, looks):
     store = ItemStore(watched)
+    store.few_users = 0
     names = store.run([List(limit=10_000)])[0]
     for user in NAMES:
         watched.engine.discard(user, ["preferences"])  # as if they did not fit into the cache
@@ -92,6 +93,7 @@ def test_the_cached_namespaces_are_limited_by_the_number_of_documents(watched, l
     """One user may have thousands of them."""
     watched.engine.cached_characters = 256 * 5 * NUMBER - 1  # all but one user
     store = ItemStore(watched)
+    store.few_users = 0
     store.run([List(limit=10_000)])
     for user in NAMES:
         watched.engine.discard(user, ["preferences"])
@@ -104,7 +106,7 @@ def test_a_listing_shows_a_hand_edit_in_place_that_follows_a_listing_closely(tmp
     """The catalog's own names may be older than the version of the document."""
     monkeypatch.setattr("tomldiary.store.catalog._TRUSTED", 60.0)
     store, path = ItemStore(Diary(tmp_path, agent="rules")), tmp_path / "ann/items/trips.toml"
-    trips = ("ann", "trips")
+    trips, store.few_users = ("ann", "trips"), 0
     store.run([Put(trips, "porto", {"text": "x"})])
     whole = path.read_text()
     store.run([Put(trips, "porto", None)])
@@ -116,11 +118,13 @@ def test_a_listing_shows_a_hand_edit_in_place_that_follows_a_listing_closely(tmp
     assert store.run([List()]) == [[trips]]
 
 
-def test_a_second_listing_shows_each_change(tmp_path):
+@pytest.mark.parametrize("few_users", [0, 256])
+def test_a_second_listing_shows_each_change(tmp_path, few_users):
     diary, other = Diary(tmp_path, agent="rules"), Diary(tmp_path, agent="rules")
     for user in ("ann", "ben"):
         diary.user(user).upsert_preference("likes", "tea")
     store, writer = ItemStore(diary), ItemStore(other)
+    store.few_users = few_users
     likes = [(user, "diary", "preferences", "likes") for user in ("ann", "ben")]
     trips, goals = ("ann", "trips"), ("ann", "diary", "preferences", "goals")
 
