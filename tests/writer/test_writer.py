@@ -393,12 +393,13 @@ def test_a_new_turn_does_not_overtake_blocked_turns(gated):
 
 
 def fill_while_busy(writer, begun):
-    """Fill the queue of a writer whose only worker waits, so that no turn leaves the queue later."""
-    writer.submit_nowait(turn("queued"))
+    """Fill the queue of a writer whose only worker waits, so that no turn leaves it later; return the last receipt."""
+    receipt = writer.submit_nowait(turn("queued"))
     assert begun.wait(LONG)
     with suppress(WriterBusy):
         while True:
-            writer.submit_nowait(turn("queued"))
+            receipt = writer.submit_nowait(turn("queued"))
+    return receipt
 
 
 @pytest.mark.parametrize("place", ["memory", "folder"])
@@ -411,7 +412,9 @@ def test_a_turn_that_waits_in_memory_is_applied_though_the_writer_closes(tmp_pat
 
     diary = Diary("memory:" if place == "memory" else tmp_path, agent=wait, episodes=True)
     writer = MemoryWriter(diary, workers=1, qsize=1)
-    fill_while_busy(writer, begun)
+    last = fill_while_busy(writer, begun)
+    if place == "folder":
+        last.wait_stored(LONG)
     before = writer.stats()
     receipts = [writer.submit_later(turn(text)) for text in ("first", "second")]
     stats, stored = writer.stats(), [each.is_stored for each in receipts]
