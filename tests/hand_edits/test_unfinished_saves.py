@@ -266,13 +266,18 @@ def test_an_erasure_waits_for_an_unfinished_save_once(alice, file, monkeypatch):
     assert set(timeouts[1:]) == {0.1}
 
 
-@pytest.mark.parametrize("flags", [os.O_WRONLY, IN_PLACE])
-def test_a_save_that_begins_during_an_erasure_is_kept(tmp_path, files, flags):
-    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+def with_two_likes(folder, files):
+    """Return a user who likes walnuts and tea, her document, and the text of an edit of the tea."""
+    alice = Diary(LocalBackend(folder, files=files), agent="rules").user("alice")
     for text in ("walnuts", "tea"):
         alice.upsert_preference("likes", text)
-    file = tmp_path / "alice/preferences.toml"
-    whole = file.read_text().replace('"tea"', '"green tea"')
+    file = folder / "alice/preferences.toml"
+    return alice, file, file.read_text().replace('"tea"', '"green tea"')
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, IN_PLACE])
+def test_a_save_that_begins_during_an_erasure_is_kept(tmp_path, files, flags):
+    alice, file, whole = with_two_likes(tmp_path, files)
     editors = []
 
     def begin(name, path, *_):
@@ -372,11 +377,7 @@ def test_an_erasure_that_a_save_stops_is_finished_after_it(tmp_path, files):
 
 @pytest.mark.parametrize("is_in_place", [True, False])
 def test_a_save_during_an_erasure_that_is_killed_is_kept(tmp_path, files, is_in_place):
-    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
-    for text in ("walnuts", "tea"):
-        alice.upsert_preference("likes", text)
-    file = tmp_path / "alice/preferences.toml"
-    whole = file.read_text().replace('"tea"', '"green tea"')
+    alice, file, whole = with_two_likes(tmp_path, files)
     descriptors = []
 
     def kill(name, path, *_):
@@ -406,11 +407,7 @@ def test_a_save_during_an_erasure_that_is_killed_is_kept(tmp_path, files, is_in_
 
 
 def test_an_erasure_that_is_killed_while_it_redacts_a_save_is_finished(tmp_path, files):
-    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
-    for text in ("walnuts", "tea"):
-        alice.upsert_preference("likes", text)
-    file = tmp_path / "alice/preferences.toml"
-    whole = file.read_text().replace('"tea"', '"green tea"')
+    alice, file, whole = with_two_likes(tmp_path, files)
 
     def kill(name, path, *_):
         if name == "replace" and path.endswith("/.forgetting-0"):

@@ -211,6 +211,18 @@ def journal(folder, files):
     Journal.create(folder, sync=False, files=files).close()
 
 
+def has_copy_in_a_child(descriptor, status):
+    """Return whether a child that is forked now has a file open under this number."""
+    child = os.fork()
+    if child == 0:
+        try:
+            # On a slow machine the number may be of another file by now.
+            os._exit(os.path.samestat(os.fstat(descriptor), status))
+        except OSError:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
 @pytest.mark.parametrize("lock", [user_lock, locked_file, journal])
 def test_a_child_forked_while_a_lock_file_is_opened_has_no_copy(tmp_path, lock):
     opened, found = threading.Event(), []
@@ -226,13 +238,22 @@ def test_a_child_forked_while_a_lock_file_is_opened_has_no_copy(tmp_path, lock):
     thread = threading.Thread(target=lock, args=(tmp_path, SlowFiles()))
     thread.start()
     assert opened.wait(30)
-    descriptor, status = found[0]
-    child = os.fork()
-    if child == 0:
-        try:
-            # On a slow machine the number may be of another file by now.
-            os._exit(os.path.samestat(os.fstat(descriptor), status))
-        except OSError:
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not has_copy_in_a_child(*found[0])
+    thread.join()
+
+
+def test_a_child_forked_while_a_lock_file_is_closed_has_no_copy(tmp_path):
+    closing, found = threading.Event(), []
+
+    class SlowFiles(FileSystem):
+        def close(self, descriptor):
+            found.append((descriptor, os.fstat(descriptor)))
+            closing.set()
+            time.sleep(0.2)
+            super().close(descriptor)
+
+    thread = threading.Thread(target=locked_file, args=(tmp_path, SlowFiles()))
+    thread.start()
+    assert closing.wait(30)
+    assert not has_copy_in_a_child(*found[0])
     thread.join()

@@ -31,7 +31,7 @@ class _Renewable(Protocol):
 
 _lockable: set[int] = set()
 _opening = threading.RLock()
-"""Held while a file is opened and registered in `_lockable`; a fork waits for it."""
+"""Held while a file of `_lockable` is opened or closed; a fork waits for it, so that no child keeps a copy."""
 _registered: weakref.WeakSet[_Renewable] = weakref.WeakSet()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -50,7 +50,7 @@ def fork_safe(lock: L) -> L:
 def open_lockable(open_file: Callable[[], int]) -> int:
     """Open a file that will be locked, and return its descriptor; every forked child closes its copy.
 
-    Call `release_lockable` before you close it.
+    Close it with `close_lockable`.
     """
     with _opening:
         descriptor = open_file()
@@ -58,13 +58,12 @@ def open_lockable(open_file: Callable[[], int]) -> int:
     return descriptor
 
 
-def release_lockable(descriptor: int) -> bool:
-    """Return whether a descriptor is still open, and stop closing it in children; False in a forked child."""
-    try:
-        _lockable.remove(descriptor)
-    except KeyError:
-        return False
-    return True
+def close_lockable(descriptor: int, close: Callable[[int], object]) -> None:
+    """Close a file of `open_lockable`; do nothing in a forked child, which has closed its copy."""
+    with _opening:
+        if descriptor in _lockable:
+            _lockable.remove(descriptor)
+            close(descriptor)
 
 
 def _renew_all() -> None:

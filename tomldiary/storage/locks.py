@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 from tomldiary.errors import LockTimeout, RevisionConflict
-from tomldiary.runtime.fork_safety import open_lockable, release_lockable, renew_after_fork
+from tomldiary.runtime.fork_safety import close_lockable, open_lockable, renew_after_fork
 from tomldiary.storage.files import PRIVATE, FileSystem, file_error, file_on_the_way
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class UserLocks:
             stripe, caller = self.stripe(number), object()
             try:
                 if stripe.acquire(caller, 0) and number in self._descriptors:
-                    _close(self._descriptors.pop(number))
+                    close_lockable(self._descriptors.pop(number), os.close)
             finally:
                 stripe.release(caller)
 
@@ -110,7 +110,7 @@ class UserLocks:
                     # The file or a folder above was removed or replaced, as by `git clean`: others lock another file.
                     locked = -1
                     unlock(descriptor)
-                    _close(self._descriptors.pop(number))
+                    close_lockable(self._descriptors.pop(number), os.close)
             if then is not None:
                 then(user)
             yield
@@ -182,12 +182,7 @@ class UserLocks:
 
 def _close_all(descriptors: dict[int, int]) -> None:
     while descriptors:
-        _close(descriptors.popitem()[1])
-
-
-def _close(descriptor: int) -> None:
-    if release_lockable(descriptor):
-        os.close(descriptor)
+        close_lockable(descriptors.popitem()[1], os.close)
 
 
 class _Queue:
@@ -337,8 +332,7 @@ def lock_file(files: FileSystem, path: Path) -> Generator[int]:
                 return
         finally:
             unlock(descriptor)  # closing alone would not unlock it if a child inherited it
-            release_lockable(descriptor)
-            files.close(descriptor)
+            close_lockable(descriptor, files.close)
 
 
 def found_at(files: FileSystem, descriptor: int, path: str | Path) -> os.stat_result | None:

@@ -20,7 +20,7 @@ from tomldiary.extraction.context import Turn
 from tomldiary.extraction.operations import from_dict
 from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger, tell
-from tomldiary.runtime.fork_safety import open_lockable, release_lockable
+from tomldiary.runtime.fork_safety import close_lockable, open_lockable
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.locks import found_at, lock_file, try_lock
@@ -202,8 +202,7 @@ def claim_dead(files: FileSystem, folder: Path) -> int | None:
 
 def close_owner(files: FileSystem, owner: int) -> None:
     """Close the descriptor of an owner file, which unlocks it."""
-    if release_lockable(owner):  # not in a forked child, which has closed it
-        files.close(owner)
+    close_lockable(owner, files.close)
 
 
 def remove_folder(files: FileSystem, folder: Path) -> None:
