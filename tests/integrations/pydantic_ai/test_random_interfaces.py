@@ -6,6 +6,7 @@ The clients send the whole chat with each request. They regenerate, edit, delete
 from __future__ import annotations
 
 import asyncio
+import gc
 import copy
 import itertools
 import json
@@ -286,6 +287,7 @@ def play(folder: Path, client: Client, kept_by: str, seed: int, count: int) -> N
 
     with world.writer:
         asyncio.run(talk())
+    gc.collect()  # here, because the warnings of later tests are errors
     wrong = world.wrong()
     assert not wrong, "\n".join([f"seed {seed}", *world.log, wrong])
 
