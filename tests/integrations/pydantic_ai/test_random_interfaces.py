@@ -6,8 +6,8 @@ The clients send the whole chat with each request. They regenerate, edit, delete
 from __future__ import annotations
 
 import asyncio
-import gc
 import copy
+import gc
 import itertools
 import json
 import random
