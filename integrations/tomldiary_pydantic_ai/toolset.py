@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from functools import cache
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping
     from contextlib import AbstractContextManager
 
-    from pydantic_ai._function_schema import FunctionSchema
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
 
@@ -138,9 +136,12 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         prepare = {"remember": _with_categories(self.diary)}
         for name in names:
             self.add_tool(
-                _diary_tool(
-                    name,
-                    self._verbs,
+                Tool(
+                    _function(name, self._verbs),
+                    name=name,
+                    takes_ctx=True,
+                    docstring_format="google",
+                    require_parameter_descriptions=True,
                     description=described.get(name),
                     prepare=prepare.get(name),
                     requires_approval=name in needs_approval,
@@ -263,36 +264,6 @@ def _default_guidance(name: str, tools: Mapping[str, str], *, records: bool) -> 
     said = " What users say is noted down without you." if records else ""
     listed = ", ".join(offered)
     return f"{text}{said} {listed[0].upper()}{listed[1:]}. Say that you did only if the tool confirms it."
-
-
-def _diary_tool(
-    verb: str, verbs: Callable[[RunContext[Any], str], MemoryVerbs], **options: Any
-) -> Tool[Any]:
-    """Return a verb as a tool.
-
-    Args:
-        verb: The name of the verb, which is that of the tool.
-        verbs: Returns the verbs for the user of a call; its second argument is the id of the call.
-        **options: Further options of the tool.
-    """
-    function, made = _function(verb, verbs), _schema(verb)
-    # A copy, because pydantic-ai lets a host change the JSON schema in place.
-    schema = replace(made, function=function, json_schema=copy.deepcopy(made.json_schema))
-    return Tool(function, name=verb, function_schema=schema, **options)
-
-
-@cache
-def _schema(verb: str) -> FunctionSchema:
-    """Return the schema of a verb's tool for any function; it is made once, because that takes a millisecond."""
-    never_called = cast("Callable[[RunContext[Any], str], MemoryVerbs]", None)
-    tool = Tool(
-        _function(verb, never_called),
-        name=verb,
-        takes_ctx=True,
-        docstring_format="google",
-        require_parameter_descriptions=True,
-    )
-    return tool.function_schema
 
 
 def _function(

@@ -299,9 +299,8 @@ def test_only_the_chosen_tools_are_offered(tmp_path: Path):
         DiaryToolset(tmp_path, "a", inject=True)  # pyright: ignore[reportArgumentType]
 
 
-def test_toolsets_share_validators_but_no_schema_that_a_host_may_change():
+def test_toolsets_share_no_schema_that_a_host_may_change():
     one, other = (DiaryToolset(Diary("memory:")).tools["recall"] for _ in range(2))
-    assert one.function_schema.validator is other.function_schema.validator
     one.function_schema.json_schema["properties"].clear()
     assert list(other.function_schema.json_schema["properties"]) == ["query", "limit"]
 
