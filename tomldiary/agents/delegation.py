@@ -25,7 +25,6 @@ _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
 """Metadata of the thread of a background task in deepagents; a server adds it to the runs."""
 _OF_GRADER = "rubric_grader_configured_model"
 """Metadata of an agent that grades the work of another one in deepagents."""
-_FEW = 64  # runs among which cancelled ones may remain
 
 
 def tell_within(framework: str, is_here: Callable[[], bool]) -> None:
@@ -75,8 +74,6 @@ class RunTree:
 
     def __init__(self) -> None:
         self.running: dict[UUID | None, ChainRun] = {}
-        self._most = _FEW
-        """The number of runs at which cancelled ones are removed. It grows, so that many open runs are seldom searched."""
 
     def on_chain_start(
         self,
@@ -102,8 +99,7 @@ class RunTree:
 
     def _begun(self, run: ChainRun) -> ChainRun:
         if run.around is None:
-            if len(self.running) >= self._most:
-                self._remove_cancelled()
+            self._remove_cancelled()
             with suppress(RuntimeError):  # no event loop
                 run.task = asyncio.current_task()
         else:
@@ -113,7 +109,7 @@ class RunTree:
             return run
         # A run within one with its id, such as a sub-agent, needs a place of its own in the tree.
         around = () if run.around is None else self.runs_from(run.around.id)
-        if _is_cancelled(known) or known in around:
+        if known in around:
             self.running[run.id] = run
             return run
         known.open += 1
@@ -123,9 +119,8 @@ class RunTree:
     def _remove_cancelled(self) -> None:
         """Remove runs whose task was cancelled while LangChain reported their begin, because it reports no end of them."""
         for run in list(self.running.values()):
-            if _is_cancelled(run):
+            if run.task is not None and run.task.cancelled():
                 RunTree.on_chain_end(self, run_id=run.id)
-        self._most = _FEW + 2 * len(self.running)
 
     def _around(self, named: UUID | None) -> ChainRun | None:
         """Return the run around a new one, or None.
@@ -208,7 +203,3 @@ class RunTree:
         if any(each.partition(":")[0] == _TOOL_NODE for each in outer):
             return True
         return any(run.is_tool for run in self.runs_from(self.run_of(config)))
-
-
-def _is_cancelled(run: ChainRun) -> bool:
-    return run.task is not None and run.task.cancelled()
