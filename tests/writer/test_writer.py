@@ -1083,11 +1083,10 @@ def test_shutdown_finishes_turns_and_cancels_late_tasks():
         soon.set()
         start = time.monotonic()
         await shutdown_all_background_tasks(timeout=0.2)
+        assert second.cancelled()
         assert time.monotonic() - start < LONG / 3
         with pytest.raises(RuntimeError, match="closed before this turn was finished"):
             await abandoned
-        with pytest.raises(asyncio.CancelledError):
-            await second
         assert not {first, second} & background_tasks
 
     run(use())

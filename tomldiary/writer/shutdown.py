@@ -21,6 +21,7 @@ background_tasks: set[asyncio.Task[Any]] = set()
 _writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 _first: list[Callable[[], None]] = []
 _hooks = threading.Lock()
+_ENDING = 1.0  # seconds in which cancelled tasks may end
 
 
 def close_at_exit(writer: MemoryWriter) -> None:
@@ -51,7 +52,10 @@ def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) ->
 
 
 async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: ASYNC109 - the ancestor's signature
-    """Close all writers and wait for the tasks of `fire_and_forget`, at most `timeout` seconds."""
+    """Close all writers and wait for the tasks of `fire_and_forget`, at most `timeout` seconds.
+
+    Tasks that are late are cancelled, and get a second to end.
+    """
     deadline = time.monotonic() + timeout
     writers = [writer for writer in list(_writers) if writer.is_running]
     await asyncio.gather(*(writer.close(timeout) for writer in writers))
@@ -62,6 +66,8 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
         _, late = await asyncio.wait(mine, timeout=max(0.0, deadline - time.monotonic()))
         for task in late:
             task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=_ENDING)
 
 
 def close_writers() -> None:
