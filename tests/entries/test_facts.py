@@ -953,6 +953,30 @@ def test_a_query_orders_and_narrows_by_the_start_of_facts(diary):
     assert [fact.data.city for fact in late] == ["Bern", "Rome"]
 
 
+def test_a_query_finds_facts_by_the_default_of_a_field_that_is_new(tmp_path):
+    class User(BaseModel):
+        name: str
+
+    class Member(User):
+        role: str = "guest"
+        level: int = 1
+
+    with Diary(tmp_path) as older:
+        older.register_schema("user", User, Constraint("name"))
+        older.user("alice").facts.commit(User(name="ann"))
+    diary = Diary(tmp_path)
+    diary.register_schema("user", Member, Constraint("name", normalise="role"))
+    facts = diary.user("alice").facts
+    facts.commit(Member(name="bob", role="admin", level=0))
+
+    def names(where, **order):
+        return [fact.data.name for fact in facts.query("user", where, **order)]
+
+    assert names({"role": "Guest"}) == names({"level": {"$gt": 0}}) == ["ann"]
+    assert names({"role": None}) == []
+    assert names({}, order_by="level") == ["bob", "ann"]
+
+
 def test_true_is_not_one_in_a_query(tmp_path):
     class Flag(BaseModel):
         value: int | bool

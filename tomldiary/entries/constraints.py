@@ -240,6 +240,12 @@ class FactSchema:
         }
 
     @cached_property
+    def plain_defaults(self) -> dict[str, Any]:
+        """The defaults that are a text, a number or a flag, as files store them."""
+        simple = {k: v for k, v in self.fields.items() if isinstance(v, str | int | float)}
+        return plain(simple, self.name)
+
+    @cached_property
     def always_stored(self) -> set[str]:
         """The fields that every entry of this version of the model has in the file: those whose default is not None."""
         fields = self.model.model_fields.items()

@@ -78,6 +78,8 @@ class FactFilter:
     def __init__(self, schema: FactSchema, where: Mapping[str, Any], session: str | None) -> None:
         self._schema = schema
         self._session = session
+        asked = {name.partition(".")[0] for name in fields_of(where)}
+        self._defaults = {k: v for k, v in schema.plain_defaults.items() if k in asked}
         normal = set(schema.constraint.normalised)
         self._is_compared = not normal.isdisjoint(fields_of(where))
         given = _normalised(where, normal) if self._is_compared else dict(where)
@@ -92,6 +94,8 @@ class FactFilter:
         sessions = (entry.get("_created_by"), entry.get("_updated_by"))
         if self._session is not None and self._session not in sessions:
             return False
+        if self._defaults:
+            entry = {**self._defaults, **entry}
         if self._is_compared:
             entry = self._schema.compared(entry)
         if not all(_equals(_value(entry, name), value) for name, value in self._wanted.items()):
@@ -154,8 +158,8 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
     name = order_by.removeprefix("-")
 
     def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
-        entry = each[1].entry
-        value = _value(entry, name)
+        schema, held = each
+        value = _value({**schema.plain_defaults, **held.entry}, name)
         if isinstance(value, bool | int | float):
             return ("number", value)
         return ("text", str(value)) if value is not None else ("", "")
