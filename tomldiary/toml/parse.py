@@ -30,16 +30,19 @@ _POSITION = re.compile(r"(?<!\s)\s*+\(at (?:line (\d+), column (\d+)|end of docu
 _LONG = re.compile(r"(?<!\w)0[xob][0-9A-Fa-f_]{3000}")
 _BITS = 13_280  # of 4,000 digits; Python refuses more than 4,300
 _BACKSLASH = "a backslash stands alone: write two, or put the text in single quotes"
+_NOT_CLOSED = "a text is not closed, expected a quote"
 _WORDS = {
     "Expected '=' after a key in a key/value pair": 'expected "=" after a key',
     "Invalid statement": "expected a key, a table header or a comment",
     "Invalid value": "expected a value: text in quotes, a number, true, false, a list or a table",
     "Unclosed array": 'a list is not closed, expected "]"',
     "Cannot overwrite a value": "this key is set twice",
-    "Unterminated string": "a text is not closed, expected a quote",
+    "Unterminated string": _NOT_CLOSED,
     "Expected newline or end of document after a statement": "expected the end of the line",
-    "Found invalid character '\\n'": "a text is not closed, expected a quote",
-    'Expected "\'"': "a text is not closed, expected a quote",
+    "Found invalid character '\\n'": _NOT_CLOSED,
+    "Illegal character '\\n'": _NOT_CLOSED,
+    'Expected "\'"': _NOT_CLOSED,
+    "Expected \"'''\"": _NOT_CLOSED,
     "Unescaped '\\' in a string": _BACKSLASH,
     "Invalid hex value": _BACKSLASH,
     "Invalid initial character for a key part": "expected a key",
@@ -157,8 +160,9 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
         if position.group(1):
             line, column = int(position.group(1)), int(position.group(2))
         else:
-            line = text.count("\n") + 1
-            column = len(text) - (text.rfind("\n") + 1) + 1
+            end = _end_of_line(text, message)
+            line = text.count("\n", 0, end) + 1
+            column = end - (text.rfind("\n", 0, end) + 1) + 1
         if _CONFLICT.match(text.split("\n", line)[line - 1]):
             return InvalidTOML(
                 "git left a conflict here. Keep the entries that are right, and the seq of HEAD. Remove the lines that"
@@ -177,6 +181,18 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
         if table[1] != "declare":
             words = f"the table or list {name} was completed where it was first written"
     return InvalidTOML(f"{words}. Correct the line.", path=path, line=line, column=column)
+
+
+def _end_of_line(text: str, message: str) -> int:
+    """Return the end of the line with the text that is not closed; the end of the document if it has none."""
+    if message in {'Expected "\'"', "Expected \"'''\""}:
+        start = text.rfind(message[10:-1])
+    elif message == "Unterminated string":
+        start = max(match.start() for match in TOKEN.finditer(text))
+    else:
+        return len(text)
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
 
 
 def decode_utf8(data: bytes, *, path: str = "") -> str:
