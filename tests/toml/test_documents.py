@@ -640,6 +640,10 @@ def test_an_inline_table_of_toml_1_1_stays_as_written(text):
     [
         ("[a.b]\n[a.b]\n", r"f:2:5: the table [a.b] is there twice."),
         ("[a.'x\u202ey']\n[a.'x\u202ey']\n", r"f:2:9: the table [a.x\u202ey] is there twice."),
+        (
+            "[a.b]\n[a]\nb.c = 1\n",
+            "f:3:8: the table or list a.b was completed where it was first written.",
+        ),
         ("a = 'x\nb = 'y'\n", "f:1:7: a text is not closed, expected a quote."),
         ("a = 'x", "f:1:7: a text is not closed, expected a quote."),
         ("a = 'x\nb = 1\n", "f:1:7: a text is not closed, expected a quote."),

@@ -50,8 +50,10 @@ _WORDS = {
 }
 _CONFLICT = re.compile(r"(?:<{7}|\|{7}|={7}|>{7})(?: |\r?\Z)")
 """A line that git puts around the sides of a conflict."""
-_TABLE = re.compile(r"Cannot (declare|mutate immutable namespace) (\(.*\))(?: twice)?", re.DOTALL)
-"""The message of `tomllib` for a table that is defined twice, with its path."""
+_TABLE = re.compile(
+    r"Cannot (declare|mutate immutable namespace|redefine namespace) (\(.*\))(?: twice)?", re.DOTALL
+)
+"""The messages of `tomllib` for a table that is defined twice, with its path."""
 
 
 def too_large(path: str = "") -> UnsafeDocument:
