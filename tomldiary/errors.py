@@ -131,6 +131,12 @@ def wrong_type(value: object, expected: str, where: str, hint: str = "") -> Inva
     return InvalidValue(f"expected {expected}, found {found}. {hint}".rstrip(), where=where)
 
 
+def attribute_hint(value: object, *names: str) -> str:
+    """Return a hint to give an attribute of an object in its place; "" if it has none of `names`."""
+    named = (name for name in names if isinstance(getattr(value, name, None), str | int))
+    return next((f"Give its `{name}`." for name in named), "")
+
+
 def wrong_value(value: object, expected: str, where: str, hint: str = "") -> InvalidValue:
     """Return the error for a value that is not allowed; `hint` says what to do."""
     return InvalidValue(

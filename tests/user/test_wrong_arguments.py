@@ -105,6 +105,13 @@ def alice() -> UserDiary:
             lambda alice: alice.why(alice.recall("tea")[0]),
             "key: expected text, found Hit. The key of a hit is its `full_key`",
         ),
+        (lambda alice: alice.forget(key=alice.recall("tea")[0]), "found Hit. Give its `full_key`"),
+        (lambda alice: alice.promote_session("s1", keys=alice.history()), "Give its `key`"),
+        (lambda alice: alice.traces(alice.recall("tea")[0]), "found Hit. Give its `text`"),
+        (lambda alice: alice.has_done(alice.history()[0]), "found HistoryEntry.$"),
+        (lambda alice: alice.as_of(alice.history()[0]), "at: .* Give its `seq`"),
+        (lambda alice: alice.history(source=alice.history()[0]), "Give the `source` of a hit, or"),
+        (lambda alice: alice.forget(source=alice.history()[0]), "Give the `source` of a hit, or"),
         (
             lambda alice: alice.facts.query(Diet),
             "type: expected the name of .* the class Diet. Its name is 'diet'",

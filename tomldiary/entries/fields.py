@@ -164,6 +164,10 @@ def source_of(session: str, first: int, last: int) -> str:
     return f"{session}#{last}" if first == last else f"{session}#{first}-{last}"
 
 
+SOURCE_HINT = "Give the `source` of a hit, or the id of an episode after `episodes/`."
+"""The hint of the error about a source that is not text."""
+
+
 def shares_turn(source: str, other: str) -> bool:
     """Return whether two sources are equal or name a common turn, as `s1#2-4` and `s1#3` do."""
     if source == other:

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.episodes import CONSOLIDATION
-from tomldiary.entries.fields import author, said_by, shares_turn
+from tomldiary.entries.fields import SOURCE_HINT, author, said_by, shares_turn
 from tomldiary.entries.kind import is_uuid
 from tomldiary.entries.kinds import EPISODES, FACTS, PREFERENCES, entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.pending import held_entry, place_of
@@ -25,7 +25,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.text.similarity import identity
-from tomldiary.toml.values import When, in_utc, moment
+from tomldiary.toml.values import When, checked_text, in_utc, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -124,9 +124,8 @@ class Selection:
         if before is not None:
             return cls(before=in_utc(cast("When", before), "before"))
         for name, value in given.items():
-            if not isinstance(value, str) or not (
-                sought(value) if name == "matching" else value.strip()
-            ):
+            text = checked_text(value, name, SOURCE_HINT if name == "source" else "")
+            if not (sought(text) if name == "matching" else text.strip()):
                 raise InvalidValue(f"{name} must be a non-empty string.", where="forget")
         return cls(everything=everything, **cast("dict[str, Any]", given))
 

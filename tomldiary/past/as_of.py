@@ -14,6 +14,7 @@ from tomldiary.errors import (
     DocumentError,
     HistoryPruned,
     InvalidValue,
+    attribute_hint,
     printed,
     wrong_value,
 )
@@ -51,7 +52,7 @@ def point_of(at: object, where: str = "at") -> int | datetime:
         return in_utc(cast("When", at))
     except InvalidValue:
         expected = "a transaction number, or a time such as 2026-11-20T12:00"
-        raise wrong_value(at, expected, where) from None
+        raise wrong_value(at, expected, where, attribute_hint(at, "seq")) from None
 
 
 def reread(read: Callable[P, R]) -> Callable[P, R]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.fields import count_of, entry_data, shares_turn
+from tomldiary.entries.fields import SOURCE_HINT, count_of, entry_data, shares_turn
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
 from tomldiary.entries.kinds.parts import in_one_layout, path_in
 from tomldiary.entries.kinds.pending import held_entry
@@ -165,7 +165,9 @@ class HistoryQueries:
         limit, offset = checked_limit(limit), checked_count(offset, "offset")
         most = None if limit is None else offset + limit
         for name, text in (("session_id", session_id), ("actor", actor), ("source", source)):
-            checked_text("" if text is None else text, name)
+            checked_text(
+                "" if text is None else text, name, SOURCE_HINT if name == "source" else ""
+            )
         start = None if since is None else point_of(since, "since")
         end = None if until is None else point_of(until, "until")
         path = None if key is None else self._path_of(key)

@@ -16,7 +16,7 @@ from sys import float_info, maxsize
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tomldiary.errors import InvalidValue, wrong_type, wrong_value
+from tomldiary.errors import InvalidValue, attribute_hint, wrong_type, wrong_value
 from tomldiary.toml.parse import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -237,13 +237,19 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
     return text if newline == "\n" else text.replace("\n", newline)
 
 
+_IDS = ("id", "key", "keys", "name")
+"""Names of arguments that name an entry."""
+
+
 def checked_text(value: object, where: str, hint: str = "") -> str:
     """Return a text as a plain `str`, because subclasses such as enums may print as another text.
 
     Raises:
-        InvalidValue: The value is not a string; the message ends with `hint`.
+        InvalidValue: The value is not a string; the message ends with `hint`, or names the attribute to give.
     """
     if not isinstance(value, str):
+        names = ("full_key", "key", "id") if where in _IDS else (where,)
+        hint = hint or attribute_hint(value, *names)
         raise wrong_type(value, "text", where, hint)
     return value if type(value) is str else str.__str__(value)
 
