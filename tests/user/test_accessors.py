@@ -65,7 +65,8 @@ def test_completion_of_a_diary_shows_its_verbs_and_not_its_parts(alice):
 def test_every_verb_has_a_coroutine_twin(alice):
     # An async context manager, no work, and what every mapping has.
     cheap = {"transaction", "draft", "keys", "values", "items"}
-    for part in (alice, alice.facts, alice.blocks, alice.episodes, alice.items):
+    parts = (alice, alice.facts, alice.blocks, alice.episodes, alice.items, alice.review)
+    for part in parts:
         for name in public(object.__dir__(part)):
             verb = inspect.getattr_static(type(part), name, None)
             is_twin = inspect.iscoroutinefunction(verb) or name == "atransaction"
@@ -156,6 +157,57 @@ def test_blocks_read_like_a_mapping(alice):
     assert alice.blocks.replace("notes", "one", "two").text == "two"
     assert alice.blocks.delete("notes").text == "two"
     assert list(alice.blocks.all()) == ["persona"]
+
+
+def stocked():
+    """Return a user with one or two entries of each accessor."""
+    diary = Diary("memory:", agent="rules", quarantine={"web"})
+    diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    for role in ("user", "cook"):
+        alice.facts.commit(Diet(role=role, food="rice"))
+        alice.blocks.set(role, "kind")
+        alice.episodes.add("Hello", role)
+        DiaryStore(diary).put(("alice", "trips"), role, {"to": "Porto"})
+        alice.upsert_preference("likes", role, actor="web")
+    return alice
+
+
+@pytest.mark.parametrize("name", ["facts", "blocks", "episodes", "items", "review"])
+@pytest.mark.parametrize("place", ["user", "transaction", "draft", "past"])
+def test_an_accessor_reads_like_what_its_call_returns(name, place):
+    alice = stocked()
+    past = alice.as_of(alice.last_transaction())
+    with alice.transaction() as tx:
+        user = {"user": alice, "transaction": tx, "draft": alice.draft("s1"), "past": past}[place]
+        accessor = getattr(user, name)
+        listed = accessor()
+        assert list(accessor) == list(listed)
+        assert len(accessor) == len(listed) == 2
+        is_dict = isinstance(listed, dict)
+        by_id = listed if is_dict else {each.id: each for each in listed}
+        assert {key: accessor[key] for key in by_id} == by_id
+        assert all(key in accessor for key in by_id)
+        assert all(each in accessor for each in accessor)
+        assert accessor._ipython_key_completions_() == list(by_id)
+        missing = {"facts": "diet/none", "items": "trips/none"}.get(name, "none")
+        for key in (missing, 7, "likes/pref001"):
+            assert key not in accessor
+        with pytest.raises(KeyError, match=r"none does not exist\. .*(returns|full_key)"):
+            accessor[missing]
+        if is_dict:
+            assert dict(accessor) == listed
+            assert [*accessor.keys()] == [*accessor]
+            assert [*accessor.items()] == [*listed.items()]
+            assert [*accessor.values()] == [*listed.values()]
+
+
+def test_an_accessor_takes_each_form_of_an_id():
+    alice = stocked()
+    assert alice.facts["facts/diet/user"] == alice.facts["diet/user"]
+    assert alice.items["items/trips/user"] == alice.items["trips/user"] == {"to": "Porto"}
+    with pytest.raises(InvalidValue, match="id: expected text, found int"):
+        alice.facts[0]
 
 
 def test_the_key_of_a_hit_names_the_same_entry_for_every_accessor(alice):

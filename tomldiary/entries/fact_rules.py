@@ -202,7 +202,7 @@ class FactRules(Facts):
         place = found[1].key if found is not None else key
         entry = self.entry(name, place)
         if entry is None:
-            raise _unknown_fact(fact_id)
+            raise unknown_fact(fact_id)
         if schema.constraint.immutable and found is not None:
             raise ImmutableEntry(f"{_ROOT}/{fact_id}")
         self._edit.delete((_ROOT, name, place))
@@ -215,7 +215,7 @@ class FactRules(Facts):
             entry = self.entry(name, key)
             if entry is not None:
                 self._check_stored(self.schema(name), key, entry)
-            raise _unknown_fact(fact_id)
+            raise unknown_fact(fact_id)
         return found
 
     def _check_stored(self, schema: FactSchema, key: str, entry: Mapping[str, Any]) -> None:
@@ -389,7 +389,8 @@ def _with_confidence(entry: Mapping[str, Any], confidence: float) -> dict[str, A
     return kept if confidence >= 1 else {**kept, "_confidence": confidence}
 
 
-def _unknown_fact(fact_id: str) -> UnknownEntry:
+def unknown_fact(fact_id: str) -> UnknownEntry:
+    """Return the error for an id, `type/key`, without a fact."""
     name = fact_id.partition("/")[0]
     return UnknownEntry(f"{_ROOT}/{fact_id}", f"facts.query({name!r}) returns the facts that hold.")
 

@@ -8,18 +8,19 @@ from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block, un
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_text, timestamp
-from tomldiary.user.context import Accessor
+from tomldiary.user.context import DictAccessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+    from collections.abc import Callable
     from datetime import datetime
 
     from tomldiary.engine.transaction import Transaction
+    from tomldiary.errors import UnknownEntry
 
 _KIND = "blocks"
 
 
-class UserBlocks(Accessor):
+class UserBlocks(DictAccessor[TextBlock]):
     """The blocks of one user, as `alice.blocks`.
 
     Reads like a mapping from names to blocks: `blocks["persona"]`, `"persona" in blocks`, `len(blocks)`,
@@ -31,41 +32,8 @@ class UserBlocks(Accessor):
         """Return all blocks by name, in the order of the file."""
         return self.all()
 
-    def __getitem__(self, name: str) -> TextBlock:
-        """Return one block.
-
-        Raises:
-            UnknownEntry: There is no such block. A KeyError.
-        """
-        found = self.get(name)
-        if found is None:
-            raise unknown_block(name)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.all())
-
-    def _ipython_key_completions_(self) -> list[str]:
-        """Return the names that IPython completes after `blocks["`."""
-        return list(self)
-
-    def __len__(self) -> int:
-        return len(self.all())
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.get(name) is not None
-
-    def keys(self) -> KeysView[str]:
-        """Return the names of all blocks."""
-        return self.all().keys()
-
-    def values(self) -> ValuesView[TextBlock]:
-        """Return all blocks, read at once."""
-        return self.all().values()
-
-    def items(self) -> ItemsView[str, TextBlock]:
-        """Return the names and blocks, read at once."""
-        return self.all().items()
+    def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - as in the base class
+        return unknown_block(self._name(id))
 
     def all(self) -> TextBlocks:
         """Return all blocks by name, in the order of the file."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tomldiary.engine.rules import full_key
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind, path_of
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import Why, held_entry
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger, tell
 from tomldiary.past.as_of import PastTexts
 from tomldiary.past.queries import HistoryQueries, Made, change_made
@@ -29,7 +30,15 @@ from tomldiary.user.pending.held import (
 from tomldiary.user.recall import recall_indexes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import (
+        Callable,
+        Coroutine,
+        ItemsView,
+        Iterator,
+        KeysView,
+        Mapping,
+        ValuesView,
+    )
     from contextlib import AbstractContextManager
     from datetime import datetime
 
@@ -37,12 +46,14 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Until
-    from tomldiary.errors import DocumentError
+    from tomldiary.errors import DocumentError, UnknownEntry
     from tomldiary.history.record import Source
     from tomldiary.past.as_of import PastDocuments
+    from tomldiary.runtime.views import DictView, ListView
     from tomldiary.toml.document import Document, Path
 
 S = TypeVar("S")
+E = TypeVar("E")
 P = ParamSpec("P")
 R = TypeVar("R")
 _logger = get_logger(__name__)
@@ -270,13 +281,57 @@ class UserPart:
         self._diary = context.diary
 
 
-class Accessor(Viewed, UserPart):
-    """Verbs of one user for one kind of entries, such as `alice.facts`; a call lists the entries."""
+class Accessor(Viewed, UserPart, ABC, Generic[E]):
+    """Verbs of one user for one kind of entries, such as `alice.facts`; a call lists the entries.
+
+    Iteration and `len` are those of the list. `accessor[id]` is an entry by its id, and `id in accessor` says whether
+    there is one; both take each form of the id that `get` takes.
+    """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._context.user_id!r})"
 
     _repr_pretty_ = pretty
+
+    @abstractmethod
+    def __call__(self) -> ListView[E] | DictView[str, E]:
+        """Return the entries."""
+
+    @abstractmethod
+    def get(self, id: str, /) -> E | None:  # noqa: A002 - the word of the verbs
+        """Return one entry, or None."""
+
+    @abstractmethod
+    def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - as in `get`
+        """Return the error for an id without an entry."""
+
+    def __getitem__(self, id: str) -> E:  # noqa: A002 - as in `get`
+        """Return one entry.
+
+        Raises:
+            UnknownEntry: There is no such entry. A KeyError.
+        """
+        found = self.get(id)
+        if found is None:
+            raise self._unknown(id)
+        return found
+
+    def __contains__(self, entry: object) -> bool:
+        """Return whether there is an entry with an id, or an equal entry."""
+        if not isinstance(entry, str):
+            return entry in self()
+        try:
+            return self.get(entry) is not None
+        except SchemaError:  # no type of facts has this name
+            return False
+
+    def __len__(self) -> int:
+        return len(self())
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return the ids that IPython completes after `accessor["`."""
+        listed: Any = self()
+        return [each if isinstance(each, str) else each.id for each in listed]
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame of the entries that a call without arguments lists.
@@ -284,8 +339,41 @@ class Accessor(Viewed, UserPart):
         Raises:
             MissingExtra: pandas is not installed.
         """
-        listed: Any = self
-        return listed().to_pandas()
+        return self().to_pandas()
+
+
+class ListAccessor(Accessor[E]):
+    """An accessor whose call returns a list, such as `alice.facts`; iteration yields the entries."""
+
+    @abstractmethod
+    def __call__(self) -> ListView[E]:
+        """Return the entries."""
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self())
+
+
+class DictAccessor(Accessor[E]):
+    """An accessor whose call returns a dict, such as `alice.blocks`; iteration yields the keys."""
+
+    @abstractmethod
+    def __call__(self) -> DictView[str, E]:
+        """Return the entries by key."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self())
+
+    def keys(self) -> KeysView[str]:
+        """Return the keys of all entries."""
+        return self().keys()
+
+    def values(self) -> ValuesView[E]:
+        """Return all entries, read at once."""
+        return self().values()
+
+    def items(self) -> ItemsView[str, E]:
+        """Return the keys and entries, read at once."""
+        return self().items()
 
 
 class DraftContext(UserContext):

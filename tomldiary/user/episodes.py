@@ -23,7 +23,7 @@ from tomldiary.errors import UnknownEntry
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_limit, checked_text, in_utc, same_value
-from tomldiary.user.context import Accessor, session_name
+from tomldiary.user.context import ListAccessor, session_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,8 +35,12 @@ if TYPE_CHECKING:
 _Messages = list[dict[str, str]]
 
 
-class UserEpisodes(Accessor):
-    """The episodes of one user, as `alice.episodes`. `episodes()` is short for `episodes.list()`."""
+class UserEpisodes(ListAccessor[Episode]):
+    """The episodes of one user, as `alice.episodes`. `episodes()` is short for `episodes.list()`.
+
+    Reads like the list of all episodes: `for episode in episodes`, `len(episodes)`; and by id: `episodes[id]`,
+    `id in episodes`.
+    """
 
     def __call__(self, session_id: str | None = None, limit: int | None = None) -> Episodes:
         """Return the newest episodes in chronological order; see `list`."""
@@ -183,7 +187,7 @@ class UserEpisodes(Accessor):
         def change(tx: Transaction) -> Episode:
             found = find_entry(path, self._context.kinds(), tx.document)
             if found is None:
-                raise UnknownEntry("/".join(path), "episodes.list() returns all episodes.")
+                raise self._unknown(id)
             tx.edit(found[0]).delete(path)
             return to_episode(path[1], found[2])
 
@@ -191,6 +195,9 @@ class UserEpisodes(Accessor):
         return self._context.write(change, why)
 
     adelete = async_twin(delete)
+
+    def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - the word of `add`
+        return UnknownEntry("/".join(_path(id)), "episodes.list() returns all episodes.")
 
     def _kept(self, name: str) -> Document:
         return self._context.kept(name, self._context.part(name))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from tomldiary.entries.fact_rules import FactRules, Provenance
+from tomldiary.entries.fact_rules import FactRules, Provenance, unknown_fact
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.fields import entry_data, plain
 from tomldiary.errors import InvalidValue, SchemaError
@@ -25,7 +25,7 @@ from tomldiary.toml.values import (
     decode_nulls,
     timestamp,
 )
-from tomldiary.user.context import Accessor, session_name
+from tomldiary.user.context import ListAccessor, session_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,13 +33,18 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import FactSchema
+    from tomldiary.errors import UnknownEntry
     from tomldiary.toml.values import When
 
 _KIND = "facts"
 
 
-class UserFacts(Accessor):
-    """The typed facts of one user, as `alice.facts`. `facts()` is short for `facts.query()`."""
+class UserFacts(ListAccessor[Fact]):
+    """The typed facts of one user, as `alice.facts`. `facts()` is short for `facts.query()`.
+
+    Reads like the list of all valid facts: `for fact in facts`, `len(facts)`; and by id: `facts["diet/user"]`,
+    `"diet/user" in facts`.
+    """
 
     def __call__(
         self,
@@ -260,6 +265,9 @@ class UserFacts(Accessor):
         return len(self._matching(self._facts(), type, *args))
 
     acount = async_twin(count)
+
+    def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - see update
+        return unknown_fact(self._fact_id(id))
 
     def _matching(
         self,

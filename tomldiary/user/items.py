@@ -12,7 +12,7 @@ from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
 from tomldiary.toml.values import checked_text, copied, storable_copy
-from tomldiary.user.context import Accessor
+from tomldiary.user.context import DictAccessor
 from tomldiary.user.deprecated import missing_attribute
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ class ItemValues(DictView[str, dict[str, Any]]):
     """The values of a user's items by key."""
 
 
-class UserItems(Accessor):
+class UserItems(DictAccessor[dict[str, Any]]):
     """The items of one user, as `alice.items`. A key is `namespace/key`, as shown by `recall`.
 
     A store puts new items. A key may begin with `items/`. A slash in the item's own key is written `%2f`.
-    `items()` is short for `items.list()`.
+    `items()` is short for `items.list()`. Reads like a mapping from keys to values: `items["trips/porto"]`,
+    `"trips/porto" in items`, `len(items)`, `for key, value in items.items()`, `dict(items)`.
     """
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
@@ -157,11 +158,12 @@ class UserItems(Accessor):
     def _existing(self, tx: Transaction, key: str, path: Path) -> dict[str, Any]:
         found = self._found(path, tx.listed(), tx.document)
         if found is None:
-            raise UnknownEntry(
-                f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}",
-                "A hit of recall() has the key as `full_key`.",
-            )
+            raise self._unknown(key)
         return found
+
+    def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - as in the base class
+        key = f"{ITEMS.name}/{id.removeprefix(f'{ITEMS.name}/')}"
+        return UnknownEntry(key, "A hit of recall() has the key as `full_key`.")
 
 
 def _known_path(key: str) -> Path | None:

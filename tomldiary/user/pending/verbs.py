@@ -29,7 +29,7 @@ from tomldiary.toml.values import (
     checked_text,
     timestamp,
 )
-from tomldiary.user.context import Accessor, UserPart, session_of_drafts
+from tomldiary.user.context import ListAccessor, UserPart, session_of_drafts
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
@@ -94,8 +94,11 @@ class _Waiting(UserPart):
         return self._context.engine.write(self._context.user_id, decided, source)
 
 
-class UserReview(_Waiting, Accessor):
-    """Changes by untrusted actors, as `alice.review`. `alice.review()` lists them."""
+class UserReview(_Waiting, ListAccessor[PendingChange]):
+    """Changes by untrusted actors, as `alice.review`. `alice.review()` lists them.
+
+    Reads like this list: `for change in review`, `len(review)`; and by id: `review["2"]`, `"2" in review`.
+    """
 
     into = QUARANTINE
 
@@ -108,6 +111,16 @@ class UserReview(_Waiting, Accessor):
         return self._all()
 
     alist = async_twin(list)  # noqa: A003 - the method above
+
+    def get(self, id: str) -> PendingChange | None:  # noqa: A002 - the word of the list
+        """Return one pending change, or None."""
+        checked_text(id, "id", _HINT)
+        return next((each for each in self._all() if each.id == id), None)
+
+    aget = async_twin(get)
+
+    def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - the word of the list
+        return UnknownEntry(f"{QUARANTINE}/{id}", "review() returns what waits.")
 
     def accept(
         self, *ids: str, force: bool = False, actor: str = "user", reason: str = ""
@@ -161,7 +174,7 @@ class UserReview(_Waiting, Accessor):
             edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
             stored = waiting(edit, QUARANTINE, timestamp()).get(id)
             if stored is None:
-                raise UnknownEntry(f"{QUARANTINE}/{id}", "review() returns what waits.")
+                raise self._unknown(id)
             check_complete(id, stored)
             document, place = place_of(stored)
             held = held_entry(stored)
