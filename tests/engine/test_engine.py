@@ -389,9 +389,10 @@ def test_a_read_only_folder_gives_one_clear_error(tmp_path):
 
 
 def test_a_file_where_the_folder_should_be_gives_one_clear_error(tmp_path):
+    diary = Diary(tmp_path / "m", agent="rules")
     (tmp_path / "m").write_text("not a folder")
     with pytest.raises(BackendError, match=r"a parent folder is a file\. Move that file away"):
-        Diary(tmp_path / "m", agent="rules").user("alice").upsert_preference("likes", "tea")
+        diary.user("alice").upsert_preference("likes", "tea")
 
 
 def test_a_file_in_place_of_a_user_s_folder_gives_one_clear_error(tmp_path):

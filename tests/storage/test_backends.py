@@ -266,6 +266,24 @@ def test_a_relative_folder_in_a_removed_folder_is_refused(tmp_path, monkeypatch)
         Diary("memories")
 
 
+def test_a_file_as_the_folder_is_refused_at_once(tmp_path):
+    (tmp_path / "alice.toml").write_text("")
+    (tmp_path / "link").symlink_to("alice.toml")
+    for name in ("alice.toml", "link"):
+        with pytest.raises(BackendError, match=f"{name}: is a file\\. Give a folder"):
+            Diary(tmp_path / name)
+
+
+def test_a_link_is_the_folder_that_it_names(tmp_path):
+    (tmp_path / "link").symlink_to("disk")
+    alice = Diary(tmp_path / "link", agent="rules").user("alice")
+    with pytest.raises(BackendError, match="create the folder that it names, or mount its disk"):
+        alice.upsert_preference("likes", "tea")
+    (tmp_path / "disk").mkdir()
+    alice.upsert_preference("likes", "tea")
+    assert Diary(tmp_path / "disk").users() == Diary(tmp_path / "link").users() == ["alice"]
+
+
 @pytest.mark.parametrize("name", ["\0x", "a\0", "\ud800"])
 @pytest.mark.parametrize("opened", [Diary, LocalBackend])
 def test_a_folder_name_with_an_impossible_character_is_refused(opened, name):

@@ -69,6 +69,15 @@ def test_a_relative_folder_is_another_one_in_another_working_directory(
     assert len(shell.run_line_magic("diary", "memory: alice").preferences("likes")) == 1
 
 
+def test_a_removed_current_folder_is_named_and_needs_an_absolute_one(shell, tmp_path, monkeypatch):
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    with pytest.raises(UsageError, match="m: the current folder was removed"):
+        shell.run_line_magic("diary", "m")
+    assert shell.run_line_magic("diary", f"'{tmp_path / 'm'}' alice").user_id == "alice"
+
+
 def test_the_names_of_blocks_are_completed(shell, alice):
     alice.blocks.set("persona", "Be kind.")
     shell.push({"blocks": alice.blocks})

@@ -282,8 +282,8 @@ def test_a_storage_that_cannot_be_read_is_named_instead_of_the_card(tmp_path):
     from IPython.lib.pretty import pretty  # noqa: PLC0415 - slow
 
     place = tmp_path / "memories"
-    place.write_text("")  # a file where a folder belongs
     alice = Diary(place, agent="rules").user("alice")
+    place.write_text("")  # a file where a folder belongs
     for shown in (pretty(alice), read(alice._repr_html_())):
         assert "UserDiary('alice')" in shown
         assert "cannot be read" in shown

@@ -104,6 +104,24 @@ def test_an_unexpected_error_refuses_the_turns_being_stored():
     assert len(queue) == 0
 
 
+def test_a_turn_waits_until_the_folder_of_its_user_can_be_opened_again(tmp_path, files):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "milk")
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
+    retry = RetryPolicy(attempts=2, first_pause=0.01)
+    with MemoryWriter(diary, retry=retry) as writer:
+
+        def hook(name, path, *_):
+            if name == "listdir" and path.endswith("/alice") and not writer.stats()["retries"]:
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+
+        files.hook = hook
+        with pytest.raises(BackendError, match=r"alice: cannot be opened .*Check the permissions"):
+            diary.user("alice").upsert_preference("likes", "tea")
+        store(writer, "I like jazz.").wait(LONG)
+    assert texts(diary) == ["milk", "I like jazz."]
+    assert writer.stats()["dead_letters"] == 0
+
+
 @pytest.mark.parametrize("step", ["open", "sync_file"])
 def test_a_segment_whose_sync_failed_gets_no_further_turn(tmp_path, files, gate, step):
     diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)

@@ -38,6 +38,7 @@ LOCK_TIMEOUT = 30.0
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
+_DANGLING = "If the memory is a link, create the folder that it names, or mount its disk."
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _YIELD_TIME = 3 * _LONGEST_WAIT
 
@@ -152,9 +153,10 @@ class UserLocks:
             except NotADirectoryError as error:
                 raise file_on_the_way(path) from error
             except OSError as error:
-                raise file_error(
-                    path, "the lock file cannot be opened for writing", error
-                ) from error
+                what = "the lock file cannot be opened for writing"
+                # Its folder was just created, so a parent folder is a dangling link.
+                remedy = _DANGLING if isinstance(error, FileNotFoundError) else None
+                raise file_error(path, what, error, remedy) from error
             if descriptor >= 0:
                 self._descriptors[number] = descriptor
         return descriptor

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -40,7 +41,7 @@ class DiaryMagics:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._diary: Diary | None = None
-        self._opened: tuple[str, str, str] | None = None
+        self._opened: tuple[str, str] | None = None
         self._user: UserDiary | None = None
 
     def diary(self, line: str) -> Diary | UserDiary:
@@ -59,7 +60,13 @@ class DiaryMagics:
             raise self._usage(_USAGE)
         if words:
             # A relative folder is another one after `%cd`; an address, such as "memory:", has a colon.
-            opened = (words[0], agent, "" if ":" in words[0] else str(Path.cwd()))
+            place = words[0]
+            if ":" not in place:
+                with suppress(
+                    FileNotFoundError
+                ):  # the current folder was removed, as `Diary` says if it needs it
+                    place = str(Path(place).absolute())
+            opened = (place, agent)
             if self._opened != opened:
                 self._diary, self._opened = Diary(words[0], agent=agent), opened
                 self._shell.drop_by_id({"user": self._user})

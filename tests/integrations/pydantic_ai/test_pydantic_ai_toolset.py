@@ -222,9 +222,11 @@ def test_a_folder_that_cannot_be_written_is_answered_in_a_sentence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     place = tmp_path / "a file"
+    calls = TEA, ("recall", {"query": "tea"})
+    toolsets = [DiaryToolset(place, "alice") for _ in calls]
     place.write_text("no folder", encoding="utf-8")
-    for call in (TEA, ("recall", {"query": "tea"})):  # what is wrong with it is for the operator
-        said = run(Caller(call), DiaryToolset(place, "alice"))
+    for call, toolset in zip(calls, toolsets, strict=True):  # what is wrong is for the operator
+        said = run(Caller(call), toolset)
         assert said == "❌ The diary cannot be used just now. Go on without it."
         assert f"{place}" in caplog.text
     assert place.read_text(encoding="utf-8") == "no folder"

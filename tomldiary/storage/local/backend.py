@@ -65,6 +65,13 @@ def check_durability(given: object) -> None:
         raise wrong_value(given, "'full', 'process' or 'none'", "durability")
 
 
+def _check_folder(files: FileSystem, place: Path) -> None:
+    """Refuse a file as the folder of a memory, which would look like an empty one; a missing folder is created later."""
+    with suppress(OSError):  # it is missing, or cannot be inspected, as its first use says
+        if not stat.S_ISDIR(files.stat(place).st_mode):
+            raise BackendError(f"{place}: is a file. Give a folder, in which each user gets one.")
+
+
 class LocalBackend(OpenedUsers, AsyncVerbs):
     """Stores all users in one folder, for any number of concurrent threads and processes.
 
@@ -120,6 +127,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise BackendError(
                 f"{folder}: the current folder was removed. Give an absolute path, or start in another folder."
             ) from None
+        _check_folder(environment.files, place)
         super().__init__(place, environment, sync=durability == "full")
         self._shown = Path(folder)
         self.durability: Durability = durability

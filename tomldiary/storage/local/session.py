@@ -287,6 +287,8 @@ class OpenedUsers:
             return  # the user does not exist yet, or another program has just removed the folder
         except NotADirectoryError as error:
             raise file_on_the_way(folder / HISTORY) from error
+        except PermissionError as error:
+            raise file_error(folder, "cannot be opened", error) from error
         except OSError as error:
             what, remedy = "recovery after a crash failed", "Check free space and permissions."
             raise file_error(folder, what, error, remedy) from error
