@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import tracemalloc
 
@@ -163,7 +164,10 @@ def test_without_its_embedder_a_search_goes_on_by_words_with_one_warning(
 @pytest.mark.parametrize(
     ("later", "reason"),
     [
-        (lambda _: [[1.0]], "expected 4 vectors of 2 numbers, found an array of (1, 1)"),
+        (
+            lambda texts: [[1.0]] * len(texts),
+            "expected 4 vectors of 2 numbers, found an array of (4, 1)",
+        ),
         (lambda texts: [f"vector of {text}" for text in texts], "expected vectors of numbers"),
     ],
     ids=["other dimensions", "echoed texts"],
@@ -175,6 +179,44 @@ def test_wrong_vectors_are_named_in_the_warning_without_texts(later, reason, cap
     (record,) = [each for each in caplog.records if "embedder" in each.message]
     assert reason in record.message
     assert not any(text in record.message for text in TEXTS)
+
+
+def away(texts):
+    raise OSError(texts)
+
+
+def nothing(_):
+    return None
+
+
+def too_many(texts):
+    return [[1.0]] * (len(texts) + 1)
+
+
+def numbers(texts):
+    return [1.0] * len(texts)
+
+
+def growing(texts):
+    return [[1.0] * len(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("embedder", "said"),
+    [
+        (away, r"away: OSError\)"),
+        (nothing, "embedder: expected 1 vector from nothing, found NoneType"),
+        (too_many, "embedder: expected 1 vector from too_many, found 2"),
+        (numbers, "embedder: expected vectors of numbers of one length. Check numbers"),
+        (growing, "embedder: expected (vectors of numbers|[0-9] vectors of 3).* Check growing"),
+    ],
+)
+def test_the_warning_names_the_function_that_failed(embedder, said, caplog):
+    alice = remembered(embedder)
+    with caplog.at_level(logging.WARNING):
+        assert [hit.text for hit in alice.recall("dog")] == [TEXTS[0]]
+    (record,) = [each for each in caplog.records if "embedder" in each.message]
+    assert re.search(said, record.message)
 
 
 def test_an_embedder_that_fails_is_shown_once_without_logging(monkeypatch, capsys):

@@ -7,6 +7,7 @@ fails, search uses only words, and one warning is logged.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -94,6 +95,7 @@ class DiaryEmbedder:
         self._engine = engine
         self._given = given
         self._embed = None if given == "local" else _function(given)
+        self._embedding: Embedding | None = None
         self._vectors: Vectors | None = None
         self._has_warned = False
 
@@ -114,7 +116,8 @@ class DiaryEmbedder:
             if not self._has_warned:
                 self._has_warned = True
                 is_ours = isinstance(error, MissingExtra | InvalidValue)  # quotes no stored text
-                said = str(error) if is_ours else type(error).__name__
+                name = f"{self._embedding.title}: " if self._embedding is not None else ""
+                said = str(error) if is_ours else f"{name}{type(error).__name__}"
                 tell(_logger, f"the embedder failed ({said}); searches use only words")
             return None
 
@@ -123,15 +126,20 @@ class DiaryEmbedder:
     ) -> QueryVector:
         if self._embed is None:
             self._embed = local_embedder()
-        vector = self._embed([query])[0]
+        if self._embedding is None:
+            self._embedding = Embedding(0, self._embed, (), name_of(self._given), option="embedder")
+        [vector] = self._embedded([query])
         if self._vectors is None:
-            embedding = Embedding(len(vector), self._embed, (), name_of(self._given))
-            self._vectors = Vectors(self._engine, embedding)
+            self._vectors = Vectors(self._engine, replace(self._embedding, dims=len(vector)))
         missing = self._vectors.of(user).missing_below(collections)
         for start in range(0, len(missing), _BATCH):
             texts = missing[start : start + _BATCH]
-            self._vectors.add(user, texts, self._embed(texts), epoch)
+            self._vectors.add(user, texts, self._embedded(texts), epoch)
         return QueryVector(vector, self._vectors.of(user))
+
+    def _embedded(self, texts: list[str]) -> Sequence[Sequence[float]]:
+        assert self._embedding is not None  # noqa: S101 - made by the caller
+        return self._embedding.checked(self._embedding.embed(texts), len(texts))
 
 
 def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:

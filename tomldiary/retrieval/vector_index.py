@@ -52,6 +52,7 @@ class Embedding:
             text that is searched by words is embedded.
         name: The name that identifies the vectors of a model.
         is_cosine: Whether only the cosine ranks, without words.
+        option: The option that gave `embed`, for errors.
     """
 
     dims: int
@@ -59,6 +60,7 @@ class Embedding:
     fields: tuple[str, ...] = ("$",)
     name: str = ""
     is_cosine: bool = False
+    option: str = "index.embed"
 
     @property
     def title(self) -> str:
@@ -69,7 +71,7 @@ class Embedding:
         """Return what the embedder returned for `count` texts.
 
         Raises:
-            InvalidValue: It is no list, or has another length.
+            InvalidValue: It is no list of vectors, or has another length.
         """
         kind = type(found)
         is_list = issubclass(kind, Sized) and not issubclass(kind, Mapping | AbstractSet)
@@ -78,9 +80,19 @@ class Embedding:
             raise InvalidValue(
                 f"expected {counted(count, 'vector')} from {self.title}, found {length}."
                 " It must return a list with a vector for each text.",
-                where="index.embed",
+                where=self.option,
             )
+        if not all(
+            isinstance(each, Sized) and len(each) for each in cast("Sequence[object]", found)
+        ):
+            raise self.no_vectors()
         return cast("Sequence[Sequence[float]]", found)
+
+    def no_vectors(self) -> InvalidValue:
+        """Return the error for something else than vectors, without it, because it may quote the texts."""
+        return InvalidValue(
+            f"expected vectors of numbers of one length. Check {self.title}.", where=self.option
+        )
 
     def texts(self, entry_value: Any, index: bool | list[str] | None) -> list[str]:  # noqa: FBT001 - as in `Put`
         """Return the texts of an item's value to embed."""
@@ -242,16 +254,13 @@ class VectorIndex:
             with np.errstate(over="ignore"):
                 made = np.asarray(vectors, dtype="float32")
         except (TypeError, ValueError, OverflowError):
-            # Without its text, which may quote what the embedder returned.
-            raise InvalidValue(
-                f"expected vectors of numbers of one length. Check {self.embedding.title}.",
-                where="index.embed",
-            ) from None
+            raise self.embedding.no_vectors() from None
         if made.shape != (len(texts), self.embedding.dims):
+            given = "" if self.embedding.option == "embedder" else "`dims` and "
             raise InvalidValue(
                 f"expected {len(texts)} vectors of {self.embedding.dims} numbers, found an array of"
-                f" {made.shape}. Check `dims` and {self.embedding.title}.",
-                where="index",
+                f" {made.shape}. Check {given}{self.embedding.title}.",
+                where=self.embedding.option,
             )
         odd = ~np.isfinite(made).all(axis=1)
         if odd.any():
