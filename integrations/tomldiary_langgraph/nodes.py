@@ -297,7 +297,12 @@ def _update_of(returned: Any) -> Any:
     if not isinstance(returned, Command):
         return returned
     command = cast("Command[Any]", returned)
-    return command.update if command.graph is None else None  # another graph has other fields
+    if command.graph is not None:
+        return None  # another graph has other fields
+    update: Any = cast("Any", command).update
+    with suppress(TypeError, ValueError):  # no list of pairs
+        return dict(update)
+    return update
 
 
 @cache

@@ -265,6 +265,7 @@ def test_a_state_that_drops_the_memory_is_warned_about_once(diary, key, caplog):
     [
         lambda update: {**update},
         lambda update: Command(update=update),
+        lambda update: Command(update=[*update.items()]),
         lambda update: [{"messages": []}, Command(update=update)],
         lambda update: ({"messages": []}, Command(update=update)),
     ],
