@@ -130,7 +130,7 @@ class Diary(Viewed, AncestorCoroutines):
             None is "full".
         embedder: Adds ranking by meaning: "local" (static vectors, offline), a function of a list of texts,
             LangChain's `Embeddings` or pydantic-ai's `Embedder`. None ranks only by words.
-        lock_timeout: The time limit in seconds for the lock of a user.
+        lock_timeout: The time limit in seconds for the lock of a user; 0 does not wait.
         quarantine: Actors whose changes require a review, such as {"web", "tool"}, or a function of the actor.
             The extractors are "rule" and "model". See `alice.review`.
         draft_lifetime: The time after which an unpromoted draft of a session expires.

@@ -11,6 +11,7 @@ from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext, Tool
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.exceptions import UsageLimitExceeded
 
+from tomldiary.agents.options import checked_count
 from tomldiary.entries.schema import categories_doc
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.extraction.draft import MemoryDeps
@@ -118,8 +119,10 @@ def extractor_agent(
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
-        InvalidValue: `model` is no model, or `model_name` is given too, or `prompt_template` is no prompt.
+        InvalidValue: `model` is no model, or `model_name` is given too, or `prompt_template` is no prompt, or
+            `fallback_retries` is no whole number of at least 0.
     """
+    checked_count(fallback_retries, "fallback_retries")
     if model_name is not None:
         if model is not None:
             raise InvalidValue("give model or model_name, not both", where="model_name")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import re
+from math import inf, nan
 from typing import Any, cast
 from unittest.mock import MagicMock
 from uuid import UUID
@@ -11,8 +14,17 @@ from uuid import UUID
 import pytest
 from langchain_core.language_models import FakeListChatModel
 
-from tomldiary import DefaultPrefTable, Diary, InvalidValue, MemoryWriter
-from tomldiary.errors import IdentifierError
+from tomldiary import (
+    CompactionConfig,
+    Constraint,
+    DefaultPrefTable,
+    Diary,
+    InvalidValue,
+    MemoryWriter,
+    RetryPolicy,
+)
+from tomldiary.errors import IdentifierError, SchemaError
+from tomldiary.storage import FirestoreBackend, LocalBackend, PostgresBackend, RedisBackend
 from tomldiary_langchain import (
     ChatModelExtractor,
     DiaryByteStore,
@@ -194,6 +206,57 @@ def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
 def test_an_option_of_a_wrong_type_is_refused(make: Any, options: Any, message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         make(Diary("memory:", agent="rules"), **options)
+
+
+MADE: dict[Any, dict[str, Any]] = {
+    Diary: {"backend": "memory:"},
+    MemoryWriter: {"diary": Diary("memory:", agent="rules")},
+    LocalBackend: {"path": "memories"},
+    PostgresBackend: {"url": "postgresql://localhost/memories"},
+    RedisBackend: {"url": "redis://localhost/0"},
+    FirestoreBackend: {"project_id": "memories"},
+    RetryPolicy: {},
+    CompactionConfig: {},
+    Constraint: {},
+    recall_node: {"diary": "memory:"},
+    DiaryMiddleware: {"diary": "memory:"},
+    ChatModelExtractor: {"model": FakeListChatModel(responses=["ok"])},
+    DiaryToolset: {"diary": "memory:"},
+    DiaryCapability: {"diary": "memory:"},
+    AgentMemoryToolset: {"memory_dir": Diary("memory:", agent="rules")},
+    extractor_agent: {"pref_table_cls": DefaultPrefTable},
+}
+"""The public constructors with a number among their options, and what they need besides."""
+TRIGGERS = ("total_char_threshold", "segment_char_threshold", "user_turn_interval")
+MEANT: dict[Any, tuple[str, ...]] = {
+    0: (
+        "context_turns", "similarity", "lock_timeout", "watch", "first_pause", "longest_pause",
+        "cooldown_seconds", "max_lines", "AgentMemoryToolset.max_tokens", "fallback_retries",
+        *TRIGGERS,
+    ),
+    -1: TRIGGERS,
+}  # fmt: skip
+"""The numbers that have a meaning, by the options that document it."""
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        pytest.param(make, option.name, id=f"{make.__name__}.{option.name}")
+        for make in MADE
+        for option in inspect.signature(make).parameters.values()
+        if re.match(r"(int|float|timedelta)\b", str(option.annotation))
+    ],
+)
+@pytest.mark.parametrize("wrong", [0, -1, nan, inf, -inf, True, "soon"])
+def test_a_number_without_a_meaning_is_refused_by_each_constructor(
+    make: Any, option: str, wrong: Any
+) -> None:
+    if {option, f"{make.__name__}.{option}"} & {*MEANT.get(wrong, ())}:
+        make(**MADE[make], **{option: wrong})
+    else:
+        with pytest.raises((InvalidValue, SchemaError), match=option):
+            make(**MADE[make], **{option: wrong})
 
 
 @pytest.mark.parametrize(

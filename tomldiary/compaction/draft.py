@@ -57,7 +57,7 @@ class CompactionStats:
 class CompactionConfig:
     """When to run the compactor.
 
-    Any one trigger starts a run. None and 0 disable a trigger.
+    Any one trigger starts a run. None, 0 and negative numbers disable a trigger.
 
     Args:
         enabled: Whether compaction runs.
@@ -87,7 +87,6 @@ class CompactionConfig:
         for name in ("enabled", "compact_preferences", "compact_conversations"):
             checked_flag(getattr(self, name), name)
         for name in ("total_char_threshold", "segment_char_threshold", "user_turn_interval"):
-            # A negative number also disables a trigger.
             checked_number(getattr(self, name) or 0, name, "a number, or None", lambda _: True)
         checked_number(
             self.cooldown_seconds, "cooldown_seconds", "0 or more seconds", lambda each: each >= 0
