@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from tomldiary.compat.pretty_print import pretty_print_preferences as pretty_print_preferences
     from tomldiary.diary import Diary as Diary
     from tomldiary.diary import TOMLDiary as TOMLDiary
-    from tomldiary.entries.blocks import TextBlock as TextBlock
     from tomldiary.entries.constraints import Constraint as Constraint
-    from tomldiary.entries.episodes import Episode as Episode
     from tomldiary.entries.facts import Fact as Fact
+    from tomldiary.entries.kinds.blocks import TextBlock as TextBlock
+    from tomldiary.entries.kinds.episodes import Episode as Episode
     from tomldiary.entries.kinds.pending import PendingChange as PendingChange
     from tomldiary.entries.models import ConversationItem as ConversationItem
     from tomldiary.entries.models import MetaInfo as MetaInfo
@@ -98,9 +98,9 @@ lazy_names(
             "pretty_print_preferences"
         ),
         "diary": "Diary TOMLDiary",
-        "entries.blocks": "TextBlock",
+        "entries.kinds.blocks": "TextBlock",
         "entries.constraints": "Constraint",
-        "entries.episodes": "Episode",
+        "entries.kinds.episodes": "Episode",
         "entries.facts": "Fact",
         "entries.kinds.pending": "PendingChange",
         "entries.models": "ConversationItem MetaInfo PreferenceItem",

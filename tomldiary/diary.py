@@ -15,9 +15,9 @@ from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.engine.engine import Engine
 from tomldiary.engine.rules import EntryRules, redacted_entry
 from tomldiary.entries.constraints import Constraint, FactSchema
-from tomldiary.entries.conversations import MAX_SUMMARY
-from tomldiary.entries.episodes import ToolStep
 from tomldiary.entries.kinds import EPISODES, FACTS
+from tomldiary.entries.kinds.conversations import MAX_SUMMARY
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_types, weights
 from tomldiary.errors import SchemaError, wrong_type, wrong_value

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponsePart
 
-    from tomldiary.entries.episodes import ToolStep
+    from tomldiary.entries.kinds.episodes import ToolStep
 
 _logger = get_logger(__name__)
 

@@ -14,7 +14,7 @@ from tomldiary.agents.answers import ACTOR, WAITS, DoneBefore, once
 from tomldiary.agents.options import checked_count, checked_text
 from tomldiary.diary import Diary, diary_of
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.blocks import Blocks
+from tomldiary.entries.kinds.blocks import Blocks
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import BackendError, DiaryError, InvalidValue, without_paths
 from tomldiary.identifiers.namespaces import SHARED

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.blocks import Blocks
 from tomldiary.entries.fields import entry_text
+from tomldiary.entries.kinds.blocks import Blocks
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import Conflict, InvalidValue
 from tomldiary.identifiers.namespaces import SHARED

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from tomldiary.agents.utterances import RunOwner, UserTurn, Utterances
     from tomldiary.diary import Diary
-    from tomldiary.entries.episodes import ToolStep
+    from tomldiary.entries.kinds.episodes import ToolStep
     from tomldiary.extraction.context import TurnStatus
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from processes import run_at_once
 from tomldiary import Diary
-from tomldiary.entries.blocks import MAX_BLOCK
+from tomldiary.entries.kinds.blocks import MAX_BLOCK
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.retrieval.render import MEMORY_CLOSE, MEMORY_OPEN, count_tokens
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from processes import run_at_once
 from tomldiary import Constraint, Diary
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import InvalidValue, UnknownEntry, WeakClaim
 from tomldiary.extraction.tools import commit_fact
 

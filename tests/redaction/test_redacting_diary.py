@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from tomldiary import Constraint, Diary, MemoryWriter, RetryPolicy, Turn
 from tomldiary.agents.verbs import MemoryVerbs
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction import tools
 from tomldiary.extraction.operations import TurnOperation

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.doctor.doctor import check
-from tomldiary.entries.episodes import Episodes
+from tomldiary.entries.kinds.episodes import Episodes
 from tomldiary.errors import DiaryError, InvalidValue, MissingExtra
 from tomldiary.user.recall import Hits
 from tomldiary_langgraph import DiaryStore

@@ -11,7 +11,7 @@ import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.agents.turn_messages import ToolCall, keep_out_of_steps, tool_steps
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import InvalidValue, NotSupported
 from tomldiary.writer.journal import render_turn
 from tomldiary.writer.journals import turn_of

@@ -14,7 +14,7 @@ import programs
 from file_systems import HookedFiles
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import BackendError, ExtractionError
 from tomldiary.storage.protocol import Rewrite
 from tomldiary.writer import journal, journals
@@ -427,7 +427,7 @@ def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, files, mo
 ALONE = """\
 import asyncio, sys
 from tomldiary.backends import LocalBackend
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 
 backend = LocalBackend(sys.argv[1])
 assert not [name for name in sys.modules if name.startswith("tomldiary.writer")]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from tomldiary.agents.identity import field_of
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import VERBS
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import is_framed

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tomldiary.diary import Diary
-    from tomldiary.entries.blocks import TextBlock
     from tomldiary.entries.constraints import FactSchema
+    from tomldiary.entries.kinds.blocks import TextBlock
     from tomldiary.entries.models import PreferenceItem
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary

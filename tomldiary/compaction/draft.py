@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.entries.fields import COMPACTOR, check_length, entry_text, updated_at
+from tomldiary.entries.kinds.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields

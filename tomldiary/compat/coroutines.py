@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrinter
-from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.models import MetaInfo
 from tomldiary.history.record import Source
 from tomldiary.identifiers.user_ids import checked_user

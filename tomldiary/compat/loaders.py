@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter
 
-from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.models import ConversationItem, PreferenceItem
 from tomldiary.entries.preferences import by_category
 from tomldiary.entries.schema import categories, item_type

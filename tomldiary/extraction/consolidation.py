@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.episodes import (
+from tomldiary.entries.facts import ALWAYS
+from tomldiary.entries.kinds.episodes import (
     CONSOLIDATION,
     episode_entries,
     episode_kinds,
     happened,
     to_episode,
 )
-from tomldiary.entries.facts import ALWAYS
 from tomldiary.errors import (
     DiaryError,
     ExtractionError,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.entries.episodes import Episode
+    from tomldiary.entries.kinds.episodes import Episode
     from tomldiary.extraction.context import Exchange
     from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.toml.document import Document

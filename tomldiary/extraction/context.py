@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - pydantic reads the fields of Turn
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, get_args
 
-from tomldiary.entries.episodes import ToolStep, checked_steps
 from tomldiary.entries.fields import entry_text
 from tomldiary.entries.kinds import PREFERENCES, entry_kind
+from tomldiary.entries.kinds.episodes import ToolStep, checked_steps
 from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.history.record import SNAPSHOT, fingerprint, parse_record
 from tomldiary.identifiers.user_ids import checked_user

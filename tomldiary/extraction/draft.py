@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text
+from tomldiary.entries.kinds.conversations import MAX_SUMMARY, Conversations, checked_summary
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_count
 from tomldiary.errors import ExtractionError, InvalidValue, SchemaError
 from tomldiary.extraction.context import NO_WRITES, ToolWrites

@@ -13,10 +13,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text, last_turn, source_of, wrong_fields
 from tomldiary.entries.kinds import ITEMS, KINDS, PREFERENCES, entry_kind
+from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
 from tomldiary.errors import (
     DiaryError,

@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import is_erased
-from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.episodes import new_episode, turn_value
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import schema_named
 from tomldiary.entries.kinds import FACTS, PREFERENCES
+from tomldiary.entries.kinds.conversations import Conversations
+from tomldiary.entries.kinds.episodes import new_episode, turn_value
 from tomldiary.entries.kinds.pending import Why
 from tomldiary.errors import (
     DiaryError,

@@ -16,10 +16,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import SOURCE_HINT, author, said_by, shares_turn
 from tomldiary.entries.kind import is_uuid
 from tomldiary.entries.kinds import EPISODES, FACTS, PREFERENCES, entry_key, entry_kind, home_of
+from tomldiary.entries.kinds.episodes import CONSOLIDATION
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed

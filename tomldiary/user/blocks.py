@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block, unknown_block
+from tomldiary.entries.kinds.blocks import Blocks, TextBlock, TextBlocks, to_block, unknown_block
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_text, timestamp

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.episodes import (
+from tomldiary.entries.fields import entry_data, shares_turn
+from tomldiary.entries.kinds import find_entry
+from tomldiary.entries.kinds.episodes import (
     Episode,
     Episodes,
     checked_steps,
@@ -17,8 +19,6 @@ from tomldiary.entries.episodes import (
     new_episode,
     to_episode,
 )
-from tomldiary.entries.fields import entry_data, shares_turn
-from tomldiary.entries.kinds import find_entry
 from tomldiary.errors import UnknownEntry
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.entries.episodes import ToolStep
+    from tomldiary.entries.kinds.episodes import ToolStep
     from tomldiary.toml.document import Document
 
 _Messages = list[dict[str, str]]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pydantic import ValidationError
 
-from tomldiary.entries.conversations import (
+from tomldiary.entries.kinds import KINDS, PREFERENCES
+from tomldiary.entries.kinds.conversations import (
     Conversations,
     entry_to_conversation,
     unknown_session,
 )
-from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import (
     ConversationItems,
     PreferenceItem,

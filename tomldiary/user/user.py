@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.diary import Diary
-    from tomldiary.entries.episodes import ToolStep
+    from tomldiary.entries.kinds.episodes import ToolStep
     from tomldiary.extraction.operations import Applied
     from tomldiary.past.as_of import Point
     from tomldiary.toml.document import Document

@@ -29,9 +29,9 @@ from tomldiary.views.sheet import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tomldiary.entries.blocks import TextBlock
-    from tomldiary.entries.episodes import Episode
     from tomldiary.entries.facts import Fact
+    from tomldiary.entries.kinds.blocks import TextBlock
+    from tomldiary.entries.kinds.episodes import Episode
     from tomldiary.entries.models import ConversationItem
     from tomldiary.text.similarity import Match
     from tomldiary.user.recall import Hit

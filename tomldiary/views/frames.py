@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from tomldiary.doctor.files import Finding
-from tomldiary.entries.blocks import TextBlock
-from tomldiary.entries.episodes import Episode
 from tomldiary.entries.facts import Fact
 from tomldiary.entries.kinds import KINDS
+from tomldiary.entries.kinds.blocks import TextBlock
+from tomldiary.entries.kinds.episodes import Episode
 from tomldiary.entries.models import ConversationItem, PreferenceItem
 from tomldiary.runtime.installation import optional
 from tomldiary.text.similarity import Match

@@ -6,9 +6,9 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.entries.conversations import entry_to_conversation
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import KINDS, entries_in, entry_kind
+from tomldiary.entries.kinds.conversations import entry_to_conversation
 from tomldiary.errors import DiaryError
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.views import counted

@@ -59,7 +59,7 @@ from test_langchain_middleware import (
 from recent_values import run_within_keep
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.retrieval.render import framed_memory
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools

@@ -60,7 +60,7 @@ from pydantic_graph import End
 
 from recent_values import run_within_keep
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 

@@ -3,18 +3,19 @@
 A kind defines the documents of its entries, their keys, fields, text and line in a prompt, and their rules. To add a
 kind, write an `EntryKind` in a module of this package and `register` it. Recall, prompts, stores, history, exports and
 forgetting then cover it. An accessor in `user`, and the tools of a model in `agents.verbs`, are written for each kind.
-The classes of blocks, conversations and episodes are in `entries`, beside what reads and changes these entries.
+The modules of blocks, conversations and episodes also have what reads and changes these entries; for facts and
+preferences that is in `entries`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from tomldiary.entries.blocks import BlockKind
-from tomldiary.entries.conversations import ConversationKind
-from tomldiary.entries.episodes import EpisodeKind
 from tomldiary.entries.fields import Problem
 from tomldiary.entries.kind import EntryKind
+from tomldiary.entries.kinds.blocks import BlockKind
+from tomldiary.entries.kinds.conversations import ConversationKind
+from tomldiary.entries.kinds.episodes import EpisodeKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
 from tomldiary.entries.kinds.parts import (

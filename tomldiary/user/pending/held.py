@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction
-from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
 from tomldiary.entries.fields import (
@@ -32,6 +31,7 @@ from tomldiary.entries.kinds import (
     typed_kinds,
 )
 from tomldiary.entries.kinds.collections import checked_value
+from tomldiary.entries.kinds.episodes import happened, id_of, new_episode
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.parts import parts_among
 from tomldiary.entries.kinds.pending import (
