@@ -79,8 +79,7 @@ def test_a_page_of_namespaces_opens_the_users_on_it(watched, looks):
 
 
 def test_a_second_listing_reads_no_document_again(watched, looks):
-    store = ItemStore(watched)
-    store.few_users = 0
+    store = ItemStore(watched, few_users=0)
     names = store.run([List(limit=10_000)])[0]
     for user in NAMES:
         watched.engine.discard(user, ["preferences"])  # as if they did not fit into the cache
@@ -92,8 +91,7 @@ def test_a_second_listing_reads_no_document_again(watched, looks):
 def test_the_cached_namespaces_are_limited_by_the_number_of_documents(watched, looks):
     """One user may have thousands of them."""
     watched.engine.cached_characters = 256 * 5 * NUMBER - 1  # all but one user
-    store = ItemStore(watched)
-    store.few_users = 0
+    store = ItemStore(watched, few_users=0)
     store.run([List(limit=10_000)])
     for user in NAMES:
         watched.engine.discard(user, ["preferences"])
@@ -105,8 +103,8 @@ def test_the_cached_namespaces_are_limited_by_the_number_of_documents(watched, l
 def test_a_listing_shows_a_hand_edit_in_place_that_follows_a_listing_closely(tmp_path, monkeypatch):
     """The catalog's own names may be older than the version of the document."""
     monkeypatch.setattr("tomldiary.store.catalog._TRUSTED", 60.0)
-    store, path = ItemStore(Diary(tmp_path, agent="rules")), tmp_path / "ann/items/trips.toml"
-    trips, store.few_users = ("ann", "trips"), 0
+    store = ItemStore(Diary(tmp_path, agent="rules"), few_users=0)
+    path, trips = tmp_path / "ann/items/trips.toml", ("ann", "trips")
     store.run([Put(trips, "porto", {"text": "x"})])
     whole = path.read_text()
     store.run([Put(trips, "porto", None)])
@@ -123,8 +121,7 @@ def test_a_second_listing_shows_each_change(tmp_path, few_users):
     diary, other = Diary(tmp_path, agent="rules"), Diary(tmp_path, agent="rules")
     for user in ("ann", "ben"):
         diary.user(user).upsert_preference("likes", "tea")
-    store, writer = ItemStore(diary), ItemStore(other)
-    store.few_users = few_users
+    store, writer = ItemStore(diary, few_users=few_users), ItemStore(other)
     likes = [(user, "diary", "preferences", "likes") for user in ("ann", "ben")]
     trips, goals = ("ann", "trips"), ("ann", "diary", "preferences", "goals")
 

@@ -75,14 +75,13 @@ class ItemStore(ItemPuts):
         user_label: The label that is the owner of a namespace; see `UserLabel`.
         omit_expired: Whether reads omit expired items before they are removed.
         embedding: The embedding of texts; None searches by words.
+        few_users: The number of users up to which listings are made of their items in memory. Of more users, names
+            are cached.
 
     Raises:
         InvalidValue: `user_label` has an unsupported type.
         MissingExtra: There is an embedding, and numpy is not installed.
     """
-
-    few_users = 256
-    """Up to this number of users, listings are made of their items in memory; of more users, names are cached."""
 
     def __init__(
         self,
@@ -91,8 +90,10 @@ class ItemStore(ItemPuts):
         user_label: UserLabel = 0,
         omit_expired: bool = False,
         embedding: Embedding | None = None,
+        few_users: int = 256,
     ) -> None:
         super().__init__(diary, Owners(user_label))
+        self._few_users = few_users
         self._omit_expired = omit_expired
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
@@ -339,7 +340,7 @@ class ItemStore(ItemPuts):
             view.is_shared or view.omits_entries or self.diary.engine.transaction_of(user)
         )
         # Items in memory answer faster.
-        is_one_of_many = len(owners) > self.few_users and user in owners and user in typed
+        is_one_of_many = len(owners) > self._few_users and user in owners and user in typed
         if is_plain and not op.prefix and is_one_of_many:
             found = [
                 each for each in self._names_of(user) if all(one.fits(each) for one in conditions)
