@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import runpy
 import subprocess
 import sys
 import threading
@@ -187,17 +186,6 @@ del kept  # the interpreter collects it when it ends
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"dropped", b"")
-
-
-def test_the_pool_needs_no_type_parameter(monkeypatch):
-    """Before its version 3.2, psycopg_pool has none."""
-    import psycopg_pool  # noqa: PLC0415 - slow to import, and used with servers only
-
-    from tomldiary.storage.shared.postgres import connection  # noqa: PLC0415 - the same
-
-    monkeypatch.setattr(psycopg_pool.ConnectionPool, "__class_getitem__", None)
-    again = runpy.run_path(connection.__file__)
-    assert issubclass(again["Pool"], psycopg_pool.ConnectionPool)
 
 
 @watched

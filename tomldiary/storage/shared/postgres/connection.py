@@ -13,10 +13,6 @@ from psycopg_pool import ConnectionPool
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    _Base = ConnectionPool[psycopg.Connection[Any]]
-else:
-    _Base = ConnectionPool  # before psycopg_pool 3.2 it has no type parameter
-
 R = TypeVar("R")
 # Seconds to cancel a statement, which would otherwise occupy a connection of the server, and the part of the time limit.
 _CANCELLING, _PART = 2.0, 0.2
@@ -62,7 +58,7 @@ class Bounded(psycopg.Connection[Any]):
             ) from None
 
 
-class Pool(_Base):
+class Pool(ConnectionPool[psycopg.Connection[Any]]):
     """A pool that does not delay the end of the process if nothing has closed it."""
 
     _is_ending = staticmethod(sys.is_finalizing)  # module names may be gone by then
