@@ -260,7 +260,7 @@ class UserFacts(ListAccessor[Fact]):
         valid_at: When | None = None,
         include_ended: bool = False,
     ) -> int:
-        """Return the number of facts that `query` returns without a limit; arguments and errors are the same."""
+        """Return the number of facts that `query` returns without a limit; conditions and errors are the same."""
         args = (where, None, session_id, valid_at, include_ended)
         return len(self._matching(self._facts(), type, *args))
 
