@@ -2535,6 +2535,29 @@ agent = Setting(Path({str(tmp_path)!r})).agent
     assert [each.text for each in alice.preferences()["likes"].values()] == [SAID]
 
 
+@pytest.mark.parametrize(("answer", "turns"), [("Noted.", 1), ("Done.", 2)])
+def test_a_task_that_is_run_again_in_another_process_is_one_turn_if_its_answer_is_the_same(
+    tmp_path: Path, answer: str, turns: int
+):
+    code = f"""
+import os, sys
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+from tomldiary import Diary
+from tomldiary_pydantic_ai import DiaryCapability
+memory = DiaryCapability(Diary({str(tmp_path)!r}, agent="rules"), "alice", "s1")
+model = TestModel(call_tools=[], custom_output_text=sys.argv[1])
+Agent(model, capabilities=[memory]).run_sync({SAID!r}, run_id="task-7")
+os._exit(9)  # before the task is acknowledged
+"""
+    for said in ("Noted.", answer):
+        done = programs.run("-c", code, said, imported=programs.FRAMEWORKS)
+        assert done.returncode == 9, done.stderr
+    with MemoryWriter(Diary(tmp_path, agent="rules")) as writer:
+        assert writer.flush(30)
+    assert Diary(tmp_path).user("alice").conversations()["s1"].turns == turns
+
+
 # Many at once
 
 
