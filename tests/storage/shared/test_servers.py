@@ -1132,6 +1132,31 @@ def test_one_of_the_processes_that_start_at_once_creates_the_tables(isolation):
     assert asked(engine, column, f"{schema}.documents") == asked(engine, version)
 
 
+def test_a_process_that_stops_while_it_creates_the_tables_keeps_no_other_waiting(monkeypatch):
+    engine = engines.space("postgres")
+    stopped, two = (open_backend(f"{engine.url}&timeout={each}", None) for each in (0.5, 5))
+    is_creating, may_end = threading.Event(), threading.Event()
+
+    def stop(_connection):
+        is_creating.set()
+        assert may_end.wait(IN_TIME)
+
+    monkeypatch.setattr(stopped.database, "_create_tables", stop)
+    with (
+        ThreadPoolExecutor() as threads,
+        contextlib.closing(stopped),
+        contextlib.closing(two),
+    ):
+        call = threads.submit(stopped.users)
+        assert is_creating.wait(IN_TIME)
+        try:
+            assert two.users() == []  # the server has ended the transaction
+        finally:
+            may_end.set()
+        with pytest.raises(BackendError, match="idle-in-transaction"):
+            call.result(IN_TIME)
+
+
 def test_a_usual_document_of_postgres_is_stored_in_its_row():
     engine = engines.space("postgres")
     text = "".join(f"number {number * number} is a square. " for number in range(300))

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _logger = get_logger(__name__)
 _VERSION = 1
-_SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
 _LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
 _PATIENCE = 5000  # milliseconds without an acknowledgement until a connection counts as broken
@@ -126,12 +125,13 @@ class PostgresDatabase:
         self._is_ready = False
         self._composed: dict[str, bytes] = {}
         self._connections = connection_class(timeout)
+        self._milliseconds = str(max(1, int(timeout * 1000)))
         self._settings: dict[str, Any] = {
             "autocommit": True,
             "client_encoding": "utf8",  # the default is the encoding of the database
             "connect_timeout": max(1, int(timeout)),
             "fallback_application_name": "tomldiary",
-            "tcp_user_timeout": max(1, int(timeout * 1000)),
+            "tcp_user_timeout": self._milliseconds,
         }
         self._new_pool = partial(
             Pool,
@@ -289,7 +289,7 @@ class PostgresDatabase:
         """
         if not self._has_tables(connection):
             with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                connection.execute(statements.LOCK_SCHEMA, [self._milliseconds])
                 if not self._has_tables(connection):  # another process may have been faster
                     self._create_tables(connection)
         unseen = connection.execute(statements.UNSEEN, [self._schema]).fetchall()
@@ -428,7 +428,7 @@ class PostgresDatabase:
                 )
             trigger = [sql.Identifier(self._schema, "users").as_string(None), channel]
             with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                connection.execute(statements.LOCK_SCHEMA, [self._milliseconds])
                 if connection.execute(statements.IS_WATCHED, trigger).fetchone() is None:
                     connection.execute(sql.SQL(statements.WATCH).format(**names))
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import LiteralString
 
+# One process at a time changes the schema. If it vanishes meanwhile, the server ends its transaction after a time limit in
+# milliseconds, so that its locks keep no other process waiting.
+LOCK_SCHEMA: LiteralString = """
+SELECT set_config('idle_in_transaction_session_timeout', %s, true), pg_advisory_xact_lock(7046151318604118370)"""
 HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = %s"
 CREATE_SCHEMA: LiteralString = "CREATE SCHEMA IF NOT EXISTS {schema}"
 # Not "IF NOT EXISTS", which would take the table `users` of another program for ours. By default, a text of more than
