@@ -467,7 +467,8 @@ def test_a_forbidden_command_of_a_script_is_a_missing_permission(message, reason
 
     with pytest.raises(BackendError) as caught:
         run_in(backend, refuse)
-    assert f": a permission is missing ({reason}). Grant it." in str(caught.value)
+    remedy = "Grant the user ~tomldiary:* +@read +@write +@scripting +@connection."
+    assert f": a permission is missing ({reason}). {remedy}" in str(caught.value)
 
 
 def test_doctor_says_that_a_database_answers(engine):

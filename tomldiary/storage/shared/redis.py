@@ -228,7 +228,8 @@ class RedisDatabase:
                 raise DatabaseAway(reason) from error
             if isinstance(error, exceptions.NoPermissionError) or _FORBIDDEN.search(reason):
                 raise BackendError(
-                    f"{self}: a permission is missing ({reason}). Grant it."
+                    f"{self}: a permission is missing ({reason}). Grant the user ~{self._prefix}:* +@read +@write"
+                    " +@scripting +@connection."
                 ) from error
             remedy = next(
                 (each for part, each in _REMEDIES.items() if part in reason),
