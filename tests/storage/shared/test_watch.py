@@ -281,6 +281,27 @@ def test_a_schema_of_postgres_that_was_renamed_is_watched_anew():
     watch.backend.close()
 
 
+def test_a_schema_of_postgres_that_is_replaced_under_a_watch_is_watched_anew():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    place = space("postgres")
+    watch, name = watching(place), place.url.rpartition("=")[2]
+    alice = opened(watch.backend)
+    alice.upsert_preference("likes", "tea")
+    with Diary(f"{place.url}b", agent="rules") as restored:
+        restored.user("alice").upsert_preference("likes", "coffee")
+    until(lambda: is_trusted(watch.backend))
+    with psycopg.connect(place.server) as connection:
+        connection.execute(f"ALTER SCHEMA {name} RENAME TO {name}c")
+        connection.execute(f"ALTER SCHEMA {name}b RENAME TO {name}")
+    until(lambda: texts(alice) == ["coffee"])
+    with Diary(place.url, agent="rules") as other:
+        other.user("alice").upsert_preference("likes", "jazz")
+    until(lambda: texts(alice) == ["coffee", "jazz"])
+    until(lambda: is_trusted(watch.backend))
+    watch.backend.close()
+
+
 def test_a_notice_of_postgres_is_short_and_holds_no_user_id():
     watch = watching(space("postgres"))
     backend, received = watch.backend, []

@@ -421,24 +421,28 @@ class PostgresDatabase:
         channel = f"tomldiary_{sha256(self._schema.encode()).hexdigest()[:32]}"
         names = {"schema": sql.Identifier(self._schema), "channel": sql.Literal(channel)}
 
-        def prepare(connection: psycopg.Connection[Any]) -> None:
+        table = sql.Identifier(self._schema, "users").as_string(None)
+
+        def prepare(connection: psycopg.Connection[Any]) -> str:
             if connection.prepare_threshold is None:  # see `connection_class`
                 raise DatabaseLost(
                     "a connection pooler loses notices; watch needs the server's own address"
                 )
-            trigger = [sql.Identifier(self._schema, "users").as_string(None), channel]
+            find = partial(connection.execute, statements.IS_WATCHED, [table, channel])
             with connection.transaction():
                 connection.execute(statements.LOCK_SCHEMA, [self._milliseconds])
-                if connection.execute(statements.IS_WATCHED, trigger).fetchone() is None:
+                if not (found := find().fetchall()):
                     connection.execute(sql.SQL(statements.WATCH).format(**names))
+                    found = find().fetchall()
+            return found[0][0]
 
-        self._run(prepare)
+        trigger = self._run(prepare)
         settings: dict[str, Any] = {**self._settings, "tcp_user_timeout": _PATIENCE}
         try:
             made = self._connections.connect(self._url, **settings)
         except psycopg.Error as error:
             raise DatabaseLost(reason(error)) from error
-        listener = PostgresListener(made, channel)
+        listener = PostgresListener(made, channel, table, trigger)
         try:
             listener.execute(sql.SQL(statements.LISTEN).format(channel=sql.Identifier(channel)))
         except DatabaseLost:

@@ -8,6 +8,7 @@ import select
 from typing import TYPE_CHECKING, LiteralString
 
 from tomldiary.storage.shared.database import DatabaseLost
+from tomldiary.storage.shared.postgres import statements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +26,14 @@ _LOST = re.compile(
 
 
 class PostgresListener:
-    """A connection that listens on a channel."""
+    """A connection that listens on a channel, to which a trigger of a table sends notices."""
 
-    def __init__(self, connection: psycopg.Connection[Any], channel: str) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], channel: str, table: str, trigger: str
+    ) -> None:
         self._connection = connection
         self._channel = channel
+        self._trigger = table, trigger
         self._received: list[str] = []
         connection.add_notify_handler(lambda notice: self._received.append(notice.payload))
 
@@ -52,14 +56,17 @@ class PostgresListener:
         """Send a notice and return all earlier ones, because notices arrive in the order of their sending.
 
         Raises:
-            DatabaseLost: The notice did not arrive. A connection pooler, for example, delivers no notices.
+            DatabaseLost: The notice did not arrive. A connection pooler delivers no notices, and a restored table has
+                another trigger.
         """
         mark = secrets.token_hex(8)
-        self.execute("SELECT pg_notify(%s, %s)", self._channel, mark)
+        self.execute(statements.CONFIRM, self._channel, mark, *self._trigger)
         if mark not in self._received:
             self.execute("SELECT 1")
         if mark not in self._received:
-            raise DatabaseLost("notices do not arrive; is there a connection pooler?")
+            raise DatabaseLost(
+                "notices do not arrive; was the table replaced, or is there a connection pooler?"
+            )
         self._received.remove(mark)
         return self._taken()
 
