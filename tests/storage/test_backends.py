@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import inspect
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,6 @@ from tomldiary.errors import (
     InvalidValue,
     NotSupported,
 )
-from tomldiary.storage import open as opening
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.protocol import Commit
 from tomldiary.storage.shared.backend import SharedBackend
@@ -591,23 +589,6 @@ def test_the_own_methods_of_an_object_around_a_folder_backend_are_called(tmp_pat
     assert not [path for path in tmp_path.rglob("*.toml") if "jazz" in path.read_text()]
     inherited = type("Inherited", (AsyncVerbs, Passing), {})
     assert Diary(inherited(LocalBackend(tmp_path))).stats()["is_atomic"]
-
-
-class Found(type):
-    """A check of a protocol as from Python 3.12 on, which finds nothing behind `__getattr__`."""
-
-    def __instancecheck__(cls, backend):
-        return all(inspect.getattr_static(backend, name, None) for name in ("load", "commit"))
-
-
-def test_an_object_that_only_passes_calls_on_is_no_backend_from_python_3_12_on(
-    tmp_path, monkeypatch
-):
-    for name in ("Backend", "BackendProtocol"):
-        monkeypatch.setattr(opening, name, Found("Protocol", (), {}))
-    with pytest.raises(BackendError, match="Passing is not a backend"):
-        Diary(Passing(LocalBackend(tmp_path)))
-    assert not Diary(Sealing(LocalBackend(tmp_path))).stats()["is_atomic"]
 
 
 @pytest.mark.parametrize(
