@@ -471,6 +471,18 @@ def test_a_forbidden_command_of_a_script_is_a_missing_permission(message, reason
     assert f": a permission is missing ({reason}). {remedy}" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["ClusterCrossSlotError", "ClusterDownError", "MovedError"])
+def test_an_error_of_a_redis_cluster_says_that_clusters_are_not_supported(name):
+    kind = getattr(importlib.import_module("redis.exceptions"), name)
+    error = kind("3999 127.0.0.1:6381") if name == "MovedError" else kind("refused")
+
+    def refuse():
+        raise error
+
+    with pytest.raises(BackendError, match="Redis Cluster is not supported"):
+        run_in(RedisBackend("redis://127.0.0.1:1/0"), refuse)
+
+
 def test_doctor_says_that_a_database_answers(engine):
     done = CliRunner().invoke(app, ["doctor", "--path", engine.url])
     assert done.exit_code == 0, done.output

@@ -215,7 +215,11 @@ class RedisDatabase:
                 reason = f"a file of certificates: {reason}"
             lost = DatabaseAway if _NOT_DONE.search(f"{error}") else DatabaseLost
             raise lost(reason or f"{error}".rstrip(".") or type(error).__name__) from error
-        except (exceptions.ClusterCrossSlotError, exceptions.AskError) as error:
+        except (
+            exceptions.ClusterCrossSlotError,
+            exceptions.ClusterDownError,
+            exceptions.AskError,
+        ) as error:
             raise BackendError(
                 f"{self}: Redis Cluster is not supported. Use the address of a server without it."
             ) from error
