@@ -49,14 +49,13 @@ def test_a_record_with_a_changed_byte_has_no_values(path):
     assert found[1].text == record(2).replace("of 2", "of 7")
 
 
-@pytest.mark.parametrize("within", [0, 5, 30], ids=["behind a record", "header", "body"])
 @pytest.mark.parametrize("kept", [0, 2])
-def test_an_append_to_a_shortened_file_damages_no_record(path, file, kept, within):
+def test_an_append_to_a_shortened_file_damages_no_record(path, file, kept):
     ends = [0]
     for number in range(4):
         file.append(lambda number=number: record(number))
         ends.append(file.end)
-    os.truncate(path, ends[kept] + within)
+    os.truncate(path, ends[kept])
     file.append(lambda: record(8))
     file.append(lambda: record(9))
     assert b"\0" not in path.read_bytes()

@@ -437,11 +437,6 @@ class FileSystem:
             parts.append(part)
         return b"".join(parts)
 
-    def read_at(self, descriptor: int, length: int, offset: int) -> bytes:
-        """Return up to `length` bytes at an offset of an open file; its position moves."""
-        self.lseek(descriptor, offset, os.SEEK_SET)
-        return self.read(descriptor, length)
-
     # Writing
 
     def write_all(self, descriptor: int, data: bytes | memoryview) -> None:

@@ -183,11 +183,6 @@ class LogFile:
         begin = self._lock()
         try:
             data = render().encode()
-            if (
-                begin not in {0, self.end}
-                and self._files.read_at(self._descriptor, 1, begin - 1) != b"\n"
-            ):
-                data = b"\n" + data  # another program truncated the file within a line
             try:
                 self._files.write_all(self._descriptor, data)
             except BaseException:
