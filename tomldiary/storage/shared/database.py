@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError
-from tomldiary.history.record import is_snapshot, next_sequence, parse_record
+from tomldiary.history.record import is_snapshot, next_sequence
 from tomldiary.toml.values import check_unicode, checked_number, checked_text
 
 if TYPE_CHECKING:
@@ -336,10 +336,7 @@ def outcome(
         except BackendError as lost:
             raise unknown_outcome(database, error) from lost
         if found != [(seq, text)]:
-            is_erased = now.epoch > head.epoch
-            if is_erased and found and found[0][0] == seq and _is_redacted(found[0][1], text):
-                return {}
-            if not step.dropped and _is_cut(now, head, seq, found):
+            if not step.dropped and (now.epoch > head.epoch or _is_cut(now, seq, found)):
                 raise unknown_outcome(database, error) from error
             return None
         # After a later step of another process, the stored versions may not be those of our texts.
@@ -348,23 +345,11 @@ def outcome(
     raise AssertionError
 
 
-def _is_redacted(found: str, text: str) -> bool:
-    """Return whether a stored record is the record `text` after an erasure, which keeps its time and type."""
-    if is_snapshot(found):
-        return False
-    stored, ours = parse_record(found), parse_record(text)
-    return (stored.time, stored.type) == (ours.time, ours.type)
-
-
-def _is_cut(now: Head, head: Head, seq: int, found: Sequence[tuple[int, str]]) -> bool:
-    """Return whether another process has erased or dropped history since `head`, perhaps with the record `seq`.
-
-    `found` is the newest record up to this number.
-    """
-    is_dropped = (
-        found[0][0] == seq and is_snapshot(found[0][1]) if found else now.record is not None
-    )
-    return is_dropped or now.epoch > head.epoch
+def _is_cut(now: Head, seq: int, found: Sequence[tuple[int, str]]) -> bool:
+    """Return whether history was dropped, perhaps with the record `seq`; `found` is the newest record up to it."""
+    if not found:
+        return now.record is not None
+    return found[0][0] == seq and is_snapshot(found[0][1])
 
 
 def unreachable(database: Database, error: DatabaseLost) -> BackendError:
