@@ -107,14 +107,11 @@ def test_documents_of_one_folder_are_listed_alone(tmp_path):
         put(diary, kind, "x")
     (tmp_path / "alice/items/.hidden.toml").touch()
     (tmp_path / "alice/items/empty").mkdir()
-    assert backend.listing("alice", "items/") == (
-        ["items/b", "items/work/a"],
-        ["items", "items/empty", "items/work"],
-    )
-    assert backend.listing("alice", "facts/") == ([], ["facts"])
-    assert backend.listing("bob", "items/") == ([], ["items"])
+    assert backend.listing("alice", "items/") == ["items/b", "items/work/a"]
+    assert backend.listing("alice", "facts/") == []
+    assert backend.listing("bob", "items/") == []
     (tmp_path / "alice/facts").symlink_to(tmp_path / "alice/items")
-    assert backend.listing("alice", "facts/") == ([], ["facts"])
+    assert backend.listing("alice", "facts/") == []
 
 
 def test_a_folder_is_listed_again_only_if_a_name_in_it_has_changed(tmp_path):
@@ -128,17 +125,17 @@ def test_a_folder_is_listed_again_only_if_a_name_in_it_has_changed(tmp_path):
         backend.listing("alice", "items/")
         listed = backend.listing("alice", "items/")
         assert backend.listing("alice", "items/") is listed
-        return listed.kinds
+        return listed
 
     assert settled() == ["items/a", "items/work/b"]
     put(diary, "items/a", "changed")
     assert settled() == ["items/a", "items/work/b"]
     (folder / "work/c.toml").touch()
-    assert backend.listing("alice", "items/").kinds == settled()
+    assert backend.listing("alice", "items/") == settled()
     (folder / "new/deep").mkdir(parents=True)
     assert settled() == ["items/a", "items/work/b", "items/work/c"]
     (folder / "new/deep/d.toml").touch()
-    assert backend.listing("alice", "items/").kinds[1] == "items/new/deep/d"
+    assert backend.listing("alice", "items/")[1] == "items/new/deep/d"
     (folder / "a.toml").unlink()
     assert settled() == ["items/new/deep/d", "items/work/b", "items/work/c"]
 

@@ -195,7 +195,7 @@ class DocumentCache:
         if self._folders is None:
             listed = self.backend.kinds(user)
         else:
-            listed = self._folders.listing(user, f"{kind}/").kinds
+            listed = self._folders.listing(user, f"{kind}/")
         joined = self.transaction_of(user)
         if joined is not None:
             listed = {*listed, *joined.kinds()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -132,43 +132,15 @@ class CheapTokens(Protocol):
         ...
 
 
-class Listing(NamedTuple):
-    """A folder of a user's documents, such as `items/`."""
-
-    kinds: list[str]
-    """The names of all documents below it, sorted."""
-    folders: list[str]
-    """The folder and all folders below it, sorted. A document may be added to any of them, also to an empty one."""
-
-    @classmethod
-    def of(cls, kinds: Iterable[str], folder: str) -> Listing:
-        """Return the listing of a folder that exists only as a part of the documents' names."""
-        below = [kind for kind in kinds if kind.startswith(folder)]
-        folders = {folder[:-1]}
-        for kind in below:
-            place = kind.rpartition("/")[0]
-            while place not in folders:
-                folders.add(place)
-                place = place.rpartition("/")[0]
-        return cls(sorted(below), sorted(folders))
-
-
 @runtime_checkable
 class ListsFolders(CheapTokens, Protocol):
-    """A backend that lists one folder of a user's documents, and detects additions and removals in it."""
+    """A backend that lists one folder of a user's documents."""
 
-    def listing(self, user: str, folder: str) -> Listing:
-        """Return the user's documents and folders below a folder such as `items/`.
+    def listing(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents below a folder such as `items/`, sorted.
 
         Callers do not change the result, because the backend may return the same object again, until a commit to
         one of its documents.
-        """
-        ...
-
-    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...] | None:
-        """Return values that change when a document is added to a folder or removed; None if unknown.
-
-        All values are false if none of the folders exists.
         """
         ...
 

@@ -21,7 +21,7 @@ from tomldiary.identifiers.namespaces import (
 )
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.storage.protocol import Listing, ListsFolders
+from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.operations import shortened
 from tomldiary.store.snapshot import Part, Snapshot, lasting_token
 
@@ -41,7 +41,7 @@ _logger = get_logger(__name__)
 class _Names(NamedTuple):
     """The sorted non-empty namespaces below a prefix, as they were read once."""
 
-    listing: Listing | None
+    listing: list[str] | None
     read_at: float
     """The time on the monotonic clock."""
     by_depth: dict[int | None, list[Namespace]]
@@ -67,8 +67,8 @@ class Catalog:
         self._sorted: list[tuple[Namespace, str]] = []
         """The labels and the base of each namespace of the last listing, sorted by labels."""
         self._snapshots: dict[str, Snapshot] = {}
-        self._listed: Listing | None = None
-        """The documents and folders at the last listing; None before the first one."""
+        self._listed: list[str] | None = None
+        """The documents at the last listing; None before the first one."""
         self._has_changes = False
         """Whether documents were added or removed since."""
         self._names: dict[Namespace, _Names] = {}
@@ -256,7 +256,7 @@ class Catalog:
             self._listed = found
             return
         kinds: dict[str, list[str]] = {}
-        for base, _, kind in sorted((*part_of(kind), kind) for kind in found.kinds):
+        for base, _, kind in sorted((*part_of(kind), kind) for kind in found):
             kinds.setdefault(base, []).append(kind)
         namespaces = {
             base: self._namespaces.get(base) or self._namespace(base, kinds[base][0])
@@ -264,23 +264,23 @@ class Catalog:
         }
         self._kinds, self._namespaces = kinds, namespaces
         self._sorted = sorted((labels, base) for base, labels in namespaces.items() if labels)
-        for kind in self._parts.keys() - found.kinds:
+        for kind in self._parts.keys() - found:
             self._keep(kind, None)
         for base in self._snapshots.keys() - kinds.keys():
             del self._snapshots[base]
         # Last, because a document of an unknown namespace is read above, and that can fail.
         self._listed, self._has_changes = found, False
 
-    def _documents(self) -> Listing:
-        """Return the documents and folders of all namespaces, with the documents that an open transaction adds."""
+    def _documents(self) -> list[str]:
+        """Return the documents of all namespaces, with those that an open transaction adds."""
         joined = self._engine.transaction_of(self.user)
         if self._lists is not None:
             found = self._lists.listing(self.user, ROOT)
         else:
-            found = Listing.of(self._backend.kinds(self.user), ROOT)
+            found = [kind for kind in self._backend.kinds(self.user) if kind.startswith(ROOT)]
         if joined is None:
             return found
-        return found._replace(kinds=Listing.of({*found.kinds, *joined.kinds()}, ROOT).kinds)
+        return sorted({*found, *(kind for kind in joined.kinds() if kind.startswith(ROOT))})
 
     def _namespace(self, base: str, kind: str) -> Namespace:
         found = namespace_of(self.user, base)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import open_here
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.entries.kinds.collections import collections
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.lru import PerUser
-from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import MARK
 from tomldiary.store.snapshot import Snapshot
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from tomldiary.identifiers.namespaces import Namespace
 
 _MOST_USERS = 10_000  # the maximum number of cached users, to limit memory
+_TYPED = {kind.name for kind in typed_kinds()}
 _PREFIX = 2  # the labels before the collection: the user and "diary"
 
 
@@ -58,12 +57,10 @@ class TypedNamespaces:
 
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
-        backend = diary.engine.backend
-        self._lists = backend if isinstance(backend, ListsFolders) else None
         self._seen = PerUser[dict["Namespace", Snapshot]](lambda _: {})
         """The last snapshots of a user, from which unchanged entries are taken."""
-        self._without: dict[str, Any] = {}
-        """The folder time of each user who had no typed entries at that time."""
+        self._without: dict[str, list[str]] = {}
+        """The documents of each user who had no typed entries; while nothing changes, the same list is returned."""
 
     def collection(self, namespace: Namespace) -> Collected:
         """Return the collection that a typed namespace shows.
@@ -112,22 +109,15 @@ class TypedNamespaces:
         return [each for each in found if each.entries]
 
     def _has_documents(self, user: str) -> bool:
-        """Return whether the user may have typed entries; usually a few file names suffice."""
-        backend = self._lists
-        if backend is None or open_here() is not None:
-            return True
-        now = backend.folder_times(user, [""])
-        if now is not None and now == self._without.get(user):
-            return False  # the folder is unchanged since
-        names = [kind.name for kind in typed_kinds()]
-        if any(backend.tokens(user, names)):
-            return True
-        folders = backend.folder_times(user, names)
-        if folders is None or any(folders):
+        """Return whether the user has documents of typed entries, by their names."""
+        kinds = self._diary.engine.kinds(user)
+        if kinds is self._without.get(user):
+            return False
+        if any(kind.partition("/")[0] in _TYPED for kind in kinds):
             return True
         if len(self._without) > _MOST_USERS:
             self._without.clear()
-        self._without[user] = now
+        self._without[user] = kinds
         return False
 
 

@@ -42,7 +42,7 @@ from tomldiary.storage.local.publish import Staging, check_parent, checked_kind,
 from tomldiary.storage.local.recovery import prune, repaired, settle
 from tomldiary.storage.local.session import OpenedUsers, is_settled
 from tomldiary.storage.locks import LOCK_TIMEOUT
-from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
+from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 from tomldiary.toml.parse import MAX_BYTES, decode_utf8, too_large
 from tomldiary.toml.values import checked_count
 
@@ -201,29 +201,26 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return is_being_saved(self.environment, self.place(user, kind))
 
     def kinds(self, user: str) -> list[str]:
-        """Return the names of the user's documents: the list of `listing`, which the caller must not change."""
-        return self.listing(user, "").kinds
+        """Return the names of the user's documents; the caller must not change the list."""
+        return self.listing(user, "")
 
-    def listing(self, user: str, folder: str) -> Listing:
-        """Return the user's documents and folders below a folder such as `items/`; other folders are not read.
+    def listing(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents below a folder such as `items/`; other folders are not read.
 
         The result is the same object until a file is added, removed or replaced; the caller must not change it.
         """
         known = self._listings.setdefault(user, {})
         # Until its first listing, a folder counts as missing.
-        before, times = known.setdefault(folder, (Listing([], [folder[:-1]]), (0,)))
-        if times == self._times(user, before.folders):
+        before, folders, times = known.setdefault(folder, ([], [folder[:-1]], (0,)))
+        fresh = self._times(user, folders)
+        if times == fresh:
             return before
-        times = self.folder_times(user, before.folders)
-        found = listing_of(self.files, self.folder(user), folder)
-        # The times of new folders are unknown.
-        known[folder] = found, times if found.folders == before.folders else None
+        now = self.environment.clock.time_ns()
+        found, below = listing_of(self.files, self.folder(user), folder)
+        # The times of new folders are unknown, and one that changed just now may change again with the same time.
+        is_known = below == folders and all(is_settled(when, now) for when in fresh)
+        known[folder] = found, below, fresh if is_known else None
         return found
-
-    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
-        """Return the modification times of folders of the user; None if one changed too recently to be reliable."""
-        times, now = self._times(user, folders), self.environment.clock.time_ns()
-        return times if all(is_settled(when, now) for when in times) else None
 
     def _times(self, user: str, folders: Sequence[str]) -> tuple[int, ...]:
         # Recovery may bring back a document.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import DiaryError, DocumentError
 from tomldiary.identifiers.user_ids import decode_folder
 from tomldiary.storage.files import file_error
-from tomldiary.storage.protocol import Listing
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
@@ -47,11 +46,11 @@ def kinds_in(files: FileSystem, folder: Path) -> list[str]:
     Raises:
         BackendError: The folder cannot be listed.
     """
-    return listing_of(files, folder, "").kinds
+    return listing_of(files, folder, "")[0]
 
 
-def listing_of(files: FileSystem, folder: Path, below: str) -> Listing:
-    """Return the documents and folders below a subfolder of a user's folder; links are not followed.
+def listing_of(files: FileSystem, folder: Path, below: str) -> tuple[list[str], list[str]]:
+    """Return the documents and the folders below a subfolder of a user's folder, sorted; links are not followed.
 
     Args:
         files: Makes the file operations.
@@ -62,7 +61,7 @@ def listing_of(files: FileSystem, folder: Path, below: str) -> Listing:
         BackendError: The folder cannot be listed.
     """
     names, folders = _names_in(files, folder, below)
-    return Listing([name for name in names if KIND.fullmatch(name)], folders)
+    return [name for name in names if KIND.fullmatch(name)], folders
 
 
 def has_users_only(names: Collection[str]) -> bool:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem, FileToken
-    from tomldiary.storage.protocol import Commit, Listing, Merge
+    from tomldiary.storage.protocol import Commit, Merge
 
 _logger = get_logger(__name__)
 _KEY_BYTES = 32
@@ -104,8 +104,10 @@ class OpenedUsers:
         self._tails = HistoryTails(environment.files, self.folder)
         self._recovered: dict[str, str] = {}
         """The folder of each recovered user, with a slash at the end."""
-        self._listings: dict[str, dict[str, tuple[Listing, tuple[int, ...] | None]]] = {}
-        """By user and folder: the last listing, and the times of its folders before it."""
+        self._listings: dict[
+            str, dict[str, tuple[list[str], list[str], tuple[int, ...] | None]]
+        ] = {}
+        """By user and folder: the documents and the folders at the last listing, and the folders' times before it."""
         self._synced: dict[str, Synced] = {}
         self._is_root_synced = False
         self._is_root_checked = False

@@ -22,7 +22,7 @@ from tomldiary.runtime.lru import RecentBySize
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import repeated
-from tomldiary.storage.protocol import Listing, Stored
+from tomldiary.storage.protocol import Stored
 from tomldiary.storage.shared.database import (
     ERASED,
     WHOLE_HISTORY,
@@ -165,20 +165,9 @@ class SharedBackend(AsyncVerbs):
         """Return the names of the user's documents."""
         return sorted(kind for kind in self.transactions.head(user).versions if not is_hidden(kind))
 
-    def listing(self, user: str, folder: str) -> Listing:
-        """Return the user's documents and folders below a folder such as `items/`."""
-        return Listing.of(self.kinds(user), folder)
-
-    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...]:
-        """Return the names in each folder, with the versions of its documents."""
-        found: dict[str, set[tuple[str, Token]]] = {}
-        for kind, token in self.transactions.head(user).versions.items():
-            folder, _, name = kind.rpartition("/")
-            found.setdefault(folder, set()).add((name, token))
-            while folder:
-                folder, _, name = folder.rpartition("/")
-                found.setdefault(folder, set()).add((name, None))
-        return tuple(frozenset(found.get(folder, ())) for folder in folders)
+    def listing(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents below a folder such as `items/`."""
+        return [kind for kind in self.kinds(user) if kind.startswith(folder)]
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
