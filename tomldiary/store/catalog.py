@@ -146,10 +146,7 @@ class Catalog:
         Call it without the guard. Writers hold this lock when they take the guard, so the reverse order
         could deadlock.
         """
-        if self._engine.cheap_tokens is not None:
-            self._engine.cheap_tokens.tokens(self.user, ())
-        else:
-            self._backend.token(self.user, "preferences")
+        self._engine.tokens(self.user, ())
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return a cached item with its snapshot if its document is unchanged, or None."""
