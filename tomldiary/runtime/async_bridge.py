@@ -493,22 +493,13 @@ def run_coroutine(
     scope = scope_here()
     if scope is not None:
         work = _within(scope, work)
+    future = asyncio.run_coroutine_threadsafe(work, private.loop)
     try:
-        return asyncio.run_coroutine_threadsafe(work, private.loop).result()
+        return future.result()
     except KeyboardInterrupt:
         if is_stopped:
-            # By the coroutine, because the interrupt may have come before there was a future to cancel.
-            private.loop.call_soon_threadsafe(_cancel, work)
+            future.cancel()
         raise
-
-
-def _cancel(work: Coroutine[Any, Any, object]) -> None:
-    """Cancel the task of a coroutine in the running loop, if it was started."""
-    import asyncio  # noqa: PLC0415 - see running_loop
-
-    for task in asyncio.all_tasks():
-        if task.get_coro() is work:
-            task.cancel()
 
 
 async def _within(scope: Scope, work: Coroutine[Any, Any, R]) -> R:
