@@ -286,40 +286,25 @@ def _with_earlier_saves(
 
     An editor that continues from its own save repeats these tables, and other writers may have changed them since.
     """
-    saves = [_Save(record, kind) for record in reversed(later) if record.type == "hand"]
+    saves = [
+        [_tables(kind, parts) for parts in record.parts(kind)]
+        for record in later
+        if record.type == "hand"
+    ]
     edit = Edit(base)
     for path in _changed_tables(kind, base, saved) if saves else ():
         values = own_values(kind, saved, path)
-        save = next((save for save in saves if save.made(path, values)), None)
-        if save is None or path[0] == META:
+        is_repeated = any(
+            not same_value(old.get(path), new.get(path)) and same_value(new.get(path), values)
+            for old, new in saves
+        )
+        if not is_repeated or path[0] == META:
             continue
-        block = save.block(path)
         if values is None and entry_path(kind, path) is not None:
             edit.delete(path)
-        elif values and block is not None and same_value(values, saved.own_values(path)):
-            edit.restore(path, block.text, values)
         else:
             edit.replace_values(path, own_values(kind, base, path), values or {})
     return edit.done() if edit.is_changed else base
-
-
-class _Save:
-    """The changes of one logged hand edit, by table."""
-
-    def __init__(self, record: Record, kind: str) -> None:
-        changes = [change for change in record.changes if change.doc == kind]
-        self._after = Document.parse_parts([change.new for change in changes])
-        self._old = _tables(kind, Document.parse_parts([change.old for change in changes]))
-        self._new = _tables(kind, self._after)
-
-    def made(self, path: Path, values: Table | None) -> bool:
-        """Return whether the edit set these values of a table; None means that it removed the table."""
-        before, after = self._old.get(path), self._new.get(path)
-        return not same_value(before, after) and same_value(after, values)
-
-    def block(self, path: Path) -> Block | None:
-        """Return the block of a table after the edit, or None if it was removed or has no header."""
-        return next((part.index[path] for part in self._after if path in part.index), None)
 
 
 def _tables(kind: str, parts: Sequence[Document]) -> dict[Path, Table]:
