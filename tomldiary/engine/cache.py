@@ -191,15 +191,19 @@ class DocumentCache:
         known = KINDS.get(kind)
         if known is None or not known.is_split or not self.lists_documents:
             return [kind]
-        listed: Collection[str]
-        if self._folders is None:
-            listed = self.backend.kinds(user)
-        else:
-            listed = self._folders.listing(user, f"{kind}/")
-        joined = self.transaction_of(user)
-        if joined is not None:
-            listed = {*listed, *joined.kinds()}
+        listed = self.listed(user, f"{kind}/")
         return parts_among(kind, listed) if listed else [kind]
+
+    def listed(self, user: str, folder: str) -> list[str]:
+        """Return the names of a user's documents below a folder, with those that an open transaction adds."""
+        if self._folders is not None:
+            found = self._folders.listing(user, folder)
+        else:
+            found = [kind for kind in self.backend.kinds(user) if kind.startswith(folder)]
+        joined = self.transaction_of(user)
+        if joined is None:
+            return found
+        return sorted({*found, *(kind for kind in joined.kinds() if kind.startswith(folder))})
 
     def join(self, user: str, kind: str, parts: list[Document]) -> Document:
         """Return the parts of a kind as one document; the same object as long as the parts are the same."""

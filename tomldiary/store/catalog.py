@@ -21,7 +21,6 @@ from tomldiary.identifiers.namespaces import (
 )
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.operations import shortened
 from tomldiary.store.snapshot import Part, Snapshot, lasting_token
 
@@ -73,7 +72,6 @@ class Catalog:
         """Whether documents were added or removed since."""
         self._names: dict[Namespace, _Names] = {}
         """By prefix."""
-        self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
         self._guard = fork_safe(threading.RLock())
 
     def snapshot(self, namespace: Namespace) -> Snapshot:
@@ -247,7 +245,7 @@ class Catalog:
     # Which documents there are
 
     def _list(self) -> None:
-        before, found = self._listed, self._documents()
+        before, found = self._listed, self._engine.listed(self.user, ROOT)
         is_same = found is before or (found == before and all(self._namespaces.values()))
         if is_same and not self._has_changes:
             self._listed = found
@@ -267,17 +265,6 @@ class Catalog:
             del self._snapshots[base]
         # Last, because a document of an unknown namespace is read above, and that can fail.
         self._listed, self._has_changes = found, False
-
-    def _documents(self) -> list[str]:
-        """Return the documents of all namespaces, with those that an open transaction adds."""
-        joined = self._engine.transaction_of(self.user)
-        if self._lists is not None:
-            found = self._lists.listing(self.user, ROOT)
-        else:
-            found = [kind for kind in self._backend.kinds(self.user) if kind.startswith(ROOT)]
-        if joined is None:
-            return found
-        return sorted({*found, *(kind for kind in joined.kinds() if kind.startswith(ROOT))})
 
     def _namespace(self, base: str, kind: str) -> Namespace:
         found = namespace_of(self.user, base)
