@@ -45,7 +45,7 @@ def operation(op: Op) -> Operation:
         ValueError: It is none, or a namespace has a label that LangGraph does not allow.
     """
     if not isinstance(op, _OPERATIONS):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue(f"unknown operation: {type(op).__name__}.")
+        raise wrong_type(op, "a GetOp, SearchOp, PutOp or ListNamespacesOp", "ops")
     _check_sequences(op)
     validate_op_namespace(op)
     if isinstance(op, GetOp):

@@ -13,7 +13,7 @@ from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate
 
 from tomldiary.agents.options import checked_flag, known_keys
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import InvalidValue, wrong_value
+from tomldiary.errors import wrong_type, wrong_value
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
@@ -280,7 +280,7 @@ def _key(key: object) -> str:
         InvalidValue: The key is None; all items without an id would overwrite each other as "None".
     """
     if key is None:
-        raise InvalidValue("expected text as a key, found NoneType.", where="key")
+        raise wrong_type(key, "text as a key", "key", "Give each item its own key.")
     return str(key)
 
 

@@ -164,7 +164,9 @@ class AgentMemoryToolset(RunToolset[Any]):
             return RunOwner(SHARED, session_of(ctx, None))
         owner = super().found_owner(ctx)
         if owner.user == SHARED:
-            raise IdentifierError("this user id stands for what belongs to no user. Give another.")
+            raise IdentifierError(
+                f"the user id {SHARED!r} is reserved for notes of no user. Give the user another id."
+            )
         return owner
 
     def _notes(self, ctx: RunContext[Any], operation_id: str = "") -> AgentMemory:

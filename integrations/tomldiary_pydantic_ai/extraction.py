@@ -125,7 +125,9 @@ def extractor_agent(
     checked_count(fallback_retries, "fallback_retries")
     if model_name is not None:
         if model is not None:
-            raise InvalidValue("give model or model_name, not both", where="model_name")
+            raise InvalidValue(
+                "give model, not both: model_name is its old name.", where="model_name"
+            )
         warnings.warn("model_name is now called model", DeprecationWarning, stacklevel=2)
         model = model_name
     given: Any = model

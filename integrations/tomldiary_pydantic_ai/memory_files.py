@@ -296,7 +296,8 @@ def _place(path: str) -> tuple[str, str]:
     """
     if any(not _PART.fullmatch(part) or ".." in part or part == "." for part in path.split("/")):
         raise InvalidValue(
-            f"{path!r} is no path. Its parts have ASCII letters, digits and _.- only, up to 200.",
+            f"{path!r} is no path. Write parts of ASCII letters, digits and _.- with a slash between them, up to 200"
+            " characters each.",
             where="path",
         )
     owner, slash, name = path.partition("/")

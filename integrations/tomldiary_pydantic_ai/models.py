@@ -195,7 +195,9 @@ def agent_model(
     """
     if isinstance(model, Sequence) and not isinstance(model, str):
         if not model:
-            raise InvalidValue("no model is given.", where="model")
+            raise InvalidValue(
+                f'the list is empty. Name a model, such as "{DEFAULT_MODEL}".', where="model"
+            )
         return _with_fallbacks(
             [LoopModel(each, lambda found: found) for each in model],
             retries,

@@ -20,7 +20,7 @@ from tomldiary.agents.options import checked_text
 from tomldiary.agents.turn_messages import digest, of_memory
 from tomldiary.agents.utterances import RunIds, RunOwner, Utterances
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
 from tomldiary_pydantic_ai.conversation import ids_of, resumed
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         user_id: The user, as `user_of` takes it.
         session_id: The session, as `session_of` takes it.
         id: The id of the toolset.
+
+    Raises:
+        InvalidValue: `diary` is neither, or the id is not text.
     """
 
     def __init__(
@@ -141,6 +144,9 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         id: str,  # noqa: A002 - the framework's word
     ) -> None:
         super().__init__(id=checked_text(id, "id"), max_retries=_RETRIES)
+        if isinstance(diary, RunContext):  # pyright: ignore[reportUnnecessaryIsInstance] - the framework calls a listed class
+            hint = "List an instance instead of the class, such as DiaryCapability(diary)."
+            raise wrong_type(diary, "a Diary or a folder", "diary", hint)
         self.diary = diary_of(diary)
         self.turns = of_memory(self.diary, Utterances)
         self._user_id = checked_who("user_id", user_id)

@@ -13,6 +13,8 @@ from uuid import UUID
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
 
 from tomldiary import (
     CompactionConfig,
@@ -327,3 +329,12 @@ def test_a_single_key_of_bytes_is_not_read_letter_by_letter() -> None:
     assert [*store.yield_keys()] == ["a"]
     with pytest.raises(InvalidValue, match="keys: expected a list of names, found None"):
         store.mdelete(cast("Any", None))
+
+
+@pytest.mark.parametrize(
+    "listed", [{"capabilities": [DiaryCapability]}, {"toolsets": [DiaryToolset]}]
+)
+def test_a_class_in_place_of_its_instance_is_named(listed: dict[str, Any]) -> None:
+    agent = Agent(TestModel(), **listed)
+    with pytest.raises(InvalidValue, match=r"found RunContext\. List an instance instead of the"):
+        asyncio.run(agent.run("Hello."))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import KINDS, PREFERENCES, shown_kinds
-from tomldiary.errors import InvalidValue, printed
+from tomldiary.errors import InvalidValue, printed, wrong_value
 from tomldiary.retrieval.lexical_index import UserIndex
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
@@ -427,7 +427,10 @@ def _bounds(time_range: TimeRange | None) -> tuple[datetime | None, datetime | N
         return None, None
     given: Any = time_range
     if not isinstance(given, tuple | list) or len(time_range) != 2:  # noqa: PLR2004 - a pair
-        raise InvalidValue("expected two times, or None for one.", where="time_range")
+        hint = "None is no bound."
+        raise wrong_value(
+            time_range, 'a pair of times such as ("2026-11-01", None)', "time_range", hint
+        )
     start, end = (None if each is None else in_utc(each, "time_range") for each in time_range)
     return start, end
 
