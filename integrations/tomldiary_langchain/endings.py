@@ -148,7 +148,8 @@ class Endings(RunTree, BaseCallbackHandler):
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
         """Report the error of a run.
 
-        An answer that a failing node got, and rejected, is not in the thread. The end of a cancelled one rejects none.
+        A node that fails may have rejected the answer that it was given, so the runs of its graph see the messages of
+        the node again. A node that is cancelled rejects nothing.
         """
         node = self.running.get(run_id)
         if isinstance(error, Exception) and node is not None and node.messages:

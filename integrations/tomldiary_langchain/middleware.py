@@ -59,6 +59,7 @@ from tomldiary_langchain.turns import (
     Noted,
     Notes,
     Run,
+    Turn,
     asked_in,
     behind_in,
     ended_in,
@@ -104,7 +105,7 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 """The context type of the agent; any for a middleware outside of one."""
 _logger = get_logger(__name__)
 _NOT_STORED = "a turn could not be stored"
-_REST = "-"
+_SEPARATOR = "-"
 """The text between the parts of an operation id."""
 _NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
@@ -189,7 +190,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._endings = endings()
         self._chats = of_memory(self.diary, Chats)
         self._submitted = of_memory(self.diary, SubmittedMessages)
-        # Agents with a user of their own record other users than the nodes of a graph.
+        # An agent with a user of its own knows other senders of messages than the nodes of its graph.
         self._where = "" if user_id is None else f"{self.name} {user_id}"
 
     def __repr__(self) -> str:
@@ -220,23 +221,23 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             IdentifierError: The run names no user, or a name is invalid.
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
-        user, earlier = agent_user(self._user_id, state, runtime), self._of_earlier_runs(state)
+        user, earlier = agent_user(self._user_id, state, runtime), self._ids_of_earlier_runs(state)
         others = senders(agent_config(), user, earlier) if self._user_id is None else _NO_OTHERS
-        run = self._settle(state, runtime, begins=True, earlier=earlier, others=others)
-        return self._begun(state, self._read(run))
+        run = self._new_run(state, runtime, begins=True, earlier=earlier, others=others)
+        return self._update_at_begin(state, self._read_memory(run))
 
     async def abefore_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
     ) -> dict[str, Any]:
         """Do what `before_agent` does without holding the event loop."""
-        user, earlier = agent_user(self._user_id, state, runtime), self._of_earlier_runs(state)
+        user, earlier = agent_user(self._user_id, state, runtime), self._ids_of_earlier_runs(state)
         others = (
             await asenders(agent_config(), user, earlier) if self._user_id is None else _NO_OTHERS
         )
-        run = self._settle(state, runtime, begins=True, earlier=earlier, others=others)
-        return self._begun(state, await in_thread(self._read, run))
+        run = self._new_run(state, runtime, begins=True, earlier=earlier, others=others)
+        return self._update_at_begin(state, await in_thread(self._read_memory, run))
 
-    def _of_earlier_runs(self, state: AgentState[Any]) -> frozenset[str]:
+    def _ids_of_earlier_runs(self, state: AgentState[Any]) -> frozenset[str]:
         """Return ids of unanswered messages without notes if an earlier run may have been given some of them."""
         ids = unanswered_in(state["messages"]).difference(notes_in(state, self.name)["unanswered"])
         config = agent_config()
@@ -249,7 +250,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         )
         return frozenset() if is_only_new else frozenset(ids)
 
-    def _begun(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
+    def _update_at_begin(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         update = self._update(self._noted_of(state, run), notes_in(state, self.name)["ended"])
         update["diary_graph"] = str(self._endings.graph_of(agent_config()) or "")
         if not all(one.id for one in state["messages"]):  # the next run must recognise them
@@ -289,7 +290,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         settings = agent_config().get("configurable")
         return self._submitted.owner(settings, self._where, noted, message, digest(user))
 
-    def _settle(
+    def _new_run(
         self,
         state: AgentState[Any],
         runtime: Runtime[ContextT],
@@ -298,19 +299,18 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         earlier: Collection[str] = (),
         others: Mapping[str, str] = _NO_OTHERS,
     ) -> Run:
-        """Return the run that this hook is called in.
+        """Return a new record of the run that calls this hook, and watch how the run ends.
 
         Args:
             state: The agent's state.
             runtime: LangGraph's runtime.
             begins: Whether the run of the agent begins.
-            earlier: The ids of messages that an earlier run may have been given, beside those in the notes.
-            others: The users of those that another user wrote, by id.
+            earlier: The ids of unanswered messages without notes that an earlier run may have been given.
+            others: The users who wrote some of these messages, by id, if they are not the user of the run.
         """
-        messages = identified(state["messages"])
+        messages, config = identified(state["messages"]), agent_config()
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         named = agent_session(self._session_id, state, runtime)
-        config = agent_config()
         within = session_within(self.diary, user, named) if self._session_id is None else named
         session = within or self._chats.session(user, messages)
         own = digest(user)
@@ -323,29 +323,39 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             # The forms are those of the model call that asked for the tool.
             is_noted=isinstance(runtime, ToolRuntime),
         )
-        settings = config.get("configurable")
-        ids = self._submitted.first_ids(settings, user, session, turn.before, turn.own)
-        ids = ids[len(turn.own) - len(turn.asked) :]
-        attempt = self._endings.attempt_of(config)
-        first = self._submitted.first_attempt(attempt, user, named, turn.asked, (session, ids))
+        first_session, ids = self._first_attempt(config, user, named, session, turn)
         run = Run(
             user,
-            first[0],
+            first_session,
             turn,
-            first[1],
+            ids,
             messages,
             turn.asked,
             known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"])
             if begins
             else frozenset(turn.ids),
             is_delegated=self._endings.is_delegated(config),
-            is_saved=saves_checkpoints(settings),
+            is_saved=saves_checkpoints(config.get("configurable")),
         )
         run.see(messages)  # an earlier run may have changed them
         self._endings.watch(config, self, run, self._submit_broken)
         return run
 
-    def _read(self, run: Run) -> Run:
+    def _first_attempt(
+        self, config: RunnableConfig, user: str, named: str, session: str, turn: Turn
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the session of a turn and the ids of `turn.asked`, as the first attempt of the run had them.
+
+        A replay gives the messages other ids. A retry gets another session if the run names none.
+        """
+        settings = config.get("configurable")
+        ids = self._submitted.first_ids(settings, user, session, turn.before, turn.own)
+        of_asked = ids[len(turn.own) - len(turn.asked) :]  # the last ones of `own`
+        attempt = self._endings.attempt_of(config)
+        return self._submitted.first_attempt(attempt, user, named, turn.asked, (session, of_asked))
+
+    def _read_memory(self, run: Run) -> Run:
+        """Read the memory and the fencing token of the user into a run, and return the run."""
         with self._errors("a run continues without its memory"):
             user = self.diary.user(run.user)
             run.epoch = user.epoch
@@ -356,7 +366,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return run
 
     def _note_submitted(self, run: Run) -> None:
-        """Note the messages that another process submitted, though the thread has no answer to them."""
+        """Note the unanswered messages of the run that another process has submitted already."""
         said = with_ids(run.turn.asked, run.turn.ids, run.ids)
         words = {
             _words_id(run, one): first
@@ -367,23 +377,27 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return
         with errors_logged("ignore", "a turn may be recorded twice", _logger):
             done = self.diary.engine.done_operations(run.user)
-            run.done = {part for each in done for part in each.split(_REST)}
+            run.done = {part for each in done for part in each.split(_SEPARATOR)}
             submitted = [one for id_, one in words.items() if id_ in run.done]
             self._submitted.note(run.user, run.session, submitted)
 
-    def _settled(self, state: AgentState[Any]) -> Run | None:
-        """Return the owner and session of the run; None in a resumed run, the first time."""
+    def _watched_run(self, state: AgentState[Any]) -> Run | None:
+        """Return the record that an earlier hook of the run made; None if this is the first hook of a resumed run."""
         graph = str(cast("dict[str, Any]", state).get("diary_graph") or "")
         return self._endings.watched(ensure_config(), self, graph)
 
     def _run_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
         called: Any = request  # a tool's runtime is no `Runtime`, but has the same attributes
-        return self._settled(called.state) or self._read(self._settle(called.state, called.runtime))
+        return self._watched_run(called.state) or self._read_memory(
+            self._new_run(called.state, called.runtime)
+        )
 
     async def _arun_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
         called: Any = request
-        run = self._settled(called.state)
-        return run or await in_thread(self._read, self._settle(called.state, called.runtime))
+        run = self._watched_run(called.state)
+        return run or await in_thread(
+            self._read_memory, self._new_run(called.state, called.runtime)
+        )
 
     # Around the model
 
@@ -432,31 +446,31 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         Raises:
             Exception: The turn cannot be stored, or the queue is full, and `on_error` is "raise".
         """
-        run = self._end(state, runtime)
+        run = self._run_at_end(state, runtime)
         self._note_submitted(run)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
                 store_turn(self._writer, turn)
-        return self._ended(state, run)
+        return self._update_at_end(state, run)
 
     async def aafter_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
     ) -> dict[str, Any]:
         """Do what `after_agent` does without holding the event loop; also wait while the queue is full."""
-        run = self._end(state, runtime)
+        run = self._run_at_end(state, runtime)
         if run.known:
             await in_thread(self._note_submitted, run)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
                 await submit_turn(self._writer, turn)
-        return self._ended(state, run)
+        return self._update_at_end(state, run)
 
-    def _end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
-        run = self._settled(state) or self._settle(state, runtime)
+    def _run_at_end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
+        run = self._watched_run(state) or self._new_run(state, runtime)
         run.is_over = True
         return run
 
-    def _ended(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
+    def _update_at_end(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         self._submitted.answered(agent_config().get("configurable"), self._where, run.turn.asked)
         return self._update({}, ended_in(state["messages"]))
 
@@ -527,7 +541,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if new is None:
                 yield None
             else:
-                yield replace(new, operation_id=_REST.join([*words, new.operation_id]))
+                yield replace(new, operation_id=_SEPARATOR.join([*words, new.operation_id]))
 
     # The tools
 

@@ -107,24 +107,8 @@ def turn_of(
     """
     begun_with, ended = notes["unanswered"], notes["ended"]
     thread = [one._replace(is_answer=True) if one.id in ended else one for one in _spoken(messages)]
-    words = {id_: noted["text"] for id_, noted in begun_with.items()}
-    again = [one.id for one in thread if _is_changed(one, begun_with)]
-    if given is not None:  # the user may have written the last message again, or an earlier one
-        last = [one.id for one in thread if one.by == "user"][-1:]
-        words |= dict.fromkeys([*last, *(id_ for id_ in again if id_ in given)], "")
-    elif is_noted:  # the host has changed them since
-        words |= dict.fromkeys(again, "")
-    thread = [_own_words(words.get(one.id, ""), one) for one in thread]
-    # A reviewer's answer to a tool call has the mark too.
-    has_summary = any(one.type == "human" and one.additional_kwargs.get(SOURCE) for one in messages)
-    present = {one.id for one in messages}
-    replaced: dict[str, str] = {}
-    for id_, noted in begun_with.items():
-        before = noted["behind"]
-        # A summary also replaces what is before a message. Otherwise a host removed the message.
-        is_before_gone = before not in present and (before in replaced or before not in begun_with)
-        if given is None or noted.get("form") == "" or (has_summary and is_before_gone):
-            replaced[id_] = noted["text"]
+    thread = _with_noted_words(thread, begun_with, given, is_noted=is_noted)
+    replaced = _replaced(messages, begun_with, is_continued=given is None)
     thread = _with_begun(thread, replaced, begun_with)
     start = turn_start(thread)
     if start is None:
@@ -149,9 +133,51 @@ def turn_of(
     )
 
 
+def _with_noted_words(
+    thread: list[Spoken],
+    begun_with: Mapping[str, Noted],
+    given: Collection[str] | None,
+    *,
+    is_noted: bool,
+) -> list[Spoken]:
+    """Return a thread in which noted messages have the words of the notes, except those that were written again.
+
+    The arguments are those of `turn_of`.
+    """
+    again = {one.id for one in thread if _is_changed(one, begun_with)}
+    if given is not None:  # the user may have written the last message again, or an earlier one
+        again.intersection_update(given)
+        again.update([one.id for one in thread if one.by == "user"][-1:])
+    elif not is_noted:  # a middleware of the run that continues may have changed them
+        again.clear()
+    words = {id_: noted["text"] for id_, noted in begun_with.items() if id_ not in again}
+    return [_own_words(words.get(one.id, ""), one) for one in thread]
+
+
 def _is_changed(message: Spoken, begun_with: Mapping[str, Noted]) -> bool:
+    """Return whether a message has another text in the thread than when the notes were written."""
     noted = begun_with.get(message.id)
     return noted is not None and noted.get("form", "") not in ("", digest(message.text))
+
+
+def _replaced(
+    messages: Sequence[BaseMessage], begun_with: Mapping[str, Noted], *, is_continued: bool
+) -> dict[str, str]:
+    """Return the words of noted messages, by id, without those that a host removed from the thread.
+
+    A summary also replaces what is before a message. Otherwise a host removed the message. In a run that continues,
+    the host removed none.
+    """
+    # A reviewer's answer to a tool call has the mark too.
+    has_summary = any(one.type == "human" and one.additional_kwargs.get(SOURCE) for one in messages)
+    present = {one.id for one in messages}
+    replaced: dict[str, str] = {}
+    for id_, noted in begun_with.items():
+        before = noted["behind"]
+        is_before_gone = before not in present and (before in replaced or before not in begun_with)
+        if is_continued or noted.get("form") == "" or (has_summary and is_before_gone):
+            replaced[id_] = noted["text"]
+    return replaced
 
 
 def unanswered_in(messages: Sequence[BaseMessage]) -> set[str]:
@@ -196,9 +222,9 @@ def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
 def _with_begun(
     thread: list[Spoken], replaced: Mapping[str, str], begun_with: Collection[str]
 ) -> list[Spoken]:
-    """Return a thread with the messages that a summary replaced.
+    """Return a thread with the messages of `replaced` that it lacks.
 
-    They are inserted after the last answer before the first message that remains of those that a run began with.
+    They are inserted before the first message of `begun_with` that remains, directly behind the last answer before it.
     """
     present = {one.id for one in thread}
     gone = [Spoken("user", text, id=id_) for id_, text in replaced.items() if id_ not in present]

@@ -387,14 +387,7 @@ class SubmittedMessages:
             for one, key in zip(messages, keys, strict=True)
             if key in noted and not (one.by == "user" and one.id in submitted)
         }
-        # LangChain's cache of models gives an answer again, with its id, to another message of the user.
-        asked = (n for n, key in enumerate(keys) if key in new and messages[n].by == "user")
-        answers_from = next(asked, len(messages))
-        part = [
-            one
-            for n, (one, key) in enumerate(zip(messages, keys, strict=True))
-            if not key or key in new or (n > answers_from and one.by != "user")
-        ]
+        part = _new_part(messages, keys, new)
         # A tool's result is no answer if the answer behind it is known.
         said = exchange_of(part, is_over=is_over and part[-1:] == messages[-1:])
         if operation and said != exchange_of(messages, is_over=is_over):
@@ -425,7 +418,27 @@ def with_ids(turn: Sequence[Spoken], ids: Sequence[str], others: Sequence[str]) 
     return [one._replace(id=other.get(one.id, one.id)) for one in turn]
 
 
+def _new_part(messages: Sequence[Spoken], keys: Sequence[str], new: Container[str]) -> list[Spoken]:
+    """Return the new messages of a turn, and all answers behind the first new message of the user.
+
+    LangChain's cache of models gives an answer again, with its id, to another message of the user.
+
+    Args:
+        messages: The messages of the turn.
+        keys: Their keys, in the same order; "" for a message without an id, which is always new.
+        new: The keys of messages that were not submitted.
+    """
+    asked = (n for n, key in enumerate(keys) if key in new and messages[n].by == "user")
+    answers_from = next(asked, len(messages))
+    return [
+        one
+        for n, (one, key) in enumerate(zip(messages, keys, strict=True))
+        if not key or key in new or (n > answers_from and one.by != "user")
+    ]
+
+
 def _key(user: str, session: str, message: Spoken) -> str:
+    """Return the key by which `SubmittedMessages` knows a message."""
     return digest(user, session, message.id, message.text)
 
 
