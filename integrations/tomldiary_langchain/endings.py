@@ -19,7 +19,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
-from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, tell_within
+from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, register_within
 from tomldiary.agents.identity import field_of
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def endings() -> Endings:
     """Return the handler of this process, registered with LangChain from the first call on."""
     handler = Endings()
     register_configure_hook(ContextVar("tomldiary_endings", default=handler), inheritable=True)
-    tell_within(LANGCHAIN, lambda: handler.is_of_agent(ensure_config()))
+    register_within(LANGCHAIN, lambda: handler.is_of_agent(ensure_config()))
     return handler
 
 

@@ -23,7 +23,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.types import Command
 
-from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, tell_within
+from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, register_within
 from tomldiary.agents.identity import checked_id, field_of, kept_thread, saves_checkpoints
 from tomldiary.agents.options import check_writer, checked_episodes, checked_text, one_of
 from tomldiary.agents.shown_memory import ShownMemory
@@ -112,7 +112,7 @@ def recall_node(
     checked_text(state_key, "state_key")
     if messages_key is not None:
         checked_text(messages_key, "messages_key")
-    memory = _memory(diary, "recall_node(diary)")
+    memory = _diary(diary, "recall_node(diary)")
     submitted = of_memory(memory, SubmittedMessages)
     runs()  # sees what the node returns
     warned: set[str] = set()
@@ -146,7 +146,7 @@ def recall_node(
         speakers = speakers_of(user_id, user, config)
         noted = asked_by_in(channels)
         owners = {
-            _note(each, one): _owner(submitted, config, noted, one, each)
+            _note_key(each, one): _owner(submitted, config, noted, one, each)
             for each in speakers
             for one in asked
             if one.id
@@ -194,9 +194,9 @@ def submit_node(
         InvalidValue: `writer` is not a MemoryWriter, or an option has a value that is not listed here.
     """
     check_writer(writer, "; to extract inside the graph, use extract_node(diary)")
-    recorded = _Recorded(writer.diary, user_id, session_id, messages_key, on_error, episodes)
+    recording = _RecordingNode(writer.diary, user_id, session_id, messages_key, on_error, episodes)
 
-    return recorded.node(
+    return recording.node(
         "submit",
         "a turn could not be stored",
         partial(store_turn, writer),
@@ -235,28 +235,28 @@ def extract_node(
     Raises:
         InvalidValue: `diary` is not a diary or a folder, or an option has a value that is not listed here.
     """
-    memory = _memory(diary, "extract_node(diary, model)")
+    memory = _diary(diary, "extract_node(diary, model)")
     if extractor is not None:
         memory = memory.with_agent(extractor)
 
-    recorded = _Recorded(memory, user_id, session_id, messages_key, on_error, episodes)
+    recording = _RecordingNode(memory, user_id, session_id, messages_key, on_error, episodes)
 
     def extract(turn: Turn) -> None:
         user = memory.user(turn.user_id)
         epoch = user.epoch if turn.epoch is None else turn.epoch
-        user.add_turn(**_said(turn, epoch))
+        user.add_turn(**_arguments(turn, epoch))
 
     async def aextract(turn: Turn) -> None:
         epoch = turn.epoch
         if epoch is None:
             epoch = await memory.turns.current_epoch(turn.user_id)
-        await memory.user(turn.user_id).aadd_turn(**_said(turn, epoch))
+        await memory.user(turn.user_id).aadd_turn(**_arguments(turn, epoch))
 
-    return recorded.node("extract", "a turn could not be read", extract, aextract)
+    return recording.node("extract", "a turn could not be read", extract, aextract)
 
 
 class _Runs(RunTree, BaseCallbackHandler):
-    """The tree of a process's runs."""
+    """The tree of LangChain runs, with the config in which each run began, and warnings about dropped memory."""
 
     config_here = staticmethod(ensure_config)
 
@@ -267,7 +267,7 @@ class _Runs(RunTree, BaseCallbackHandler):
         return this
 
     def on_chain_end(self, outputs: Any = None, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Remove an ended run, and warn if it returns what nothing keeps."""
+        """Remove an ended run, and warn if it returns the memory but the state has no field for it."""
         run = self.running.get(run_id)
         if run is not None and run.dropped is not None:
             key, warn = run.dropped
@@ -277,7 +277,10 @@ class _Runs(RunTree, BaseCallbackHandler):
         super().on_chain_end(run_id=run_id)
 
     def asked_by(self, config: RunnableConfig) -> dict[str, str]:
-        """Return what the states of a node's graph, and of the graphs of its thread around it, note of messages."""
+        """Return the notes of unanswered messages in the states of a node's graph and the graphs around it; see `Recalled`.
+
+        Only graphs of the same thread count.
+        """
         thread = str(config.get("configurable", {}).get("thread_id", ""))
         around = [
             run.begun_in
@@ -310,12 +313,12 @@ def runs() -> _Runs:
     """Return the tree of this process, registered with LangChain from the first call on."""
     tree = _Runs()
     register_configure_hook(ContextVar("tomldiary_runs", default=tree), inheritable=True)
-    tell_within(LANGCHAIN, lambda: tree.is_of_agent(ensure_config()))
+    register_within(LANGCHAIN, lambda: tree.is_of_agent(ensure_config()))
     return tree
 
 
-def _said(turn: Turn, epoch: int) -> dict[str, Any]:
-    """Return the arguments of `add_turn`."""
+def _arguments(turn: Turn, epoch: int) -> dict[str, Any]:
+    """Return the arguments with which `add_turn` applies a turn."""
     names = (
         "user_msg",
         "assistant_msg",
@@ -328,8 +331,8 @@ def _said(turn: Turn, epoch: int) -> dict[str, Any]:
     return {name: getattr(turn, name) for name in names} | {"epoch": epoch}
 
 
-class _Recorded:
-    """The turns of one node."""
+class _RecordingNode:
+    """Makes a node that records the finished turn: `submit_node` and `extract_node` differ only in how they store it."""
 
     def __init__(
         self,
@@ -410,7 +413,7 @@ class _Recorded:
         )
         if all(first):  # a replay gives other ids
             said = said._replace(messages=with_ids(said.messages, said.ids, first))
-        operation = _operation(config, session, said)
+        operation = _operation_id(config, session, said)
         session = session or operation or uuid4().hex
         with _errors(self._on_error, failed):
             turn = Turn(
@@ -456,7 +459,7 @@ class _Recorded:
         return said
 
 
-def _note(speaker: Speaker, message: Spoken) -> str:
+def _note_key(speaker: Speaker, message: Spoken) -> str:
     """Return the key under which a field `Memory` notes the user of a message."""
     return digest(speaker.function, message.id) if speaker.function else message.id
 
@@ -469,13 +472,13 @@ def _owner(
     speaker: Speaker,
 ) -> str:
     """Return a digest of the user who wrote an unanswered message."""
-    known = noted.get(_note(speaker, message))
+    known = noted.get(_note_key(speaker, message))
     return submitted.owner(
         config.get("configurable"), speaker.function, known, message, speaker.user
     )
 
 
-def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
+def _operation_id(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
     """Return an id of a node's turn that is the same in a replay, a retry and a second pass; "" if there is none."""
     known = said.ids or ((said.behind,) if said.behind else ())
     if not known:
@@ -487,7 +490,7 @@ def _node(config: RunnableConfig) -> str:
     return str(config.get("metadata", {}).get("langgraph_node", ""))
 
 
-def _memory(given: Any, call: str) -> Diary:
+def _diary(given: Any, call: str) -> Diary:
     """Return the diary that a node was given as a diary, a folder or a store."""
     if isinstance(given, DiaryStore):
         return given.diary
@@ -515,7 +518,8 @@ def _check_field(
         f"the graph's state has no field {key!r}, so LangGraph drops what recall_node returns."
     )
     for node in [*runs().runs_from(runs().run_of(config))][1:2]:
-        node.dropped = key, partial(warn, problem)  # it may use the text itself
+        # The warning waits for what this run returns: a node that calls the recall node may use the text itself.
+        node.dropped = key, partial(warn, problem)
 
 
 def _errors(on_error: OnError, what: str) -> AbstractContextManager[None]:

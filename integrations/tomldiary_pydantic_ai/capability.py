@@ -61,11 +61,11 @@ _OF_TOOLSET = (
     "user_id", "session_id", "tools", "descriptions", "guidance", "heading", "inject", "max_tokens",
     "token_counter", "query", "on_error", "approve",
 )  # fmt: skip
-"""The options that are those of the toolset."""
+"""The options that the capability passes on to its toolset."""
 
 
 class _Writer:
-    """The option `writer`, which may be None. The attribute is the agent's writer, or None if `record` is False."""
+    """The field `writer`: it is set to a writer or None, and read as the writer in use, or None if `record` is False."""
 
     def __get__(self, capability: object, owner: object = None) -> MemoryWriter:
         held: Any = self if capability is None else vars(capability)["writer"]
@@ -297,7 +297,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             await self._begin(ctx, run)
             result = await handler()
         except (asyncio.CancelledError, GeneratorExit) as error:
-            # In a coroutine that is closed, nothing can wait; the turn of a cancelled run is submitted without.
+            # A coroutine that is being closed cannot await; `submit_turn` does not wait for the turn of a cancelled run.
             status = "cancelled"
             run.is_turn = run.is_turn and not is_rolled_back(error)
             raise
@@ -324,7 +324,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def _epoch(
         self, _ctx: RunContext[AgentDepsT], user: str, epoch: int | None, *, is_turn: bool
     ) -> tuple[str, int | None, bool]:
-        """Return what is known when a run begins; an engine that recovers only a part of the work knows no run around."""
+        """Return the user, the fencing token, and whether the run is a turn of its own, as they were when the run began.
+
+        The engine records all three, because a recovered run may lack the runs around it.
+        """
         if epoch is None:
             with self._toolset.errors():
                 epoch = await self._toolset.diary.turns.current_epoch(user)
@@ -376,8 +379,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if isinstance(tail, ModelResponse):  # it is suspended and must stay the last message
             return
         before, about = shown_memory(request_context.messages, run.scope, self.id, run.owner.user)
-        # Beside tool results, the model could take the memory for words of the user. It is added there only if the
-        # conversation has none: at first, or after a compaction.
+        # The memory is added before the first request, and again if a compaction removed it. Behind tool results,
+        # the model could take it for words of the user, so there it is added only if the conversation has none.
         is_shown = has_snapshot(before)
         ends_in_results = returns_tools(tail) and tail.parts[-1].part_kind != "user-prompt"
         is_compacted = run.has_memory and not is_shown
@@ -407,7 +410,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             _check_owner(run, user)
             if error_type:
                 noted["error_type"] = error_type
-                # Without a frame, the model takes the memory of another user for that of this one.
+                # If nothing were shown, the model would take the memory of another user for that of this one.
                 if before or not about:
                     return ""
             lines = MemoryLines(shown, also_true)
@@ -500,8 +503,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             try:
                 turn = run.submitted(taken.texts, ending, status, self.episodes)
                 is_own = await self._submit(ctx, turn, of_run) == of_run
-                # DBOS may have replayed the submit of an overlapping run; this one may never have been made. Temporal
-                # confuses no results: there, another version of the program gave the answer.
+                # DBOS may have returned the recorded submit of an overlapping run, so this turn may not be stored.
+                # Temporal, whose event loop is not woken by threads, confuses no results: there, another version of
+                # the program gave the answer.
                 if not is_own and is_woken_by_threads(asyncio.get_running_loop()):
                     await self._submit_here(turn)
                 is_submitted = True

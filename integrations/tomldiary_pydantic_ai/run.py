@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from pydantic_ai.messages import UserPromptPart
 
-from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
+from tomldiary.agents.delegation import PYDANTIC_AI, register_within
 from tomldiary.agents.turn_messages import digest, memory_place
 from tomldiary.agents.utterances import Utterance
 from tomldiary.extraction.context import Turn
@@ -56,7 +56,7 @@ class _Part(NamedTuple):
 
     part: ModelRequestPart
     utterance: Utterance | None
-    """The one since the last answer that has its words; None if there is none."""
+    """The unanswered utterance whose words the part has; None if there is none."""
 
 
 class Ending(NamedTuple):
@@ -86,7 +86,7 @@ class RunState:
     history: Sequence[ModelMessage] = ()
     """The messages before the run."""
     messages: list[ModelMessage] | None = None
-    """The list of the run itself; it cannot be reached any more after the run was cut off."""
+    """The list that the framework extends, kept because the context of an abandoned run lacks it."""
     has_memory: bool = False
     """Whether the conversation contains the memory, or needed none."""
     task: asyncio.Task[Any] | None = None
@@ -174,7 +174,7 @@ class RunState:
         gone: Sequence[_Part],
         ctx: RunContext[Any],
     ) -> Iterator[_Part]:
-        """Yield unknown parts that stand where known ones are gone: they replace these, and the others are new.
+        """Yield the unknown parts at a place of the messages, each as a new form of a part that is gone, or as new words.
 
         Other capabilities, such as history processors, replace parts, remove the oldest ones, and add a summary before
         the last ones. A part with the text of a known one replaces it; otherwise the first parts replace the last gone ones.
@@ -226,7 +226,7 @@ class RunState:
         return self._with(part, one)
 
     def _with(self, part: ModelRequestPart, utterance: Utterance | None) -> _Part:
-        """Return a part with an utterance, whose text it has, or another form of it."""
+        """Return a part with its utterance, and record the part's text as a form of the utterance."""
         if utterance is not None:
             for text in said([part]):
                 utterance.forms.add(text)
@@ -340,7 +340,7 @@ class _Call:
 
 
 _AROUND: ContextVar[tuple[_Call, ...]] = ContextVar("tomldiary_calls_around", default=())
-tell_within(PYDANTIC_AI, lambda: any(not call.is_over for call in _AROUND.get()))
+register_within(PYDANTIC_AI, lambda: any(not call.is_over for call in _AROUND.get()))
 
 
 @contextmanager

@@ -27,7 +27,7 @@ _OF_GRADER = "rubric_grader_configured_model"
 """Metadata of an agent that grades the work of another one in deepagents."""
 
 
-def tell_within(framework: str, is_here: Callable[[], bool]) -> None:
+def register_within(framework: str, is_here: Callable[[], bool]) -> None:
     """Register a function that returns whether the calling code runs in a tool of a framework's agent."""
     _within.setdefault(framework, []).append(is_here)
 
@@ -46,7 +46,7 @@ class ChainRun:
     """The run around it; None if there is none."""
     inner: set[UUID] = field(default_factory=set["UUID"])
     failed: list[UUID] = field(default_factory=list["UUID"])
-    """The failed runs within it, which it may try again."""
+    """The failed runs directly within it; later runs within it may be further attempts."""
     is_tool: bool = False
     is_graph: bool = False
     """Whether it is a graph that has begun a node."""
@@ -59,7 +59,7 @@ class ChainRun:
     task: asyncio.Task[Any] | None = None
     """The task of the event loop that began it, if no run is around it."""
     dropped: tuple[str, Callable[[], None]] | None = None
-    """A field that nothing keeps if the run returns it, and the warning for this case."""
+    """A field that the graph's state lacks, and the function to call if the run returns it."""
     open: int = 1
     """The number of running runs with its id: a host may give the same one to several."""
     is_shared: bool = False
@@ -126,8 +126,8 @@ class RunTree:
         """Return the run around a new one, or None.
 
         Args:
-            named: The parent of which LangChain tells. With LangSmith's tracing it may be a traced function of the host,
-                which sends no events.
+            named: The parent that LangChain names. With LangSmith's tracing it may be a function of the host, which is
+                not in this tree.
         """
         return self.running.get(named) or self.running.get(self.run_of(self.config_here()))
 
@@ -151,7 +151,7 @@ class RunTree:
     on_tool_end = on_tool_error = on_chain_end
 
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:  # noqa: ARG002 - the base class has it
-        """Record a failed run beside which another attempt may follow."""
+        """Record that a run failed; another attempt may follow within the run around it."""
         run = self.running.get(run_id)
         if run is not None and run.around is not None:
             run.around.failed.append(run_id)
@@ -169,7 +169,7 @@ class RunTree:
             run = run.around
 
     def attempt_of(self, config: Any) -> tuple[list[str], list[tuple[str, str]]]:
-        """Return the runs that a node is in, and the failed runs beside each of them, which it may retry.
+        """Return the runs around a node, and the failed runs beside each of them: the node may be a further attempt.
 
         Returns:
             The ids of the runs, and pairs of a failed run and the one of them that began after it.

@@ -194,19 +194,13 @@ class Utterances:
         # Words that are alone may also repeat by chance what another user said there.
         is_alone = len(before) == 1 and not prompt
         senders = self._senders(turn, texts, before, is_alone=is_alone)
-        left, is_retry = self._left(turn, texts)
+        of_last, is_retry = self._of_last_turn(turn, texts)
         for words, sender, one in zip(before, senders, sent, strict=True):
             if one or (sender.user == turn.owner.user and words.text in sender.said):
-                _take(left, words.text)
-        with self._lock:
-            at_once = [
-                one
-                for one in self._open_turns()
-                if (one.owner, one.place) == (turn.owner, turn.place)
-            ]
-        open_ = list(dict.fromkeys(one for each in at_once for one in each.utterances))
+                _take(of_last, words.text)
+        of_open = self._of_open_runs(turn)
         since: list[Utterance] = []
-        is_repeated = True  # until words are not those of the last turn
+        is_repeated = True  # whether all words so far are those of the last turn
         for words, sender, known in zip(before, senders, sent, strict=True):
             one = known or Utterance(words.text, sender.user, words.id, is_before=True)
             if known is None:
@@ -217,21 +211,28 @@ class Utterances:
             is_own = one.user == turn.owner.user
             if is_own and known is None and not one.is_submitted:
                 id_ = "" if is_retry else words.id
-                one.is_submitted = is_repeated = (
-                    is_repeated and _take(left, words.text, id_) is not None
-                )
-                one = one if is_repeated else _take(open_, words.text) or one
+                is_repeated = is_repeated and _take(of_last, words.text, id_) is not None
+                one.is_submitted = is_repeated
+                if not is_repeated:
+                    one = _take(of_open, words.text) or one
             since.append(one)
             if is_own:
                 turn.utterances.append(one)
         self._keep_sent(turn, before, since)
         if prompt:
-            is_repeated = is_repeated and is_retry and _take(left, prompt) is not None
-            heard = [one for one in open_ if one.is_before and not one.is_submitted]
+            is_repeated = is_repeated and is_retry and _take(of_last, prompt) is not None
+            heard = [one for one in of_open if one.is_before and not one.is_submitted]
             one = None if is_repeated else _take(heard, prompt)
             since.append(one or Utterance(prompt, turn.owner.user, is_submitted=is_repeated))
             turn.utterances.append(since[-1])
         return since
+
+    def _of_open_runs(self, turn: UserTurn) -> list[Utterance]:
+        """Return the utterances of open runs of the session at the place of a turn."""
+        here = (turn.owner, turn.place)
+        with self._lock:
+            overlapping = [one for one in self._open_turns() if (one.owner, one.place) == here]
+        return list(dict.fromkeys(one for each in overlapping for one in each.utterances))
 
     def _sent(
         self, turn: UserTurn, answered: Sequence[Heard], before: Sequence[Heard]
@@ -275,7 +276,9 @@ class Utterances:
                     known = self._shown.get(key, [])
                     self._shown.keep(key, known if one in known else [*known, one])
 
-    def _left(self, turn: UserTurn, answered: Sequence[str]) -> tuple[list[Utterance], bool]:
+    def _of_last_turn(
+        self, turn: UserTurn, answered: Sequence[str]
+    ) -> tuple[list[Utterance], bool]:
         """Return the utterances of the last turn that a new one may repeat, and whether the last one failed."""
         last = self._last.get(turn.owner)
         is_named = turn.owner.session not in turn.ids
