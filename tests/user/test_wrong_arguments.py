@@ -792,6 +792,20 @@ def test_a_key_without_its_kind_is_told_where_the_whole_key_is(alice: UserDiary)
     assert alice.why(hit.full_key).text == "a zebra"
 
 
+def test_an_extractor_that_returns_entries_is_told_once_that_they_are_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def listen(message: str, *, deps: Any) -> list[str]:
+        if "jazz" in deps.user_msg:
+            deps.upsert("likes", None, "jazz")
+        return ["jazz"] if "tea" not in deps.user_msg else []
+
+    alice = Diary("memory:", agent=listen).user("alice")
+    for said, told in (("jazz", 0), ("tea", 0), ("rain", 1), ("snow", 1)):
+        alice.add_turn(said, "ok", "monday")
+        assert caplog.text.count("returned a list, which is ignored") == told
+
+
 def test_an_extractor_that_is_a_generator_is_an_error() -> None:
     def listen(message: str, *, deps: Any) -> Any:
         yield deps.upsert("likes", None, "jazz")

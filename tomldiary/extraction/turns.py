@@ -45,6 +45,7 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.history.record import Source
 from tomldiary.identifiers.user_ids import checked_user
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import (
     in_daemon_thread,
     in_thread,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.extraction.context import Exchange
 
+_logger = get_logger(__name__)
 _ATTEMPTS = 3  # to extract a turn while other data of the user is erased
 _MOST_RANKED = 400  # more lines fit in no message
 
@@ -80,6 +82,7 @@ class Turns:
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
         self._extractor: tuple[Any, Extractor] | None = None
+        self._has_warned = False
 
     # The extractor
 
@@ -321,8 +324,9 @@ class Turns:
             async with limit:
                 # In a thread at first, because it may import a framework.
                 extractor = self._known() or await in_thread(lambda: self.extractor)
-                await run_extractor(extractor, message, deps)
+                returned = await run_extractor(extractor, message, deps)
             operations = deps.operations
+            self._check_returned(returned, operations)
         except (DiaryError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -344,6 +348,18 @@ class Turns:
         if redactor is None:
             return operations
         return redacted(operations, redactor.values, self._diary.fact_schemas)
+
+    def _check_returned(self, returned: object, operations: Sequence[Operation]) -> None:
+        """Warn, the first time, if an extractor returned entries instead of adding them to the draft."""
+        kind = type(returned).__name__
+        if self._has_warned or operations or not returned or kind not in {"list", "dict"}:
+            return
+        self._has_warned = True
+        tell(
+            _logger,
+            f"the extractor returned a {kind}, which is ignored, and changed nothing. Call methods of deps instead,"
+            ' such as deps.upsert("likes", None, "jazz").',
+        )
 
     def fits(self, operations: Sequence[Operation]) -> bool:
         """Return whether recorded operations fit the schema, which may have changed since."""
@@ -452,16 +468,16 @@ def untrusted(quarantine: Collection[str] | Callable[[str], bool]) -> Callable[[
     return lambda origin: not names.isdisjoint((origin, origin.partition(":")[0]))
 
 
-async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
-    """Run an extractor or a compactor on its draft; a plain function runs in a thread."""
+async def run_extractor(extractor: Extractor, message: str, deps: Any) -> object:
+    """Run an extractor or a compactor on its draft, and return its result; a plain function runs in a thread."""
     run = extractor.run
     if inspect.iscoroutinefunction(run):  # a cancelled thread would leave its coroutine unawaited
-        await run(message, deps=deps)
-        return
+        return await run(message, deps=deps)
     # A function that hangs keeps its thread, so it must not be one of those in which a writer stores turns.
     is_apart = is_private_loop() and scope_here() is None
     result = await (in_daemon_thread if is_apart else in_thread)(run, message, deps=deps)
     if inspect.isawaitable(result):
-        await result
-    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return await result
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise SchemaError("the extractor is a generator, so nothing of it was run. Remove `yield`.")
+    return result

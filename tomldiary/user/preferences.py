@@ -132,7 +132,7 @@ class UserPreferences(UserPart):
             category: A category of the preference table.
             text: The text to remember; None with an `id` only confirms the entry.
             id: The entry to change, `id` or `category/id`. None and "new" create an entry. An unknown id
-                creates an entry with this id.
+                creates an entry with this id, unless an entry of the category has the same text.
             contexts: Labels to add to the stored ones.
             count_up: Whether to increment the counter of an existing entry.
             fields: Values for `pinned` and the additional fields of the category's item type.
@@ -198,6 +198,14 @@ class UserPreferences(UserPart):
 
         To erase a text everywhere, use `forget`. With `ephemeral` it becomes a draft of the session, see
         `UserDiary.draft`.
+
+        Args:
+            category: The category of the preference.
+            id: The id of the preference, `id` or `category/id`.
+            session_id: The session, for history.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            ephemeral: Whether the change becomes a draft of the session.
 
         Raises:
             UnknownCategory, UnknownEntry: Nothing was changed.
