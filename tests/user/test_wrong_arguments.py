@@ -34,7 +34,7 @@ from tomldiary import (
     pretty_print_preferences,
 )
 from tomldiary.doctor.doctor import check
-from tomldiary.errors import IdentifierError, SchemaError, UnknownCategory
+from tomldiary.errors import ExtractionError, IdentifierError, SchemaError, UnknownCategory
 from tomldiary.evaluation import Collection, Question, compare, evaluate, evaluate_stored
 from tomldiary.importers import carry_over
 from tomldiary.ingest import ingest
@@ -804,6 +804,15 @@ def test_an_extractor_that_returns_entries_is_told_once_that_they_are_ignored(
     for said, told in (("jazz", 0), ("tea", 0), ("rain", 1), ("snow", 1)):
         alice.add_turn(said, "ok", "monday")
         assert caplog.text.count("returned a list, which is ignored") == told
+
+
+def test_a_mistake_in_an_extractor_is_no_reason_to_give_the_turn_again() -> None:
+    def listen(message: str, *, deps: Any) -> None:
+        deps.upsert_preference("likes", "jazz")
+
+    alice = Diary("memory:", agent=listen).user("alice")
+    with pytest.raises(ExtractionError, match=r"upsert_preference.*Correct the code"):
+        alice.add_turn("jazz", "ok", "monday")
 
 
 def test_an_extractor_that_is_a_generator_is_an_error() -> None:

@@ -102,16 +102,17 @@ class MemoryDeps:
         self.earlier: tuple[Exchange, ...] = ()
         """The exchanges before this turn, oldest first; earlier turns have dealt with them."""
         self.redact: Callable[[str], str] | None = None
-        """Takes out of a text what must not be stored."""
+        """Replaces secrets in a text; None if the diary redacts nothing."""
         self.tool_writes: ToolWrites = NO_WRITES
         """What tools of the host stored and removed during the turn."""
         self.ranked: Callable[[str], Sequence[str]] | None = None
         """Returns the keys of the preferences that match a text, best first; if None or empty, words are compared."""
         self._confirmed: set[tuple[str, str]] | None = None
+        """The preferences that the turn has counted, as (category, id); None before `begin_turn`."""
         self._removed = 0
         self._has_ended = False
         given = {"preferences": prefs, "conversations": convs}
-        # Dictionaries belong to the caller; the tools keep them up to date.
+        # Dictionaries belong to the caller; `_mirror` keeps them up to date.
         self._stores = {kind: each for kind, each in given.items() if isinstance(each, dict)}
         self._edits = {
             kind: _edit_of(each) if isinstance(each, dict) else each for kind, each in given.items()
@@ -227,13 +228,13 @@ class MemoryDeps:
 
     @property
     def preferences(self) -> Preferences:
-        """The rules, applied to the current draft."""
+        """The preferences of the draft, including direct changes of `prefs`."""
         self._absorb()
         return self._preferences
 
     @property
     def conversations(self) -> Conversations:
-        """The rules, applied to the current draft."""
+        """The conversations of the draft, including direct changes of `convs`."""
         self._absorb()
         return self._conversations
 
@@ -306,7 +307,7 @@ class MemoryDeps:
             return ""
         return self._preferences.same(category, text.strip()) or ""
 
-    def leave(self, category: str, text: str, fields: Mapping[str, Any]) -> None:
+    def add_beyond_limit(self, category: str, text: str, fields: Mapping[str, Any]) -> None:
         """Record a preference that exceeds the draft's limits; applying it to the current state skips it with a reason."""
         self._operations.append(UpsertPreference(category, text=text, fields=tuple(fields.items())))
 

@@ -67,7 +67,10 @@ def explained(error: BaseException) -> tuple[str, str]:
             "Check the base URL, or name another model."
         )
     first = found[0] if found else error
-    return f"{type(first).__name__}: {_text(first)}", "The turn can be given again."
+    why = f"{type(first).__name__}: {_text(first)}"
+    if isinstance(first, AttributeError | NameError | TypeError):
+        return why, "Correct the code that the traceback names."
+    return why, "The turn can be given again."
 
 
 def _host(found: Iterable[BaseException]) -> str:

@@ -508,4 +508,4 @@ class RulesExtractor:
             except (LimitReached, InvalidValue) as error:
                 _logger.warning("a statement was not stored: %s", type(error).__name__)
                 # The current state may have space for it; if not, the result of the turn has the reason.
-                deps.leave(statement.category, statement.text, origin)
+                deps.add_beyond_limit(statement.category, statement.text, origin)
