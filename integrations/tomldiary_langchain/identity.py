@@ -37,11 +37,11 @@ AgentWho = str | Callable[[Any, Any], str | None] | None
 
 
 class _TurnAround(NamedTuple):
-    """A turn in whose tool the code runs."""
+    """The turn whose tool calls the running code."""
 
     session: str
     places: Mapping[str, Any]
-    """Where its run can name a session."""
+    """The places where its run may name a session, as `places_in` returns them."""
 
 
 _turns: ContextVar[Mapping[tuple[object, str], _TurnAround]] = ContextVar(
@@ -158,7 +158,7 @@ def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str
     if place is None:
         return {}
     saver = config.get("configurable", {})[_SAVER]
-    with _unlisted():
+    with _saver_errors_logged():
         begin = last = _begin(place, config)
         # A named checkpoint is followed by its parents: those of other branches may be between them.
         for _ in range(_CHECKPOINTS):
@@ -180,7 +180,7 @@ async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> d
     if place is None:
         return {}
     saver = config.get("configurable", {})[_SAVER]
-    with _unlisted():
+    with _saver_errors_logged():
         begin = last = _begin(place, config)
         for _ in range(_CHECKPOINTS):
             named = await saver.aget_tuple(begin) if begin else None
@@ -221,8 +221,8 @@ def _begin(place: Any, config: RunnableConfig) -> Any:
 
 
 @contextmanager
-def _unlisted() -> Generator[None]:
-    """Suppress errors of the host's saver, which may list nothing; the run does not depend on it."""
+def _saver_errors_logged() -> Generator[None]:
+    """Log errors of the host's saver, and ignore that it cannot list; the run continues without the senders."""
     what = "the senders of earlier messages are not known"
     with errors_logged("ignore", what, _logger), suppress(NotImplementedError):
         yield
@@ -238,7 +238,10 @@ class _Senders:
         """The user whose run continued a checkpoint, by the id of the checkpoint."""
 
     def read(self, saved: Any) -> bool:
-        """Read a checkpoint, and return whether an older one may name the user of a message."""
+        """Read a checkpoint, and return whether to read older ones, too.
+
+        The search ends at the first checkpoint that has messages but none of those that are searched.
+        """
         user, values = saved_user(saved.metadata), saved.checkpoint["channel_values"].values()
         held = set(_message_ids(values))
         own = held.intersection(self._ids)

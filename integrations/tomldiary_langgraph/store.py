@@ -111,7 +111,7 @@ class DiaryStore(BaseStore):
         self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None
     ) -> Item | None:
         """Return an item, or None; `refresh_ttl` as in `BaseStore.get`."""
-        found = self._seen(GetOp(namespace, str(key)))
+        found = self._cached(GetOp(namespace, str(key)))
         return super().get(namespace, key, refresh_ttl=refresh_ttl) if found is None else found
 
     def put(
@@ -156,10 +156,11 @@ class DiaryStore(BaseStore):
         """Run operations like `batch`, without holding the event loop."""
         ops = list(ops)
         if self.diary.engine.backend.is_quick and len(ops) == 1 and isinstance(ops[0], GetOp):
-            found = self._seen(ops[0])
+            found = self._cached(ops[0])
             if found is not None:
                 return [found]
         session, user_here = session_here(), signed_in_here()
+        # Reads alone, or puts alone, of one user have a shorter way, in which concurrent puts share a transaction.
         gets = [op for op in ops if isinstance(op, GetOp)]
         puts = [op for op in ops if isinstance(op, PutOp)] if self._embedder is None else []
         user = self._items.one_owner(op.namespace for op in gets or puts)
@@ -176,8 +177,8 @@ class DiaryStore(BaseStore):
         answers = await in_thread(self._items.finish, work, *vectors, session=session)
         return [result(each) for each in answers]
 
-    def _seen(self, op: GetOp) -> Item | None:
-        """Return the result of a read if it needs only a `stat` call."""
+    def _cached(self, op: GetOp) -> Item | None:
+        """Return the item that a read finds if its document is cached; None if it must be read."""
         if type(op.namespace) is not tuple:
             return None
         validate_op_namespace(op)

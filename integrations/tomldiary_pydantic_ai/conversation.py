@@ -186,7 +186,8 @@ def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse |
     """Return the response that a run with this history and prompt continues: suspended, or with open tool calls."""
     returned: set[str] = set()
     for message in reversed(messages):
-        # The framework closes the calls of an interrupted run; without a prompt, not those of an interrupted response.
+        # The framework itself answers the open calls of an interrupted request. Those of an interrupted response it
+        # answers only if the run has a prompt.
         is_cut_off = getattr(message, "state", None) == "interrupted"
         if isinstance(message, ModelResponse):
             if _is_suspended(message):
@@ -261,7 +262,7 @@ def _prompts_in_history(message: ModelMessage) -> list[ModelRequestPart]:
     User parts beside tool results come from tools. The exception is a message without a run id: a user interface
     made it, and puts the user's next message there.
     """
-    is_of_tools = returns_tools(message) and ids_of(message)[1] is not None
+    is_of_tools = returns_tools(message) and ids_of(message).run is not None
     return [] if is_of_tools else prompts_in(message)
 
 
@@ -309,7 +310,7 @@ def answered(
     from the text of the last answer (`is_parsed`), the output replaces this text. Binary output is left out.
     """
     rejected = _rejected(messages, output_tools)
-    said = [
+    answers = [
         _answers(message)
         for number, message in enumerate(messages)
         if isinstance(message, ModelResponse)
@@ -319,9 +320,9 @@ def answered(
     ]
     is_text = isinstance(output, str)
     shown = output if is_text else _as_json(output)
-    if is_parsed and shown is not None and not (is_text and _is_said(shown, said)):
-        said = said[:-1]
-    texts = [text for each in said for text in each]
+    if is_parsed and shown is not None and not (is_text and _is_said(shown, answers)):
+        answers = answers[:-1]
+    texts = [text for each in answers for text in each]
     if shown is not None and shown not in ("".join(texts) if is_text else texts):
         texts.append(shown)
     return "\n\n".join(texts)
@@ -338,11 +339,14 @@ def _as_json(output: object) -> str | None:
     """Return an output as JSON; None if there is none, or JSON cannot express it."""
     if output is None or isinstance(output, (bytes, BinaryContent)):
         return None
-    return _made("an output", lambda: to_json(output, fallback=str).decode())
+    return _or_left_out("an output", lambda: to_json(output, fallback=str).decode())
 
 
-def _made(what: str, make: Callable[[], str]) -> str | None:
-    """Return `make()` without binary content; log an error and return None, so that the turn keeps its other texts."""
+def _or_left_out(what: str, make: Callable[[], str]) -> str | None:
+    """Return the text that `make` returns, without binary content; None, with a warning, if it fails.
+
+    The turn keeps its other texts.
+    """
     try:
         return _without_binary(make())
     except Exception as error:  # noqa: BLE001 - the object is the host's
@@ -418,7 +422,7 @@ def steps_in(
         if isinstance(part, ToolCallPart):
             parts.append(ToolCall(part.tool_call_id, part.tool_name, part.args))
         elif isinstance(part, ToolReturnPart):
-            text = _made("a result of a tool", part.model_response_str) or ""
+            text = _or_left_out("a result of a tool", part.model_response_str) or ""
             parts.append(ToolResult(part.tool_call_id, text))
     before = sum(isinstance(part, ToolCallPart) for part in earlier)
     return tool_steps(
