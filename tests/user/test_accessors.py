@@ -251,7 +251,7 @@ def test_a_block_whose_name_begins_like_a_key_keeps_its_name(alice):
 def test_a_new_item_is_said_to_come_from_a_store(alice):
     with pytest.raises(AttributeError, match=r"no attribute 'put'\. Use put\(.*DiaryStore"):
         alice.items.put("trips", "one")
-    with pytest.raises(AttributeError, match=r"no attribute 'gett'$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'gett'\. Use get\.$"):
         alice.items.gett("trips/one")
 
 

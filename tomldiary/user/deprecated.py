@@ -36,6 +36,10 @@ NAMES_OF_OTHERS = {
 """By names of other libraries, what does the same for a user."""
 
 
+_SIMILARITY = 0.8
+"""The least similarity of a name that is meant by a misspelt one."""
+
+
 def missing_attribute(owner: object, name: str, use: str | None) -> AttributeError:
     """Return the error about an attribute that an object lacks.
 
@@ -50,7 +54,15 @@ def missing_attribute(owner: object, name: str, use: str | None) -> AttributeErr
     if name in dir(type(owner)):
         object.__getattribute__(owner, name)
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    return AttributeError(text + (f". Use {use}." if use else ""), name=name, obj=owner)
+    if use:
+        return AttributeError(f"{text}. Use {use}.", name=name, obj=owner)
+    if not name.startswith("_"):
+        import difflib  # noqa: PLC0415 - few programs need it
+
+        for similar in difflib.get_close_matches(name, dir(owner), 1, _SIMILARITY):
+            # Without `name`, because Python would suggest the same; IPython suggests nothing.
+            return AttributeError(f"{text}. Use {similar}.", obj=owner)
+    return AttributeError(text, name=name, obj=owner)
 
 
 def _moved(
