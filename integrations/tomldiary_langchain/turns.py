@@ -279,10 +279,10 @@ def _own_words(known: str, now: Spoken) -> Spoken:
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
-    """Return the messages of a turn so far; none if there is no user message, now or in an earlier turn.
+    """Return the messages of a turn so far; none if the turn has no message of the user and follows no other turn.
 
-    If the turn was removed from the thread meanwhile, the result is its question and the last answer after it, which
-    may be the result of a tool.
+    If a middleware removed the turn's first message from the thread, the result is the user's messages and the last
+    answer, which may be the result of a tool.
 
     Args:
         turn: The turn at its start.
@@ -302,7 +302,9 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         # An earlier run may have submitted words, but not all answers to them.
         start = next((n for n, one in enumerate(messages[:start]) if one.id in own), start)
         others = {one.id for one in turn.unanswered} - own
-        said = own_part(_spoken(messages[start + bool(turn.behind) :]), others)
+        if turn.behind:  # this message belongs to the previous turn
+            start += 1
+        said = own_part(_spoken(messages[start:]), others)
         words = {one.id: one.text for one in turn.unanswered if one.id}
         said = [_own_words(words.get(one.id, ""), one) for one in said]
         submitted = own - set(turn.ids)

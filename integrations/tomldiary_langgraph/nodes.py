@@ -392,7 +392,7 @@ class _RecordingNode:
         """
         user = resolve_user(self._user_id, state, config)
         named = resolve_session(self._session_id, state, config)
-        session = named or run_id_of(config)
+        session = named or run_id_of(config)  # "" in a run without an id
         # A node with a fixed user records the messages of all users.
         is_fixed = isinstance(self._user_id, str)
         speakers = [] if is_fixed else speakers_of(self._user_id, user, config)

@@ -195,21 +195,24 @@ def current_turn(
         return None
     asked = [number for number in range(start, len(thread)) if thread[number].by == "user"]
     ends = _ends(thread[start:])
-    known = [start + number for number, end in enumerate(ends) if end in ended]
-    over = next((number for number in known if number >= asked[-1]), None)
-    recorded = over if over is not None else max(known, default=start - 1)
-    turn = thread[recorded + 1 :]
-    # A call that cannot be read ends the turn if it is the last message; it may have no words.
+    recorded = [start + number for number, end in enumerate(ends) if end in ended]
+    # If a turn was recorded that ended behind the user's last message, only further answers are new.
+    over = next((number for number in recorded if number >= asked[-1]), None)
+    last_end = over if over is not None else max(recorded, default=start - 1)
+    turn = thread[last_end + 1 :]
+    # A last message without a readable tool call ends the turn, even if it has no words.
     ends_unread = any(one.by == "assistant" and not one.calls for one in turn[-1:])
     if not (exchange_of(turn)[1] or ends_unread or any(one.is_answer for one in turn)):
         return None
-    left = asked
-    # The result of a tool may have ended a recorded turn, which has the words of one user.
-    for number in known if over is None else ():
+    unrecorded = asked
+    # The result of a tool may have ended a recorded turn. That turn has the messages of one user up to its end.
+    for number in recorded if over is None else ():
         [*_, last] = [each for each in asked if each <= number]
         whose = is_others(thread[last])
-        left = [each for each in left if each > last or is_others(thread[each]) != whose]
-    own = own_words(thread, left, is_others)
+        unrecorded = [
+            each for each in unrecorded if each > last or is_others(thread[each]) != whose
+        ]
+    own = own_words(thread, unrecorded, is_others)
     if over is not None:
         earlier = tuple(earlier_exchanges(thread, over + 1))
         return CurrentTurn(turn, earlier, over + 1, ends[-1], thread[over].id)
