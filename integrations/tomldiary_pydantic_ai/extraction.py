@@ -31,59 +31,8 @@ if TYPE_CHECKING:
 
 DepsT = TypeVar("DepsT")
 
-_NAMES = frozenset(function.__name__ for function in EXTRACTION_TOOLS)
+_TOOL_NAMES = frozenset(function.__name__ for function in EXTRACTION_TOOLS)
 _logger = get_logger(__name__)
-
-
-def equipped(
-    agent: AbstractAgent[Any, Any], pref_table_cls: type[BaseModel], prompt_template: object = None
-) -> Agent[MemoryDeps, str]:
-    """Return an agent that can update a diary: `agent`, with the six tools if it has none of them.
-
-    An agent with other tools for the draft declares `deps_type=MemoryDeps`.
-    """
-    if _has_tools(agent):
-        return cast("Agent[MemoryDeps, str]", agent)
-    _logger.info("the agent lacks the tools of the diary, so they are added")
-    prompt = prompt_text(prompt_template, EXTRACTION_PROMPT)
-    twin = _Equipped(agent, prompt, categories_doc(pref_table_cls))
-    return cast("Agent[MemoryDeps, str]", twin)
-
-
-def _has_tools(agent: AbstractAgent[Any, Any]) -> bool:
-    found: set[str] = set()
-    for toolset in agent.toolsets:
-        if not isinstance(toolset, FunctionToolset):
-            return True  # its tools are known only when it runs
-        found |= toolset.tools.keys()
-    deps_type: Any = getattr(agent, "deps_type", object)
-    is_for_drafts = isinstance(deps_type, type) and issubclass(deps_type, MemoryDeps)
-    return bool(found & _NAMES) or (bool(found) and is_for_drafts)
-
-
-class _Equipped(WrapperAgent[Any, Any]):
-    """An agent whose runs get the diary's tools and prompt."""
-
-    def __init__(self, wrapped: AbstractAgent[Any, Any], prompt: str, categories: str) -> None:
-        super().__init__(wrapped)
-        self._prompt = prompt
-        self._categories = categories
-        self._tools: Any = FunctionToolset(_extraction_tools(), id="diary-extraction")
-
-    async def run(self, user_prompt: Any = None, *, deps: Any = None, **options: Any) -> Any:
-        model = options.pop("model", None) or self.wrapped.model
-        if model is not None and not isinstance(model, LoopModel):
-            model = agent_model(model)
-        return await self.wrapped.run(
-            user_prompt,
-            deps=deps,
-            model=model,
-            instructions=draft_prompt(deps, self._prompt, self._categories),
-            toolsets=[self._tools, *options.pop("toolsets", ())],
-            **options,
-        )
-
-
 _RETRIES = 3  # arguments or answers that do not validate, before the turn counts as failed
 _MAX_REQUESTS = 20
 
@@ -192,6 +141,55 @@ def build_extractor(
     return extractor_agent(
         pref_table_cls, model_name, Path(prompt) if isinstance(prompt, str) else prompt
     )
+
+
+def equipped(
+    agent: AbstractAgent[Any, Any], pref_table_cls: type[BaseModel], prompt_template: object = None
+) -> Agent[MemoryDeps, str]:
+    """Return an agent that can update a diary: `agent`, with the six tools if it has none of them.
+
+    An agent with other tools for the draft declares `deps_type=MemoryDeps`.
+    """
+    if _has_tools(agent):
+        return cast("Agent[MemoryDeps, str]", agent)
+    _logger.info("the agent lacks the tools of the diary, so they are added")
+    prompt = prompt_text(prompt_template, EXTRACTION_PROMPT)
+    twin = _Equipped(agent, prompt, categories_doc(pref_table_cls))
+    return cast("Agent[MemoryDeps, str]", twin)
+
+
+def _has_tools(agent: AbstractAgent[Any, Any]) -> bool:
+    found: set[str] = set()
+    for toolset in agent.toolsets:
+        if not isinstance(toolset, FunctionToolset):
+            return True  # its tools are known only when it runs
+        found |= toolset.tools.keys()
+    deps_type: Any = getattr(agent, "deps_type", object)
+    is_for_drafts = isinstance(deps_type, type) and issubclass(deps_type, MemoryDeps)
+    return bool(found & _TOOL_NAMES) or (bool(found) and is_for_drafts)
+
+
+class _Equipped(WrapperAgent[Any, Any]):
+    """An agent whose runs get the diary's tools and prompt."""
+
+    def __init__(self, wrapped: AbstractAgent[Any, Any], prompt: str, categories: str) -> None:
+        super().__init__(wrapped)
+        self._prompt = prompt
+        self._categories = categories
+        self._tools: Any = FunctionToolset(_extraction_tools(), id="diary-extraction")
+
+    async def run(self, user_prompt: Any = None, *, deps: Any = None, **options: Any) -> Any:
+        model = options.pop("model", None) or self.wrapped.model
+        if model is not None and not isinstance(model, LoopModel):
+            model = agent_model(model)
+        return await self.wrapped.run(
+            user_prompt,
+            deps=deps,
+            model=model,
+            instructions=draft_prompt(deps, self._prompt, self._categories),
+            toolsets=[self._tools, *options.pop("toolsets", ())],
+            **options,
+        )
 
 
 def agent_tools(
