@@ -42,197 +42,7 @@ _OF_TOOLS = ("tools", "tool_choice", "tool_config", "functions", "function_call"
 ChatModel: TypeAlias = "BaseChatModel | Runnable[LanguageModelInput, AIMessage]"
 """A chat model, or one with retries, fallbacks or settings around it."""
 Answered = tuple["ToolCall | InvalidToolCall", str]
-"""A call, and what it was answered."""
-
-
-class Asked(NamedTuple):
-    """One answer of a model."""
-
-    message: AIMessage
-    calls: Sequence[ToolCall]
-    unreadable: Sequence[Answered] = ()
-    """Calls that could not be read, with what to say about them."""
-
-
-def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
-    """Return the dialogue that fits a model; `tools` are the arguments of the tools, by name."""
-    try:
-        return Dialogue(_bound(model, lambda inner: inner.bind_tools(list(tools.values()))))
-    except (NotImplementedError, AttributeError):
-        pass
-    try:
-        return _Writing(
-            _bound(model, lambda inner: inner.with_structured_output(_Calls, include_raw=True)),
-            tools,
-        )
-    except (NotImplementedError, AttributeError):
-        return _Writing(model, tools)
-
-
-def _bound(model: Any, bind: Callable[[Any], Any]) -> Any:
-    """Bind a model, also within `with_retry`, `bind`, `with_config` or `with_fallbacks`, which do not pass it on.
-
-    Tools that the host has bound are left out.
-    """
-    if isinstance(model, RunnableWithFallbacks):
-        several = cast("RunnableWithFallbacks[Any, Any]", model)
-        fallbacks = [_bound(each, bind) for each in several.fallbacks]
-        return several.model_copy(
-            update={"runnable": _bound(several.runnable, bind), "fallbacks": fallbacks}
-        )
-    if isinstance(model, RunnableBindingBase):
-        binding = cast("RunnableBindingBase[Any, Any]", model)
-        kwargs = {name: each for name, each in binding.kwargs.items() if name not in _OF_TOOLS}
-        return binding.model_copy(update={"bound": _bound(binding.bound, bind), "kwargs": kwargs})
-    return bind(model)
-
-
-class Dialogue:
-    """Asks a model for calls, and tells it what they were answered; for a model that calls tools."""
-
-    instructions = ""
-    """What the model has to know about calling tools; goes behind its prompt."""
-
-    def __init__(self, model: Runnable[Any, Any]) -> None:
-        self._model = model
-
-    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
-        """Return the model's next answer."""
-        answer: AIMessage = await _answer(self._model, messages, config)
-        unreadable = [
-            (call, f"❌ The arguments of {call['name']!r} could not be read: {call['error'] or 'no JSON'}.")
-            for call in answer.invalid_tool_calls
-        ]  # fmt: skip
-        return Asked(answer, answer.tool_calls, unreadable)
-
-    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
-        """Return what the calls were answered, as messages."""
-        return [
-            ToolMessage(
-                text,
-                tool_call_id=call["id"] or "",
-                status="error" if text.startswith("❌") else "success",
-            )
-            for call, text in answered
-        ]
-
-
-class _Call(BaseModel):
-    tool: str = Field(description="The name of a tool.")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="Its arguments, by name.")
-
-
-class _Calls(BaseModel):
-    """The tools to call now, in this order; none when there is nothing left to do."""
-
-    calls: list[_Call] = Field(default_factory=list[_Call])
-
-
-_WRITE_CALLS = """
-You cannot call the tools yourself; write down which to call, and you are told what they answer. \
-Answer with JSON and nothing else, such as
-{"calls": [{"tool": "list_preferences", "arguments": {"category": "…"}}]}
-and, when the diary is up to date, with {"calls": []}
-
-The tools, with their arguments as JSON schemas:
-"""
-_UNREADABLE: InvalidToolCall = {
-    "type": "invalid_tool_call", "name": "your answer", "args": None, "id": None, "error": None,
-}  # fmt: skip
-
-
-class _Writing(Dialogue):
-    """For a model that cannot call tools, and answers with text or with structured output."""
-
-    def __init__(self, model: Runnable[Any, Any], tools: Mapping[str, type[BaseModel]]) -> None:
-        super().__init__(model)
-        self.instructions = _WRITE_CALLS + "\n".join(
-            json.dumps({"tool": name, **_schema(arguments)}, ensure_ascii=False)
-            for name, arguments in tools.items()
-        )
-
-    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
-        answer: Any = await _answer(self._model, messages, config)
-        if isinstance(answer, dict):  # structured output: the message, and what was read in it
-            held = cast("dict[str, Any]", answer)
-            message, read, error = held["raw"], held["parsed"], held["parsing_error"]
-        else:
-            message = answer if isinstance(answer, AIMessage) else AIMessage(str(answer))
-            read, error = _read(str(message.text))
-        if read is None:
-            why = f"❌ it could not be read ({error or 'no JSON'}). Answer with JSON and nothing else."
-            return Asked(message, (), [(_UNREADABLE, why)])
-        calls = _Calls.model_validate(read).calls
-        return Asked(
-            message, [ToolCall(name=one.tool, args=one.arguments, id=None) for one in calls]
-        )
-
-    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
-        lines = "\n".join(f"{call['name']}: {escape(text)}" for call, text in answered)
-        return [HumanMessage(f'<tool_answers note="data">\n{lines}\n</tool_answers>')]
-
-
-async def _answer(
-    model: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig
-) -> Any:
-    """Ask the model where its connections can be used.
-
-    Models of one provider share an async HTTP client in a process, and its connections belong to the
-    event loop that opened them. A private event loop therefore uses the sync client.
-    """
-    try:
-        if is_private_loop():
-            try:
-                return await in_daemon_thread(model.invoke, messages, config)
-            except NotImplementedError:  # a model that has only a coroutine
-                pass
-        return await model.ainvoke(messages, config)
-    except (IndexError, TypeError, ValueError) as error:
-        # What LangChain's models raise if they cannot read a response, or not send it back.
-        raise NoCompletion(str(error)) from error
-
-
-def _read(text: str) -> tuple[_Calls | None, Exception | None]:
-    """Return what is asked for in a text; one without any JSON asks for nothing."""
-    start = text.find("{")
-    if start < 0:
-        return _Calls(), None
-    try:
-        # What is cut short is no JSON: completing it would store half of what was meant.
-        found, _ = json.JSONDecoder(strict=False).raw_decode(text[start:])
-        return _Calls.model_validate(found), None
-    except ValueError as error:
-        return None, error
-
-
-def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    schema = arguments.model_json_schema()
-    return {"description": schema.get("description", ""), "arguments": schema.get("properties", {})}
-
-
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    run: Callable[..., Awaitable[str]]
-    arguments: type[BaseModel]
-
-
-def _tool(function: Callable[..., Awaitable[str]]) -> _Tool:
-    """Convert a tool of the core; its first parameter, the context, is hidden from the model."""
-    parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    fields: dict[str, Any] = {
-        one.name: (one.annotation, ... if one.default is one.empty else one.default)
-        for one in parameters
-    }
-    doc = inspect.getdoc(function)
-    return _Tool(function, create_model(function.__name__, __doc__=doc, **fields))
-
-
-_TOOLS = {function.__name__: _tool(function) for function in EXTRACTION_TOOLS}
-_FACT_TOOLS = {function.__name__: _tool(function) for function in FACT_TOOLS}
-
-
-def _arguments(tools: Mapping[str, _Tool]) -> dict[str, type[BaseModel]]:
-    return {name: tool.arguments for name, tool in tools.items()}
+"""A tool call of a model, and the text that answers it."""
 
 
 class ChatModelExtractor:
@@ -303,7 +113,7 @@ class ChatModelExtractor:
                 _check_ended(answer.message)
                 return str(answer.message.text)
             # In sequence: a call may depend on the result of the one before.
-            told = [(call, await _call(context, tools, call)) for call in answer.calls]
+            told = [(call, await _call_tool(context, tools, call)) for call in answer.calls]
             messages += dialogue.replies([*told, *answer.unreadable])
         raise ExtractionError(
             f"the model still called tools after {self.max_rounds} answers. Nothing was changed; raise"
@@ -344,7 +154,7 @@ def _check_ended(message: BaseMessage) -> None:
         )
 
 
-async def _call(context: SimpleNamespace, tools: Mapping[str, _Tool], call: ToolCall) -> str:
+async def _call_tool(context: SimpleNamespace, tools: Mapping[str, _Tool], call: ToolCall) -> str:
     tool = tools.get(call["name"])
     if tool is None:
         return f"❌ There is no tool {call['name']!r}. Use one of: {', '.join(tools)}."
@@ -354,3 +164,193 @@ async def _call(context: SimpleNamespace, tools: Mapping[str, _Tool], call: Tool
         return f"❌ {explained(error, call['name'])}"
     given = {name: getattr(arguments, name) for name in arguments.model_fields_set}
     return await tool.run(context, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    run: Callable[..., Awaitable[str]]
+    arguments: type[BaseModel]
+
+
+def _tool(function: Callable[..., Awaitable[str]]) -> _Tool:
+    """Convert a tool of the core; its first parameter, the context, is hidden from the model."""
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is one.empty else one.default)
+        for one in parameters
+    }
+    doc = inspect.getdoc(function)
+    return _Tool(function, create_model(function.__name__, __doc__=doc, **fields))
+
+
+_TOOLS = {function.__name__: _tool(function) for function in EXTRACTION_TOOLS}
+_FACT_TOOLS = {function.__name__: _tool(function) for function in FACT_TOOLS}
+
+
+def _arguments(tools: Mapping[str, _Tool]) -> dict[str, type[BaseModel]]:
+    return {name: tool.arguments for name, tool in tools.items()}
+
+
+class Asked(NamedTuple):
+    """One answer of a model."""
+
+    message: AIMessage
+    calls: Sequence[ToolCall]
+    unreadable: Sequence[Answered] = ()
+    """Calls that could not be read, each with the text that tells the model so."""
+
+
+def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
+    """Return the dialogue that fits a model; `tools` are the arguments of the tools, by name."""
+    try:
+        return Dialogue(_bound(model, lambda inner: inner.bind_tools(list(tools.values()))))
+    except (NotImplementedError, AttributeError):
+        pass
+    try:
+        return _WrittenDialogue(
+            _bound(model, lambda inner: inner.with_structured_output(_Calls, include_raw=True)),
+            tools,
+        )
+    except (NotImplementedError, AttributeError):
+        return _WrittenDialogue(model, tools)
+
+
+def _bound(model: Any, bind: Callable[[Any], Any]) -> Any:
+    """Bind a model, also within `with_retry`, `bind`, `with_config` or `with_fallbacks`, which do not pass it on.
+
+    Tools that the host has bound are left out.
+    """
+    if isinstance(model, RunnableWithFallbacks):
+        several = cast("RunnableWithFallbacks[Any, Any]", model)
+        fallbacks = [_bound(each, bind) for each in several.fallbacks]
+        return several.model_copy(
+            update={"runnable": _bound(several.runnable, bind), "fallbacks": fallbacks}
+        )
+    if isinstance(model, RunnableBindingBase):
+        binding = cast("RunnableBindingBase[Any, Any]", model)
+        kwargs = {name: each for name, each in binding.kwargs.items() if name not in _OF_TOOLS}
+        return binding.model_copy(update={"bound": _bound(binding.bound, bind), "kwargs": kwargs})
+    return bind(model)
+
+
+class Dialogue:
+    """Asks a model for tool calls, and returns their answers to it. This class is for models that can call tools."""
+
+    instructions = ""
+    """The instructions for calling tools, which follow the prompt."""
+
+    def __init__(self, model: Runnable[Any, Any]) -> None:
+        self._model = model
+
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        """Return the model's next answer."""
+        answer: AIMessage = await _ask_model(self._model, messages, config)
+        unreadable = [
+            (call, f"❌ The arguments of {call['name']!r} could not be read: {call['error'] or 'no JSON'}.")
+            for call in answer.invalid_tool_calls
+        ]  # fmt: skip
+        return Asked(answer, answer.tool_calls, unreadable)
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        """Return the answers to calls as messages for the model."""
+        return [
+            ToolMessage(
+                text,
+                tool_call_id=call["id"] or "",
+                status="error" if text.startswith("❌") else "success",
+            )
+            for call, text in answered
+        ]
+
+
+class _Call(BaseModel):
+    tool: str = Field(description="The name of a tool.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Its arguments, by name.")
+
+
+class _Calls(BaseModel):
+    """The tools to call now, in this order; none when there is nothing left to do."""
+
+    calls: list[_Call] = Field(default_factory=list[_Call])
+
+
+_WRITE_CALLS = """
+You cannot call the tools yourself; write down which to call, and you are told what they answer. \
+Answer with JSON and nothing else, such as
+{"calls": [{"tool": "list_preferences", "arguments": {"category": "…"}}]}
+and, when the diary is up to date, with {"calls": []}
+
+The tools, with their arguments as JSON schemas:
+"""
+_UNREADABLE: InvalidToolCall = {
+    "type": "invalid_tool_call", "name": "your answer", "args": None, "id": None, "error": None,
+}  # fmt: skip
+
+
+class _WrittenDialogue(Dialogue):
+    """For a model that cannot call tools: it writes its calls as text or as structured output."""
+
+    def __init__(self, model: Runnable[Any, Any], tools: Mapping[str, type[BaseModel]]) -> None:
+        super().__init__(model)
+        self.instructions = _WRITE_CALLS + "\n".join(
+            json.dumps({"tool": name, **_schema(arguments)}, ensure_ascii=False)
+            for name, arguments in tools.items()
+        )
+
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        answer: Any = await _ask_model(self._model, messages, config)
+        if isinstance(answer, dict):  # structured output: the message, and what was read in it
+            held = cast("dict[str, Any]", answer)
+            message, read, error = held["raw"], held["parsed"], held["parsing_error"]
+        else:
+            message = answer if isinstance(answer, AIMessage) else AIMessage(str(answer))
+            read, error = _calls_in(str(message.text))
+        if read is None:
+            why = f"❌ it could not be read ({error or 'no JSON'}). Answer with JSON and nothing else."
+            return Asked(message, (), [(_UNREADABLE, why)])
+        calls = _Calls.model_validate(read).calls
+        return Asked(
+            message, [ToolCall(name=one.tool, args=one.arguments, id=None) for one in calls]
+        )
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        lines = "\n".join(f"{call['name']}: {escape(text)}" for call, text in answered)
+        return [HumanMessage(f'<tool_answers note="data">\n{lines}\n</tool_answers>')]
+
+
+async def _ask_model(
+    model: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig
+) -> Any:
+    """Ask the model in an event loop or a thread in which its connections can be used.
+
+    Models of one provider share an async HTTP client in a process, and its connections belong to the
+    event loop that opened them. A private event loop therefore uses the sync client.
+    """
+    try:
+        if is_private_loop():
+            try:
+                return await in_daemon_thread(model.invoke, messages, config)
+            except NotImplementedError:  # a model that has only a coroutine
+                pass
+        return await model.ainvoke(messages, config)
+    except (IndexError, TypeError, ValueError) as error:
+        # What LangChain's models raise if they cannot read a response, or not send it back.
+        raise NoCompletion(str(error)) from error
+
+
+def _calls_in(text: str) -> tuple[_Calls | None, Exception | None]:
+    """Return the calls that a text has as JSON, or the error; a text without JSON has no calls."""
+    start = text.find("{")
+    if start < 0:
+        return _Calls(), None
+    try:
+        # An answer that was cut short is an error: completing its JSON would store half of the calls.
+        found, _ = json.JSONDecoder(strict=False).raw_decode(text[start:])
+        return _Calls.model_validate(found), None
+    except ValueError as error:
+        return None, error
+
+
+def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    schema = arguments.model_json_schema()
+    return {"description": schema.get("description", ""), "arguments": schema.get("properties", {})}
