@@ -23,56 +23,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-_LONGEST_TURN = 2.0  # seconds; the task may never try again
-
-
-class WriteTurns:
-    """Lets the tasks whose writes of a path conflicted try again one after another; other tasks never wait."""
-
-    def __init__(self) -> None:
-        self._conflicted: WeakKeyDictionary[asyncio.Task[Any], set[str]] = WeakKeyDictionary()
-        self._locks: WeakValueDictionary[tuple[Any, str], asyncio.Lock] = WeakValueDictionary()
-        self._held: dict[
-            tuple[asyncio.Task[Any], str], tuple[asyncio.Lock, asyncio.TimerHandle]
-        ] = {}
-
-    def conflicted(self, path: str) -> None:
-        """Let the running task, whose write conflicted, wait for its turn from now on."""
-        if (task := _task()) is not None:
-            self._conflicted.setdefault(task, set()).add(path)
-
-    async def wait(self, path: str) -> None:
-        """Wait for the turn of the running task, if a write of it conflicted."""
-        task = _task()
-        if task is None or path not in self._conflicted.get(task, ()) or (task, path) in self._held:
-            return
-        loop = task.get_loop()
-        lock = self._locks.setdefault((loop, path), asyncio.Lock())
-        await lock.acquire()
-        task.add_done_callback(lambda _: self._end(task, path))
-        self._held[task, path] = lock, loop.call_later(_LONGEST_TURN, self._end, task, path)
-
-    def written(self, path: str) -> None:
-        """End the turn of the running task after its write."""
-        if (task := _task()) is not None:
-            self._end(task, path)
-
-    def _end(self, task: asyncio.Task[Any], path: str) -> None:
-        self._conflicted.get(task, set[str]()).discard(path)
-        if (task, path) in self._held:
-            lock, timer = self._held.pop((task, path))
-            timer.cancel()
-            lock.release()
-
-
-def _task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
-
-
 T = TypeVar("T")
+_LONGEST_TURN = 2.0  # seconds; the task may never try again
 
 
 class TomlMemoryStore:
@@ -261,6 +213,52 @@ class TomlMemoryStore:
         return self._types.MemoryMutation(
             version=done.version, replayed=done.is_replayed, existed=done.existed
         )
+
+
+class WriteTurns:
+    """Lets the tasks whose writes of a path conflicted try again one after another; other tasks never wait."""
+
+    def __init__(self) -> None:
+        self._conflicted: WeakKeyDictionary[asyncio.Task[Any], set[str]] = WeakKeyDictionary()
+        self._locks: WeakValueDictionary[tuple[Any, str], asyncio.Lock] = WeakValueDictionary()
+        self._held: dict[
+            tuple[asyncio.Task[Any], str], tuple[asyncio.Lock, asyncio.TimerHandle]
+        ] = {}
+
+    def conflicted(self, path: str) -> None:
+        """Let the running task, whose write conflicted, wait for its turn from now on."""
+        if (task := _task()) is not None:
+            self._conflicted.setdefault(task, set()).add(path)
+
+    async def wait(self, path: str) -> None:
+        """Wait for the turn of the running task, if a write of it conflicted."""
+        task = _task()
+        if task is None or path not in self._conflicted.get(task, ()) or (task, path) in self._held:
+            return
+        loop = task.get_loop()
+        lock = self._locks.setdefault((loop, path), asyncio.Lock())
+        await lock.acquire()
+        task.add_done_callback(lambda _: self._end(task, path))
+        self._held[task, path] = lock, loop.call_later(_LONGEST_TURN, self._end, task, path)
+
+    def written(self, path: str) -> None:
+        """End the turn of the running task after its write."""
+        if (task := _task()) is not None:
+            self._end(task, path)
+
+    def _end(self, task: asyncio.Task[Any], path: str) -> None:
+        self._conflicted.get(task, set[str]()).discard(path)
+        if (task, path) in self._held:
+            lock, timer = self._held.pop((task, path))
+            timer.cancel()
+            lock.release()
+
+
+def _task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def _named(operation: Any) -> dict[str, str]:
