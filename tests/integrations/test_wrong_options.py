@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import re
+from datetime import timedelta
 from math import inf, nan
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -250,7 +251,7 @@ MEANT: dict[Any, tuple[str, ...]] = {
         if re.match(r"(int|float|timedelta)\b", str(option.annotation))
     ],
 )
-@pytest.mark.parametrize("wrong", [0, -1, nan, inf, -inf, True, "soon"])
+@pytest.mark.parametrize("wrong", [0, -1, nan, inf, -inf, True, "soon", "", timedelta(0)])
 def test_a_number_without_a_meaning_is_refused_by_each_constructor(
     make: Any, option: str, wrong: Any
 ) -> None:

@@ -87,7 +87,8 @@ class CompactionConfig:
         for name in ("enabled", "compact_preferences", "compact_conversations"):
             checked_flag(getattr(self, name), name)
         for name in ("total_char_threshold", "segment_char_threshold", "user_turn_interval"):
-            checked_number(getattr(self, name) or 0, name, "a number, or None", lambda _: True)
+            value = getattr(self, name)
+            checked_number(0 if value is None else value, name, "a number, or None", lambda _: True)
         checked_number(
             self.cooldown_seconds, "cooldown_seconds", "0 or more seconds", lambda each: each >= 0
         )

@@ -184,7 +184,7 @@ class Transactions:
         self.quiet = _QUIET
         self.heads = Heads()
         self.watch: Watch | None = None
-        if watch:
+        if watch != 0:
             if not isinstance(database, Notifies):
                 raise NotSupported(
                     f"{database}: watch is supported on PostgreSQL and Redis only. Remove it;"
