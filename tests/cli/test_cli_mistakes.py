@@ -74,7 +74,7 @@ def test_an_address_in_place_of_a_file_is_shown_without_its_password(memories, w
 
 @pytest.mark.parametrize(
     ("words", "meant"),
-    [(["shwo"], "show"), (["writer", "lst"], "list"), (["get"], "show"), (["delete"], "forget")],
+    [(["shwo"], "show"), (["get"], "show"), (["delete"], "forget")],
 )
 def test_a_wrong_command_is_named_with_the_right_one(words, meant):
     done = call(*words)
