@@ -149,6 +149,19 @@ def test_items_and_conversations_are_forgotten_by_key(alice, verbs, diary):
     assert alice.items.get("memories/work/none") is None
 
 
+def test_an_item_in_a_namespace_named_items_is_the_one_that_is_changed_and_forgotten(alice, verbs):
+    store, key = ItemStore(alice.diary), "items/items/trips/porto"
+    for namespace in (("alice", "items", "trips"), ("alice", "trips")):
+        store.run([Put(namespace, "porto", {"text": "a flat"})])
+    verbs.update(key, "a house")
+    assert (alice.items[key], alice.items["trips/porto"]) == (
+        {"text": "a house"},
+        {"text": "a flat"},
+    )
+    verbs.forget(key)
+    assert list(alice.items) == ["trips/porto"]
+
+
 def test_items_have_coroutine_twins(alice, diary):
     ItemStore(diary).run([Put(NAMESPACE, "k", {"text": "x"})])
 

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import BaseModel
@@ -191,7 +192,7 @@ def test_an_accessor_reads_like_what_its_call_returns(name, place):
         assert all(each in accessor for each in accessor)
         assert accessor._ipython_key_completions_() == list(by_id)
         missing = {"facts": "diet/none", "items": "trips/none"}.get(name, "none")
-        for key in (missing, 7, "likes/pref001"):
+        for key in (missing, 7, "likes/pref001", [], None, Diet(role="user", food="rice")):
             assert key not in accessor
         with pytest.raises(KeyError, match=r"none does not exist\. .*(returns|full_key)"):
             accessor[missing]
@@ -200,6 +201,50 @@ def test_an_accessor_reads_like_what_its_call_returns(name, place):
             assert [*accessor.keys()] == [*accessor]
             assert [*accessor.items()] == [*listed.items()]
             assert [*accessor.values()] == [*listed.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "rendered"),
+    [
+        ("facts", "tomldiary.entries.facts.Facts.fact"),
+        ("episodes", "tomldiary.user.episodes.to_episode"),
+        ("items", "tomldiary.user.items.copied"),
+    ],
+)
+def test_an_accessor_is_counted_without_rendering_its_entries(monkeypatch, name, rendered):
+    accessor = getattr(stocked(), name)
+    monkeypatch.setattr(rendered, None)
+    assert accessor
+    assert len(accessor) == 2
+    assert 7 not in accessor
+    with pytest.raises(TypeError):
+        accessor()
+
+
+def test_an_ended_fact_is_found_by_the_id_of_its_interval():
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role", temporal=True))
+    facts = diary.user("alice").facts
+    ids = [
+        facts.commit(Diet(role="user", food=food), valid_from=datetime(year, 1, 1, tzinfo=UTC))
+        for food, year in (("rice", 2020), ("bread", 2024))
+    ]
+    ended, current = facts.query(include_ended=True)
+    assert [*facts] == [current]
+    assert [facts[each] for each in (*ids, "diet/user")] == [ended, current, current]
+    assert all(each in facts for each in (*ids, ended, current))
+
+
+def test_the_key_of_an_item_in_a_namespace_named_items_names_no_other_item():
+    alice = Diary("memory:", agent="rules").user("alice")
+    for namespace in (("items",), ("items", "trips"), ("trips",)):
+        DiaryStore(alice.diary).put(("alice", *namespace), "porto", {"at": namespace[0]})
+    assert list(alice.items) == ["items/porto", "items/items/trips/porto", "trips/porto"]
+    assert {key: alice.items[key] for key in alice.items} == alice.items()
+    shown = [*alice.items().to_pandas()["full_key"]]
+    assert {*shown} == {each.key for each in alice.history()}
+    assert [alice.items[key] for key in shown] == [*alice.items().values()]
+    assert [*alice.items("items")] == ["items/porto", "items/items/trips/porto"]
 
 
 def test_an_accessor_takes_each_form_of_an_id():

@@ -267,7 +267,7 @@ class MemoryVerbs:
             fresh = f"{kind.name}/{self._user.facts.update(name, changes, **self._why)}"
         else:
             fresh = key
-            self._user.items.update(name, changes, **self._why)
+            self._user.items.update(key, changes, **self._why)
         place = escape_for_model(key if fresh == key else f"{key}, now {fresh}")
         return Answer(f"✅ Changed {place}.", {"id": fresh.partition("/")[2], **changes})
 
@@ -278,7 +278,7 @@ class MemoryVerbs:
                 return {"text": text}  # refused later, because the type is unknown
             known, field = schema.described, schema.only_text()
         else:
-            value = self._user.items.get(name) or {}
+            value = self._user.items.get(f"{kind.name}/{name}") or {}
             known = ", ".join(value)
             texts = [field for field, each in value.items() if isinstance(each, str)]
             field = texts[0] if len(texts) == 1 else None
@@ -330,7 +330,7 @@ class MemoryVerbs:
             block = self._user.blocks.delete(name, **self._why)
             return block.text, _block_data(name, block)
         if kind is ITEMS:
-            value = self._user.items.delete(name, **self._why)
+            value = self._user.items.delete(f"{kind.name}/{name}", **self._why)
             return data_text(value), {"id": name, **value}
         if kind is CONVERSATIONS:
             found = self._user.conversations().get(name)

@@ -24,7 +24,7 @@ class UserBlocks(DictAccessor[TextBlock]):
     """The blocks of one user, as `alice.blocks`.
 
     Reads like a mapping from names to blocks: `blocks["persona"]`, `"persona" in blocks`, `len(blocks)`,
-    `for name, block in blocks.items()`, `dict(blocks)`. `blocks()` is short for `blocks.all()`.
+    `for name, block in blocks.items()`. `blocks()` is short for `blocks.all()`.
     A name may begin with `blocks/`, as `recall` shows it.
     """
 

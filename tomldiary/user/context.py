@@ -318,12 +318,14 @@ class Accessor(Viewed, UserPart, ABC, Generic[E]):
 
     def __contains__(self, entry: object) -> bool:
         """Return whether there is an entry with an id, or an equal entry."""
-        if not isinstance(entry, str):
-            return entry in self()
+        key: Any = entry if isinstance(entry, str) else getattr(entry, "id", None)
+        if not isinstance(key, str):
+            return False
         try:
-            return self.get(entry) is not None
+            found: Any = self.get(key)
         except SchemaError:  # no type of facts has this name
             return False
+        return found is not None and (key is entry or found == entry)
 
     def __len__(self) -> int:
         return len(self())
@@ -354,7 +356,10 @@ class ListAccessor(Accessor[E]):
 
 
 class DictAccessor(Accessor[E]):
-    """An accessor whose call returns a dict, such as `alice.blocks`; iteration yields the keys."""
+    """An accessor whose call returns a dict, such as `alice.blocks`; iteration yields the keys.
+
+    The call reads all entries at once; `dict(accessor)` reads them one after the other.
+    """
 
     @abstractmethod
     def __call__(self) -> DictView[str, E]:

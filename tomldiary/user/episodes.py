@@ -169,6 +169,10 @@ class UserEpisodes(ListAccessor[Episode]):
 
     alist = async_twin(list)  # noqa: A003 - the method above
 
+    def __len__(self) -> int:
+        with self._context.reading():
+            return sum(1 for _ in self._newest_first())
+
     def delete(
         self,
         id: str,  # noqa: A002 - the word that `add` uses

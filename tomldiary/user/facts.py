@@ -196,6 +196,8 @@ class UserFacts(ListAccessor[Fact]):
     def get(self, id: str, *, valid_at: When | None = None) -> Fact | None:  # noqa: A002 - see update
         """Return a fact, or None; a singleton key names the temporal fact that was valid at `valid_at`.
 
+        The id of an interval, as in `home/user@2020-01-01`, names it also after its end.
+
         Raises:
             SchemaError: The type is not registered.
         """
@@ -265,6 +267,9 @@ class UserFacts(ListAccessor[Fact]):
         return len(self._matching(self._facts(), type, *args))
 
     acount = async_twin(count)
+
+    def __len__(self) -> int:
+        return self.count()
 
     def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - see update
         return unknown_fact(self._fact_id(id))

@@ -32,9 +32,10 @@ class ItemValues(DictView[str, dict[str, Any]]):
 class UserItems(DictAccessor[dict[str, Any]]):
     """The items of one user, as `alice.items`. A key is `namespace/key`, as shown by `recall`.
 
-    A store puts new items. A key may begin with `items/`. A slash in the item's own key is written `%2f`.
+    A store puts new items. A key may begin with `items/`; if the namespace itself begins so, the key must, as listings
+    show it. A slash in the item's own key is written `%2f`.
     `items()` is short for `items.list()`. Reads like a mapping from keys to values: `items["trips/porto"]`,
-    `"trips/porto" in items`, `len(items)`, `for key, value in items.items()`, `dict(items)`.
+    `"trips/porto" in items`, `len(items)`, `for key, value in items.items()`.
     """
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
@@ -55,18 +56,13 @@ class UserItems(DictAccessor[dict[str, Any]]):
                 all namespaces below it. "" is all.
         """
         prefix = f"{namespace}/" if checked_text(namespace, "namespace") else ""
-        found = ItemValues()
-        with self._context.reading():
-            for name in ITEMS.documents(self._context.kinds()):
-                document, kind = self._context.read(name), ITEMS.within(name)
-                is_shown = self._current(name, document)
-                for key, entry in kind.entries(document, self._diary):
-                    is_asked = key.startswith(prefix) and key not in found
-                    if is_asked and is_shown(f"{ITEMS.name}/{key}", entry):
-                        found[key] = copied(item_value(entry))
-        return found
+        found = self._unexpired(prefix)
+        return ItemValues((key, copied(item_value(entry))) for key, entry in found.items())
 
     alist = async_twin(list)  # noqa: A003 - the method above
+
+    def __len__(self) -> int:
+        return len(self._unexpired())
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the value of an item, or None if it is missing or expired."""
@@ -133,6 +129,20 @@ class UserItems(DictAccessor[dict[str, Any]]):
 
     adelete = async_twin(delete)
 
+    def _unexpired(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:
+        """Return the tables of the items whose keys begin with `prefix`, by key."""
+        found: dict[str, Mapping[str, Any]] = {}
+        with self._context.reading():
+            for name in ITEMS.documents(self._context.kinds()):
+                document, kind = self._context.read(name), ITEMS.within(name)
+                is_shown = self._current(name, document)
+                for short, entry in kind.entries(document, self._diary):
+                    full = f"{ITEMS.name}/{short}"
+                    key = full if ITEMS.path(short) else short  # the short key names another item
+                    if short.startswith(prefix) and key not in found and is_shown(full, entry):
+                        found[key] = entry
+        return found
+
     def _current(self, name: str, document: Document) -> Callable[[str, Mapping[str, Any]], bool]:
         """Return a function that returns whether an item of a document has not expired.
 
@@ -162,8 +172,7 @@ class UserItems(DictAccessor[dict[str, Any]]):
         return found
 
     def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - as in the base class
-        key = f"{ITEMS.name}/{id.removeprefix(f'{ITEMS.name}/')}"
-        return UnknownEntry(key, "A hit of recall() has the key as `full_key`.")
+        return UnknownEntry(ITEMS.key(_path(id)), "A hit of recall() has the key as `full_key`.")
 
 
 def _known_path(key: str) -> Path | None:

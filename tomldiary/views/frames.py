@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from tomldiary.doctor.files import Finding
 from tomldiary.entries.facts import Fact
-from tomldiary.entries.kinds import KINDS
+from tomldiary.entries.kinds import ITEMS, KINDS
 from tomldiary.entries.kinds.blocks import TextBlock
 from tomldiary.entries.kinds.episodes import Episode
 from tomldiary.entries.models import ConversationItem, PreferenceItem
@@ -151,7 +151,8 @@ def _facts(found: Iterable[Fact]) -> Iterable[_Row]:
 
 def _items(found: Mapping[str, _Row]) -> Iterable[_Row]:
     return (
-        _beside({"key": key, "full_key": f"items/{key}"}, value) for key, value in found.items()
+        _beside({"key": key, "full_key": key if ITEMS.path(key) else f"items/{key}"}, value)
+        for key, value in found.items()
     )
 
 
