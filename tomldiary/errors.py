@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import copyreg
 import re
+from contextlib import suppress
 from typing import Any
 from unicodedata import category
 
@@ -133,8 +134,11 @@ def wrong_type(value: object, expected: str, where: str, hint: str = "") -> Inva
 
 def attribute_hint(value: object, *names: str) -> str:
     """Return a hint to give an attribute of an object in its place; "" if it has none of `names`."""
-    named = (name for name in names if isinstance(getattr(value, name, None), str | int))
-    return next((f"Give its `{name}`." for name in named), "")
+    for name in names:
+        with suppress(Exception):  # a property of a host's object may fail
+            if isinstance(getattr(value, name), str | int):
+                return f"Give its `{name}`."
+    return ""
 
 
 def wrong_value(value: object, expected: str, where: str, hint: str = "") -> InvalidValue:

@@ -64,6 +64,14 @@ class Diet(BaseModel):
     role: str
 
 
+class Row:
+    """A row of a database whose session was closed."""
+
+    @property
+    def id(self) -> str:
+        raise LookupError
+
+
 @pytest.fixture
 def alice() -> UserDiary:
     diary = Diary("memory:", agent="rules")
@@ -109,6 +117,7 @@ def alice() -> UserDiary:
             "key: expected text, found Hit. The key of a hit is its `full_key`",
         ),
         (lambda alice: alice.forget(key=alice.recall("tea")[0]), "found Hit. Give its `full_key`"),
+        (lambda alice: alice.blocks[Row()], "name: expected text, found Row.$"),
         (lambda alice: alice.promote_session("s1", keys=alice.history()), "Give its `key`"),
         (lambda alice: alice.traces(alice.recall("tea")[0]), "found Hit. Give its `text`"),
         (lambda alice: alice.has_done(alice.history()[0]), "found HistoryEntry.$"),

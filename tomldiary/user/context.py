@@ -318,7 +318,7 @@ class Accessor(Viewed, UserPart, ABC, Generic[E]):
 
     def __contains__(self, entry: object) -> bool:
         """Return whether there is an entry with an id, or an equal entry."""
-        key: Any = entry if isinstance(entry, str) else getattr(entry, "id", None)
+        key: Any = getattr(entry, "id", None) if isinstance(entry, Viewed) else entry
         if not isinstance(key, str):
             return False
         try:

@@ -62,9 +62,8 @@ class DiaryMagics:
             # A relative folder is another one after `%cd`; an address, such as "memory:", has a colon.
             place = words[0]
             if ":" not in place:
-                with suppress(
-                    FileNotFoundError
-                ):  # the current folder was removed, as `Diary` says if it needs it
+                # `Diary` says that the current folder was removed, if it needs it.
+                with suppress(FileNotFoundError):
                     place = str(Path(place).absolute())
             opened = (place, agent)
             if self._opened != opened:
