@@ -20,10 +20,12 @@ from pydantic_ai.models.test import TestModel
 from tomldiary import (
     CompactionConfig,
     Constraint,
+    ConversationsPrinter,
     DefaultPrefTable,
     Diary,
     InvalidValue,
     MemoryWriter,
+    PreferencesPrinter,
     RetryPolicy,
 )
 from tomldiary.errors import IdentifierError, SchemaError
@@ -221,6 +223,8 @@ MADE: dict[Any, dict[str, Any]] = {
     RetryPolicy: {},
     CompactionConfig: {},
     Constraint: {},
+    PreferencesPrinter: {},
+    ConversationsPrinter: {},
     recall_node: {"diary": "memory:"},
     DiaryMiddleware: {"diary": "memory:"},
     ChatModelExtractor: {"model": FakeListChatModel(responses=["ok"])},
@@ -235,6 +239,7 @@ MEANT: dict[Any, tuple[str, ...]] = {
     0: (
         "context_turns", "similarity", "lock_timeout", "watch", "first_pause", "longest_pause",
         "cooldown_seconds", "max_lines", "AgentMemoryToolset.max_tokens", "fallback_retries",
+        "indent_size", "max_width",
         *TRIGGERS,
     ),
     -1: TRIGGERS,

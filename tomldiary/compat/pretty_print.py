@@ -1,6 +1,7 @@
 """Formats preferences and conversations as human-readable, indented text.
 
-Stored text cannot contain terminal control sequences, and is always indented deeper than the id of its entry.
+Stored text cannot contain terminal control sequences. It is indented deeper than the id of its entry, unless
+`indent_size` is 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import BaseModel
 from tomldiary.entries.preferences import by_category
 from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import checked_names, checked_table, checked_text
+from tomldiary.toml.values import checked_count, checked_names, checked_table, checked_text
 
 __all__ = [
     "BasePrettyPrinter",
@@ -30,16 +31,16 @@ class BasePrettyPrinter:
     """Base of both printers: indentation, times and metadata.
 
     Args:
-        indent_size: The number of spaces per level.
-        max_width: The maximum number of characters per line. Longer text is wrapped.
+        indent_size: The number of spaces per level; 0 does not indent.
+        max_width: The maximum number of characters per line, if the indentation leaves room. Longer text is wrapped.
         fields: The fields to show; None or an empty set shows all.
     """
 
     def __init__(
         self, indent_size: int = 2, max_width: int = 80, fields: Collection[str] | None = None
     ) -> None:
-        self.indent_size = indent_size
-        self.max_width = max_width
+        self.indent_size = checked_count(indent_size, "indent_size")
+        self.max_width = checked_count(max_width, "max_width")
         self.fields = frozenset(() if fields is None else checked_names(fields, "fields"))
 
     def _indent(self, level: int) -> str:
