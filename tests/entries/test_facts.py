@@ -16,7 +16,15 @@ from enum import Enum
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_serializer,
+    field_validator,
+)
 
 from counted_models import counted
 from hand_edits import age
@@ -953,28 +961,59 @@ def test_a_query_orders_and_narrows_by_the_start_of_facts(diary):
     assert [fact.data.city for fact in late] == ["Bern", "Rome"]
 
 
-def test_a_query_finds_facts_by_the_default_of_a_field_that_is_new(tmp_path):
+def test_a_query_compares_fields_that_a_file_lacks_as_the_model_reads_them(tmp_path):
+    class Home(BaseModel):
+        city: str = "Bern"
+
     class User(BaseModel):
         name: str
+        title: str = ""
+        home: Home = Home()
 
-    class Member(User):
-        role: str = "guest"
+    class Address(Home):
+        floor: int = 0
+
+    class Member(BaseModel):
+        name: str
+        home: Address
+        role: str | None = Field(
+            "guest",
+            validation_alias=AliasChoices("role", "title"),
+            serialization_alias="role",
+        )
         level: int = 1
+        since: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+        tags: list[str] = Field(default_factory=lambda: ["new"])
 
     with Diary(tmp_path) as older:
         older.register_schema("user", User, Constraint("name"))
-        older.user("alice").facts.commit(User(name="ann"))
+        older.user("alice").facts.commit(User(name="ann", title="owner"))
     diary = Diary(tmp_path)
     diary.register_schema("user", Member, Constraint("name", normalise="role"))
     facts = diary.user("alice").facts
-    facts.commit(Member(name="bob", role="admin", level=0))
+    home = Address(floor=2)
+    facts.commit("user", {"name": "bob", "home": home, "role": None, "level": 0, "tags": []})
+    path = tmp_path / "alice" / "facts.toml"
+    path.write_text(path.read_text() + '[facts.user.cid]\nname = "cid"\nhome = {}\n')
 
     def names(where, **order):
         return [fact.data.name for fact in facts.query("user", where, **order)]
 
-    assert names({"role": "Guest"}) == names({"level": {"$gt": 0}}) == ["ann"]
-    assert names({"role": None}) == []
-    assert names({}, order_by="level") == ["bob", "ann"]
+    assert names({"role": "Guest"}) == ["cid"]
+    assert names({"role": "owner"}) == ["ann"]
+    assert names({"role": None}) == ["bob"]
+    assert names({"level": {"$gt": 0}}) == names({"tags": ["new"]}) == ["ann", "cid"]
+    assert names({"since": {"$lt": datetime(2027, 1, 1, tzinfo=UTC)}}) == ["ann", "bob", "cid"]
+    assert names({"home.floor": 0}) == names({"$or": [{"home": {"floor": 0}}]}) == ["ann", "cid"]
+    assert names({}, order_by="level") == ["bob", "ann", "cid"]
+
+
+def test_a_filter_of_facts_that_is_malformed_is_refused(diary):
+    within = {"role": {"$not": 1}}
+    within["$and"] = [within]
+    for where in (within, {"$and": [{1: 2}]}):
+        with pytest.raises(InvalidValue, match=r"nested deeper|expected text"):
+            diary.user("alice").facts.query("diet", where)
 
 
 def test_true_is_not_one_in_a_query(tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -240,12 +240,6 @@ class FactSchema:
         }
 
     @cached_property
-    def plain_defaults(self) -> dict[str, Any]:
-        """The defaults that are a text, a number or a flag, as files store them."""
-        simple = {k: v for k, v in self.fields.items() if isinstance(v, str | int | float)}
-        return plain(simple, self.name)
-
-    @cached_property
     def always_stored(self) -> set[str]:
         """The fields that every entry of this version of the model has in the file: those whose default is not None."""
         fields = self.model.model_fields.items()
@@ -367,6 +361,20 @@ class FactSchema:
             return self.model.model_validate_json(text)
         except ValidationError as error:
             raise explained(error, where or self.name) from None
+
+    def as_read(self, entry: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+        """Return an entry with the values that its model reads, if its file lacks one of the fields `names`.
+
+        Args:
+            entry: A valid entry.
+            names: Fields; inner fields are dotted paths. Fields whose default is None count as empty, not as missing.
+        """
+        for name in names:
+            outer = name.partition(".")[0]
+            is_stored = outer in entry or outer in self.always_stored
+            if is_stored and inner_value(entry, name) is None:
+                return {**entry, **self.checked(entry)}
+        return entry
 
     def key_fields(self, data: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the fields of a fact from which its key is derived."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.constraints import normal_form
@@ -78,10 +79,9 @@ class FactFilter:
     def __init__(self, schema: FactSchema, where: Mapping[str, Any], session: str | None) -> None:
         self._schema = schema
         self._session = session
-        asked = {name.partition(".")[0] for name in fields_of(where)}
-        self._defaults = {k: v for k, v in schema.plain_defaults.items() if k in asked}
+        self._asked = set(fields_of(where))
         normal = set(schema.constraint.normalised)
-        self._is_compared = not normal.isdisjoint(fields_of(where))
+        self._is_compared = not normal.isdisjoint(self._asked)
         given = _normalised(where, normal) if self._is_compared else dict(where)
         conditions = {
             name: given.pop(name) for name in list(given) if is_condition(name, given[name])
@@ -94,8 +94,7 @@ class FactFilter:
         sessions = (entry.get("_created_by"), entry.get("_updated_by"))
         if self._session is not None and self._session not in sessions:
             return False
-        if self._defaults:
-            entry = {**self._defaults, **entry}
+        entry = self._schema.as_read(entry, self._asked)
         if self._is_compared:
             entry = self._schema.compared(entry)
         if not all(_equals(_value(entry, name), value) for name, value in self._wanted.items()):
@@ -159,11 +158,12 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
 
     def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
         schema, held = each
-        value = _value({**schema.plain_defaults, **held.entry}, name)
+        value = _value(schema.as_read(held.entry, [name]), name)
         if isinstance(value, bool | int | float):
             return ("number", value)
         return ("text", str(value)) if value is not None else ("", "")
 
-    known = [each for each in found if rank(each) != ("", "")]
-    empty = [each for each in found if rank(each) == ("", "")]
-    return sorted(known, key=rank, reverse=order_by.startswith("-")) + empty
+    ranked = [(rank(each), each) for each in found]
+    known = [each for each in ranked if each[0] != ("", "")]
+    known.sort(key=itemgetter(0), reverse=order_by.startswith("-"))
+    return [each for _, each in known] + [each for key, each in ranked if key == ("", "")]

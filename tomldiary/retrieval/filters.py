@@ -23,6 +23,7 @@ _Test = Callable[[Any], bool]
 
 _DEPTH = 64  # the maximum depth of a filter, which also stops one that contains itself
 _MISSING = object()
+_NO_NAME = "expected text as a field's name."
 _NUMBERS = (int, float)
 _HASHED = (str, *_NUMBERS)
 
@@ -42,17 +43,38 @@ def is_condition(key: str, wanted: Any) -> bool:
     return key.startswith("$") or isinstance(wanted, Mapping)
 
 
-def fields_of(condition: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the fields in a filter; inner fields are dotted paths."""
+def fields_of(condition: Mapping[Any, Any], depth: int = 0) -> Iterator[str]:
+    """Yield the fields in a filter; inner fields are dotted paths.
+
+    Raises:
+        InvalidValue: A field's name is no text, or the filter is nested too deep.
+    """
+    _check_depth(depth, "filter")
     for key, wanted in condition.items():
-        if not key.startswith("$"):
-            yield key
-        elif isinstance(wanted, Mapping):
-            yield from fields_of(cast("Mapping[str, Any]", wanted))
-        elif isinstance(wanted, list | tuple):
-            for each in cast("Sequence[Any]", wanted):
+        if not isinstance(key, str):
+            raise InvalidValue(_NO_NAME, where="filter")
+        if key.startswith("$"):
+            is_list = isinstance(wanted, list | tuple)
+            for each in cast("Sequence[Any]", wanted if is_list else [wanted]):
                 if isinstance(each, Mapping):
-                    yield from fields_of(cast("Mapping[str, Any]", each))
+                    yield from fields_of(cast("Mapping[Any, Any]", each), depth + 1)
+        else:
+            inner = _inner_filter(wanted)
+            yield from (f"{key}.{name}" for name in fields_of(inner, depth + 1))
+            if not inner:
+                yield key
+
+
+def _inner_filter(wanted: Any) -> Mapping[Any, Any]:
+    """Return the filter for a table within a filter; empty if it is a value or has operators."""
+    if not isinstance(wanted, Mapping):
+        return {}
+    table = cast("Mapping[Any, Any]", wanted)
+    return {} if _has_operators(table) else table
+
+
+def _has_operators(table: Mapping[Any, Any]) -> bool:
+    return any(isinstance(key, str) and key.startswith("$") for key in table)
 
 
 def _compiled(condition: Any, where: str, depth: int) -> Predicate:
@@ -62,7 +84,7 @@ def _compiled(condition: Any, where: str, depth: int) -> Predicate:
     parts: list[Predicate] = []
     for key, wanted in cast("Mapping[Any, Any]", condition).items():
         if not isinstance(key, str):
-            raise InvalidValue("expected text as a field's name.", where=where)
+            raise InvalidValue(_NO_NAME, where=where)
         place = f"{where}.{key}"
         if key.startswith("$"):
             parts.append(_logical(key, wanted, place, depth))
@@ -118,7 +140,7 @@ def _test(wanted: Any, where: str, depth: int) -> _Test:
         _check_operand(wanted, where, depth)
         return _equals(wanted)
     table = cast("Mapping[Any, Any]", wanted)
-    if not any(isinstance(key, str) and key.startswith("$") for key in table):
+    if not _has_operators(table):
         inner = _compiled(table, where, depth)
         return lambda found: isinstance(found, Mapping) and inner(cast("Mapping[str, Any]", found))
     tests = [_operation(name, operand, where, depth) for name, operand in table.items()]

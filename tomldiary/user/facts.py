@@ -227,8 +227,8 @@ class UserFacts(ListAccessor[Fact]):
         Args:
             type: The registered name of the type; None is every type that has the fields in `where` and `order_by`.
             where: Values by field, including `_created _updated _created_by _updated_by _source _confidence _valid_from`.
-                Inner fields are dotted paths. A field that the file lacks has the model's default, if this is a text,
-                a number or a flag. None matches an empty or missing field. A value can be a table of conditions, such as
+                Inner fields are dotted paths. A field that the file lacks has the value with which the model reads the
+                fact, such as its default. None matches an empty field. A value can be a table of conditions, such as
                 `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`, `$or`, `$not` join filters, as in `DiaryStore.search`.
             limit: The maximum number of facts; None is all.
             offset: The number of facts to skip.
