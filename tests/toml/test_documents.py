@@ -651,6 +651,8 @@ def test_an_inline_table_of_toml_1_1_stays_as_written(text):
         ('a = "x\nb = 1\n', "f:1:7: a text is not closed, expected a quote."),
         ('a = """x"""\nb = "y', "f:2:7: a text is not closed, expected a quote."),
         ('a = """x\nb = 1\n', "f:1:9: a text is not closed, expected a quote."),
+        ("a = 'x\r\nb = 1\r\n", "f:1:7: a text is not closed, expected a quote."),
+        ("\ufeffa = 'x", "f:1:7: a text is not closed, expected a quote."),
         (
             'a = "C:\\Users"\n',
             "f:1:10: a backslash stands alone: write two, or put the text in single quotes.",

@@ -155,6 +155,7 @@ def _has_long_integer(value: Any) -> bool:
 
 def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
     message = str(error)
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # as tomllib counts
     position = _POSITION.search(message)
     line = column = None
     if position is not None:
