@@ -203,6 +203,41 @@ def test_the_first_write_migrates_0_2_sessions_and_keeps_comments(tmp_path):
     assert guest.conversations()["booking-1"].turns == 4
 
 
+def test_the_migration_of_0_2_sessions_in_any_form_keeps_all_other_text(tmp_path):
+    file = tmp_path / "guest/conversations.toml"
+    file.parent.mkdir()
+    text = """\
+# by hand
+one = { summary = "1" }  # inline
+'two'.summary = "2"  # dotted
+
+  [ "the third" ]  # odd
+note = '''
+one = 'not a key'
+[two]
+'''
+
+# about a table within
+[ "the third".seats ]  # two
+at = "window"
+[[four.orders]]  # no. 1
+dish = "soup"
+[[four.orders]]
+"""
+    file.write_text(text)
+    guest = Diary(tmp_path, GuestTable, agent=Scripted(), durability="process").user("guest")
+    guest.add_turn("The usual table, please.", "Booked.", "five")
+    expected = (
+        text.replace("one = {", "conversations.one = {")
+        .replace("'two'", "conversations.two")
+        .replace('[ "the', '[ conversations."the')
+        .replace("[[four", "[[conversations.four")
+    )
+    left = iter(file.read_text().splitlines())
+    assert all(line in left for line in expected.splitlines())
+    assert {*guest.conversations()} == {"one", "two", "the third", "four", "five"}
+
+
 def test_0_2_sessions_beside_an_inline_table_of_sessions_are_migrated(tmp_path):
     file = tmp_path / "guest/conversations.toml"
     file.parent.mkdir()

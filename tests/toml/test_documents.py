@@ -189,7 +189,7 @@ def test_an_edit_without_a_difference_returns_the_same_document():
 
 def test_a_renamed_table_is_read_in_the_order_of_the_text():
     edit = Edit(Document.parse("[a.b]\nx = 1\n\n[a.c]\nx = 2\n"))
-    assert edit.rename(("a", "b"), ("a", "d"))
+    assert edit.rename({("a", "b"): ("a", "d")})
     assert list(edit.done().data["a"]) == ["d", "c"]
 
 
@@ -276,20 +276,20 @@ def test_an_undone_table_is_no_longer_above_its_inner_tables():
 
 def test_a_renamed_table_leaves_no_empty_table():
     edit = Edit(Document.parse("[a.b]\nx = 1\n"))
-    assert edit.rename(("a", "b"), ("c", "b"))
+    assert edit.rename({("a", "b"): ("c", "b")})
     assert edit.done().data == parse_toml("[c.b]\nx = 1\n")
 
 
 def test_a_renamed_table_keeps_the_comment_behind_its_header():
     edit = Edit(Document.parse('["a#b"]  # one [two]\nx = 1\n'))
-    assert edit.rename(("a#b",), ("c", "d"))
+    assert edit.rename({("a#b",): ("c", "d")})
     assert edit.done().text == "[c.d]  # one [two]\nx = 1\n"
 
 
 def test_no_table_is_renamed_into_one_that_is_written_inline():
     edit = Edit(Document.parse("a = { b = {} }\n[c]\nx = 1\n"))
-    assert not edit.rename(("c",), ("a", "d"))
-    assert not edit.rename(("c",), ("a", "b", "d"))
+    assert not edit.rename({("c",): ("a", "d")})
+    assert not edit.rename({("c",): ("a", "b", "d")})
 
 
 @pytest.mark.parametrize("value", ["a = 1", "a = []", "[[a]]"])
@@ -297,7 +297,7 @@ def test_no_table_is_renamed_in_place_of_a_value_or_a_list(value):
     edit = Edit(Document.parse(f"{value}\n[c]\nx = 1\n"))
     for path in (("a",), ("a", "d")):
         with pytest.raises(DocumentError):
-            edit.rename(("c",), path)
+            edit.rename({("c",): path})
 
 
 @pytest.mark.parametrize("head", ["a.b.x = 1\n", "[a]\nb.x = 1\n"])

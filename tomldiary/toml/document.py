@@ -419,8 +419,8 @@ class ValueEdit:
         self._set_data(path, None)
         return True
 
-    def rename(self, old: Path, new: Path) -> bool:  # noqa: ARG002 - an edit of a text can
-        """Return False: without a text, removing the table `old` and adding `new` is the same."""
+    def rename(self, names: Mapping[Path, Path]) -> bool:  # noqa: ARG002 - an edit of a text can
+        """Return False: without a text, removing a table and adding it below its new name is the same."""
         return False
 
     def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it

@@ -20,13 +20,14 @@ from tomldiary.toml.document import (
     rendered_again,
     split_tail,
 )
-from tomldiary.toml.lexer import HEADER, Block, split_blocks
+from tomldiary.toml.lexer import HEADER, KEY, Block, header_path, split_blocks
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+_KEY_OF_LINE = re.compile(rf"^([ \t\ufeff]*)({KEY})(?=[ \t]*[.=])", re.MULTILINE)
 _ENDS_IN_COMMENT = re.compile(r"^[ \t]*#.*(?<!\"\"\"|''')\r?\n\Z", re.MULTILINE)
 
 
@@ -178,34 +179,34 @@ class Edit(ValueEdit):
         self._owned, self.stamp = {}, object()
         self.is_changed = self._is_reordered = True
 
-    def rename(self, old: Path, new: Path) -> bool:
-        """Rename the table `old`, keeping its body, comments and position; return False if that is not possible.
+    def rename(self, names: Mapping[Path, Path]) -> bool:
+        """Rename tables, keeping their text, comments and position; return False if that is not possible.
+
+        Args:
+            names: The new paths of tables by the old ones.
 
         Raises:
-            DocumentError: A value at or above `new` is not a table.
+            DocumentError: A value at or above a new path is not a table.
         """
-        self._check_way(new)
-        data = self.table(old)
-        block = self._index.get(old)
-        if data is None or block is None or old in self._parents or self.table(new) is not None:
+        for new in names.values():
+            self._check_way(new)
+        if any(self.table(new) is not None for new in names.values()):
             return False
+        undo = self.savepoint()
+        for old, new in names.items():
+            data = dict(self.table(old) or {})
+            self._set_data(old, None)
+            self._drop_empty(old[:-1])
+            self._set_data(new, data)
         try:
-            parse_toml(f"{self._holder(new[:-1]).text}\n[{render_path(new)}]\n")
+            document = Document.parse("".join(_renamed(each, names) for each in self._blocks))
         except InvalidTOML:
-            return False  # a table above `new` is written inline
-        lines = block.text.split("\n")
-        for number, line in enumerate(lines):
-            header = HEADER.fullmatch(line)
-            if header is not None:
-                # The text before and after the brackets stays, such as a comment.
-                before, behind = line[: header.start(1)], line[header.end(3) :]
-                lines[number] = f"{before}[{render_path(new)}]{behind}"
-                break
-        self._swap(block, Block(new, "\n".join(lines)))
-        self._set_data(old, None)
-        self._drop_empty(old[:-1])
-        self._set_data(new, dict(data))
-        self.is_changed = self._is_reordered = True
+            undo()  # such as for a table above a new path that is written inline
+            return False
+        if not same_value(document.data, self._data):
+            undo()
+            return False
+        self.take_text(document)
         return True
 
     def peek(self) -> Document:
@@ -484,6 +485,31 @@ class Edit(ValueEdit):
             if left or not self._has_header(where):
                 changed[path[0]] = left
         return changed
+
+
+def _renamed(block: Block, names: Mapping[Path, Path]) -> str:
+    """Return the text of a block with new paths in its header, or in the keys of the head of the document."""
+
+    def new_key(match: re.Match[str]) -> str:
+        found = header_path(f"[{match[2]}]")
+        new = None if found is None else names.get(found[0])
+        return match[0] if new is None else f"{match[1]}{render_path(new)}"
+
+    if not block.path:
+        return _KEY_OF_LINE.sub(new_key, block.text)
+    for size in range(1, len(block.path) + 1):
+        new = names.get(block.path[:size])
+        if new is None:
+            continue
+        lines = block.text.split("\n")
+        for number, line in enumerate(lines):
+            header = HEADER.fullmatch(line)
+            if header is not None:
+                # The text before and after the path stays, such as a comment.
+                before, behind = line[: header.start(2)], line[header.end(2) :]
+                lines[number] = f"{before}{render_path((*new, *block.path[size:]))}{behind}"
+                return "\n".join(lines)
+    return block.text
 
 
 def _with(table: Table, path: Path, value: Table) -> Table:

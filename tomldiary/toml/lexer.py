@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from tomldiary.toml.parse import TOKEN
 
-_KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 HEADER = re.compile(
-    rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"
+    rf"[ \t]*(\[\[?)[ \t]*({KEY}(?:[ \t]*\.[ \t]*{KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"
 )
-_KEYS = re.compile(_KEY)
+_KEYS = re.compile(KEY)
 # A line break in an array, and in an inline table (TOML 1.1), is after "[", "{" or ",", or before ",", "]" or "}".
 _MAYBE_MULTILINE = re.compile(
     r"\"\"\"|'''|[\[{,][ \t]*(?:#[^\n]*)?\r?$|^[ \t]*[\]},]", re.MULTILINE
