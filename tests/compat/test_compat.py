@@ -238,6 +238,16 @@ dish = "soup"
     assert {*guest.conversations()} == {"one", "two", "the third", "four", "five"}
 
 
+def test_a_migration_of_sessions_that_is_undone_keeps_their_comments(tmp_path):
+    file = tmp_path / "guest/conversations.toml"
+    file.parent.mkdir()
+    file.write_text('one = { summary = "1" }\n[two] # late\nsummary = "2" # o\'clock\n')
+    guest = Diary(tmp_path, GuestTable, agent=Scripted(), durability="process").user("guest")
+    guest.add_turn("The usual table, please.", "Booked.", "three")
+    guest.rollback()
+    assert '[conversations.two] # late\nsummary = "2" # o\'clock\n' in file.read_text()
+
+
 def test_0_2_sessions_beside_an_inline_table_of_sessions_are_migrated(tmp_path):
     file = tmp_path / "guest/conversations.toml"
     file.parent.mkdir()

@@ -79,6 +79,8 @@ class Conversations:
         names = {(key,): (_ROOT, key) for key in self.top_level()}
         if not names or self._edit.rename(names):
             return
+        if self._edit.table((_ROOT,)) == {}:
+            self._edit.delete((_ROOT,))  # no header can follow it if it is written inline
         for old, new in names.items():
             entry = dict(self._edit.table(old) or {})
             if not self._edit.rename({old: new}):
