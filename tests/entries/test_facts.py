@@ -13,6 +13,7 @@ import threading
 import tomllib
 from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -1384,6 +1385,14 @@ def test_an_update_never_makes_two_equal_facts(tasks):
     assert tasks.update(one, wanted) == one
     assert tasks.update(other, {"rank": 1}) == other
     assert len(tasks.query("task")) == 4
+
+
+@pytest.mark.parametrize("fact", ["user", "fact-1a2b3c4d", "facts/user", ""])
+def test_a_name_that_is_no_id_of_a_fact_is_told(alice, fact):
+    facts = alice.facts
+    for use in (facts.get, facts.delete, partial(facts.update, changes={"food": "rice"})):
+        with pytest.raises(InvalidValue, match=r"^id: expected type/key, found '.*Give the `id`"):
+            use(fact)
 
 
 def test_verbs_accept_the_fact_ids_that_recall_shows(tmp_path):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tomldiary.entries.fact_rules import FactRules, Provenance, unknown_fact
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.fields import entry_data, plain
-from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.errors import InvalidValue, SchemaError, printed
 from tomldiary.history.record import Source
 from tomldiary.retrieval.fact_queries import MANAGED, FactFilter, ordered, single_key
 from tomldiary.retrieval.filters import fields_of
@@ -391,7 +391,7 @@ class UserFacts(ListAccessor[Fact]):
 
         Raises:
             SchemaError: `written` names a preference.
-            InvalidValue: `written` is not text.
+            InvalidValue: `written` is not text, or is neither an id nor the name of a type.
         """
         is_shown = (
             checked_text(written, "id", "Give the `id` of the fact.").startswith(f"{_KIND}/")
@@ -399,6 +399,10 @@ class UserFacts(ListAccessor[Fact]):
         )
         found = written.removeprefix(f"{_KIND}/") if is_shown else written
         self._check_type(found.partition("/")[0])
+        if "/" not in found and found not in self._diary.fact_schemas:
+            raise InvalidValue(
+                f"expected type/key, found {printed(found)}. Give the `id` of the fact.", where="id"
+            )
         return found
 
     def _check_type(self, name: str) -> None:
