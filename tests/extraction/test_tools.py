@@ -453,6 +453,15 @@ def test_an_extractor_may_change_the_dictionaries_directly(tmp_path):
     assert alice.conversations()["s"].summary == "written directly"
 
 
+def test_the_dictionaries_have_no_category_without_preferences(ctx):
+    upsert(ctx, "likes", text="tea")
+    assert [*ctx.deps.prefs["preferences"]] == ["likes"]
+    call(tools.forget_preference, ctx, "likes", "pref001")
+    assert ctx.deps.prefs["preferences"] == {}
+    upsert(ctx, "likes", text="coffee")
+    assert [*ctx.deps.prefs["preferences"]] == ["likes"]
+
+
 def test_the_record_of_a_turn_lists_preferences_before_the_conversation():
     alice = Diary("memory:", agent="rules").user("alice")
     alice.add_turn("I love jazz.", "Noted.", session_id="s")

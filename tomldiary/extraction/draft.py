@@ -208,6 +208,8 @@ class MemoryDeps:
         entry = self._edits[kind].table(path)
         if entry is None:
             target.pop(path[-1], None)
+            if not target and kind == "preferences":
+                del store[kind][path[1]]  # as TOMLDiary 0.9 does with an empty category
             return
         kept = target.setdefault(path[-1], {})
         kept.clear()
