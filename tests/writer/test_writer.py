@@ -1063,6 +1063,13 @@ def test_shutdown_returns_at_once_without_pending_work():
     assert not any(writer.is_running for writer in writers)
 
 
+def test_a_shutdown_within_a_background_task_does_not_wait_for_itself():
+    async def use():
+        await fire_and_forget(shutdown_all_background_tasks(timeout=0.2))
+
+    run(use())
+
+
 def test_shutdown_finishes_turns_and_cancels_late_tasks():
     diary = Plain()
     ended = []

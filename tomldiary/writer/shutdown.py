@@ -60,8 +60,9 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
     writers = [writer for writer in list(_writers) if writer.is_running]
     await asyncio.gather(*(writer.close(timeout) for writer in writers))
     loop = asyncio.get_running_loop()
-    # A copy, because other threads may start tasks in their loops.
+    # A copy, because other threads may start tasks in their loops. A handler of a signal may run this in such a task.
     mine = [task for task in list(background_tasks) if task.get_loop() is loop]
+    mine = [task for task in mine if task is not asyncio.current_task()]
     if mine:
         _, late = await asyncio.wait(mine, timeout=max(0.0, deadline - time.monotonic()))
         for task in late:
