@@ -1006,6 +1006,7 @@ def test_a_query_compares_fields_that_a_file_lacks_as_the_model_reads_them(tmp_p
     assert names({"level": {"$gt": 0}}) == names({"tags": ["new"]}) == ["ann", "cid"]
     assert names({"since": {"$lt": datetime(2027, 1, 1, tzinfo=UTC)}}) == ["ann", "bob", "cid"]
     assert names({"home.floor": 0}) == names({"$or": [{"home": {"floor": 0}}]}) == ["ann", "cid"]
+    assert names({"home": {"$eq": {"city": "Bern", "floor": 0}}}) == ["ann", "cid"]
     assert names({}, order_by="level") == ["bob", "ann", "cid"]
 
 

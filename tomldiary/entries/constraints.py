@@ -363,7 +363,7 @@ class FactSchema:
             raise explained(error, where or self.name) from None
 
     def as_read(self, entry: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
-        """Return an entry with the values that its model reads, if its file lacks one of the fields `names`.
+        """Return an entry with the values that its model reads, if its file may lack one of the fields `names`.
 
         Args:
             entry: A valid entry.
@@ -372,7 +372,8 @@ class FactSchema:
         for name in names:
             outer = name.partition(".")[0]
             is_stored = outer in entry or outer in self.always_stored
-            if is_stored and inner_value(entry, name) is None:
+            value = inner_value(entry, name)
+            if is_stored and (value is None or isinstance(value, Mapping)):  # fields of a table
                 return {**entry, **self.checked(entry)}
         return entry
 
