@@ -228,8 +228,9 @@ class UserFacts(ListAccessor[Fact]):
             type: The registered name of the type; None is every type that has the fields in `where` and `order_by`.
             where: Values by field, including `_created _updated _created_by _updated_by _source _confidence _valid_from`.
                 Inner fields are dotted paths. A field that the file lacks has the value with which the model reads the
-                fact, such as its default. None matches an empty field. A value can be a table of conditions, such as
-                `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`, `$or`, `$not` join filters, as in `DiaryStore.search`.
+                fact, such as its default; with None it stays missing. None matches an empty or missing field. A value
+                can be a table of conditions, such as `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`, `$or`, `$not` join
+                filters, as in `DiaryStore.search`, where None matches no missing field.
             limit: The maximum number of facts; None is all.
             offset: The number of facts to skip.
             order_by: A field, or a managed field as in `where`; a minus before it sorts in descending
