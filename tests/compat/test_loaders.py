@@ -234,9 +234,9 @@ def test_files_are_read_as_utf8_in_any_locale(tmp_path, monkeypatch):
 
 def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path):
     file = tmp_path / "f.toml"
-    file.write_bytes("[likes.a]\ntext = 'é'".encode("latin-1"))
+    file.write_bytes("[likes.a]\ntext = '日".encode() + "é'".encode("latin-1"))
     with pytest.raises(
-        InvalidTOML, match=r":2:9: the byte 0xe9 is not UTF-8. Save the file as UTF-8."
+        InvalidTOML, match=r":2:10: the byte 0xe9 is not UTF-8. Save the file as UTF-8."
     ):
         PreferenceLoader(Table).load_from_file(file)
 

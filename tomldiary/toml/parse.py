@@ -214,5 +214,5 @@ def decode_utf8(data: bytes, *, path: str = "") -> str:
             f"{found} is not UTF-8. Save the file as UTF-8.",
             path=path,
             line=before.count(b"\n") + 1,
-            column=error.start - (before.rfind(b"\n") + 1) + 1,
+            column=len(before.rpartition(b"\n")[2].decode("utf-8-sig")) + 1,  # in characters
         ) from None
