@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -37,3 +39,27 @@ def test_two_threads_may_begin_a_run_with_one_id_at_the_same_time(number: int):
     begun.append(tree.on_chain_start(run_id=own))
     assert all(each is tree.running[one] for each in begun)
     assert tree.running[one].is_shared == (len(begun) == 2)
+
+
+def test_a_run_stays_in_the_tree_if_another_one_with_its_id_is_cancelled():
+    tree, one, other = Tree(), UUID(int=1), UUID(int=2)
+
+    async def run() -> None:
+        tree.on_chain_start(run_id=one)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tree.on_chain_error(asyncio.CancelledError(), run_id=one)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(run()) for _ in range(2)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        tree.on_chain_start(run_id=other)
+        assert [*tree.running] == [one, other]
+        tasks[1].cancel()
+        await asyncio.wait(tasks)
+        assert [*tree.running] == [other]
+
+    asyncio.run(main())

@@ -114,6 +114,7 @@ class RunTree:
             return run
         known.open += 1
         known.is_shared = True
+        known.task = None  # if it is cancelled, the other run goes on
         return known
 
     def _remove_cancelled(self) -> None:
