@@ -1388,12 +1388,13 @@ def test_an_update_never_makes_two_equal_facts(tasks):
     assert len(tasks.query("task")) == 4
 
 
-@pytest.mark.parametrize("fact", ["user", "fact-1a2b3c4d", "facts/user", ""])
+@pytest.mark.parametrize("fact", ["user", "fact-1a2b3c4d", "facts/user", "", "diet", "facts/diet"])
 def test_a_name_that_is_no_id_of_a_fact_is_told(alice, fact):
     facts = alice.facts
     for use in (facts.get, facts.delete, partial(facts.update, changes={"food": "rice"})):
         with pytest.raises(InvalidValue, match=r"^id: expected type/key, found '.*Give the `id`"):
             use(fact)
+    assert fact not in facts
 
 
 def test_verbs_accept_the_fact_ids_that_recall_shows(tmp_path):

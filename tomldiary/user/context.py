@@ -323,7 +323,7 @@ class Accessor(Viewed, UserPart, ABC, Generic[E]):
             return False
         try:
             found: Any = self.get(key)
-        except SchemaError:  # no type of facts has this name
+        except (SchemaError, InvalidValue):  # no type of facts has this name, or it is no id
             return False
         return found is not None and (key is entry or found == entry)
 

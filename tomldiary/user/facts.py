@@ -392,7 +392,7 @@ class UserFacts(ListAccessor[Fact]):
 
         Raises:
             SchemaError: `written` names a preference.
-            InvalidValue: `written` is not text, or is neither an id nor the name of a type.
+            InvalidValue: `written` is not text, or has no slash.
         """
         is_shown = (
             checked_text(written, "id", "Give the `id` of the fact.").startswith(f"{_KIND}/")
@@ -400,7 +400,7 @@ class UserFacts(ListAccessor[Fact]):
         )
         found = written.removeprefix(f"{_KIND}/") if is_shown else written
         self._check_type(found.partition("/")[0])
-        if "/" not in found and found not in self._diary.fact_schemas:
+        if "/" not in found:
             raise InvalidValue(
                 f"expected type/key, found {printed(found)}. Give the `id` of the fact.", where="id"
             )
