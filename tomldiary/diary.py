@@ -531,11 +531,10 @@ def diary_of(
             is for.
         BackendError: `given` has an unsupported type.
     """
-    held = getattr(given, "diary", None)
-    if isinstance(held, Diary):
-        raise wrong_type(given, "a Diary or a folder", "diary", "Give its `.diary`.")
     if isinstance(given, Diary):
         return given
+    if isinstance(getattr(given, "diary", None), Diary):
+        raise wrong_type(given, "a Diary or a folder", "diary", "Give its `.diary`.")
     if hasattr(given, "invoke") or hasattr(given, "keys"):
         raise wrong_type(given, "a Diary or a folder", "diary", hint)
     made = Diary(given)
