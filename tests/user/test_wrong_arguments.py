@@ -977,7 +977,12 @@ def test_a_single_collection_is_evaluated(alice: UserDiary) -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("recal", ". Use recall."), ("upsert_preferences", ". Use upsert_preference."), ("xyz", "")],
+    [
+        ("recal", ". Use recall."),
+        ("upsert_preferences", ". Use upsert_preference."),
+        ("aupsert_preferences", ". Use aupsert_preference."),
+        ("xyz", ""),
+    ],
 )
 def test_a_misspelt_method_is_named_in_notebooks_too(name: str, told: str) -> None:
     alice = Diary("memory:").user("alice")

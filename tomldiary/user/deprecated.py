@@ -59,7 +59,9 @@ def missing_attribute(owner: object, name: str, use: str | None) -> AttributeErr
     if not name.startswith("_"):
         import difflib  # noqa: PLC0415 - few programs need it
 
-        for similar in difflib.get_close_matches(name, dir(owner), 1, _SIMILARITY):
+        names = dir(owner)  # without the names of coroutines
+        names += [f"a{each}" for each in names if hasattr(type(owner), f"a{each}")]
+        for similar in difflib.get_close_matches(name, names, 1, _SIMILARITY):
             # Without `name`, because Python would suggest the same; IPython suggests nothing.
             return AttributeError(f"{text}. Use {similar}.", obj=owner)
     return AttributeError(text, name=name, obj=owner)
