@@ -56,6 +56,11 @@ class Names(str, Enum):  # noqa: UP042 - prints its member's name, unlike StrEnu
     MESSAGE = "I love jazz."
 
 
+class Untrue:
+    def __bool__(self) -> bool:
+        raise ValueError
+
+
 class AsyncCall:
     async def __call__(self, *_: object) -> None: ...
 
@@ -804,23 +809,34 @@ def test_a_key_without_its_kind_is_told_where_the_whole_key_is(alice: UserDiary)
 def test_an_extractor_that_returns_entries_is_told_once_that_they_are_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def listen(message: str, *, deps: Any) -> list[str]:
+    def listen(message: str, *, deps: Any) -> object:
         if "jazz" in deps.user_msg:
             deps.upsert("likes", None, "jazz")
-        return ["jazz"] if "tea" not in deps.user_msg else []
+        return {"tea": [], "wind": Untrue()}.get(deps.user_msg, ["jazz"])
 
     alice = Diary("memory:", agent=listen).user("alice")
-    for said, told in (("jazz", 0), ("tea", 0), ("rain", 1), ("snow", 1)):
+    for said, told in (("jazz", 0), ("tea", 0), ("wind", 0), ("rain", 1), ("snow", 1)):
         alice.add_turn(said, "ok", "monday")
         assert caplog.text.count("returned a list, which is ignored") == told
 
 
-def test_a_mistake_in_an_extractor_is_no_reason_to_give_the_turn_again() -> None:
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("upsert_preference", r"\. Use upsert\(category, None, text\)"),
+        ("upsrt", r"\. Use upsert"),
+        ("xyz", ""),
+    ],
+)
+def test_a_mistake_in_an_extractor_is_told_with_its_line(name: str, use: str) -> None:
     def listen(message: str, *, deps: Any) -> None:
-        deps.upsert_preference("likes", "jazz")
+        getattr(deps, name)
 
     alice = Diary("memory:", agent=listen).user("alice")
-    with pytest.raises(ExtractionError, match=r"upsert_preference.*Correct the code"):
+    line = listen.__code__.co_firstlineno + 1
+    where = rf"AttributeError in test_wrong_arguments\.py, line {line}: "
+    told = rf"no attribute '{name}'{use}\)\. Nothing was changed\. Correct the code"
+    with pytest.raises(ExtractionError, match=f"{where}.*{told}"):
         alice.add_turn("jazz", "ok", "monday")
 
 

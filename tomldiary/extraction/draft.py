@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text
@@ -42,6 +42,7 @@ from tomldiary.toml.values import (
     same_value,
     timestamp,
 )
+from tomldiary.user.deprecated import missing_attribute
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -54,6 +55,11 @@ if TYPE_CHECKING:
 Store = dict[str, Any]
 MOST_REMOVED = 10
 """The maximum number of preferences and facts that the extraction of one turn may remove."""
+_NAMES_OF_USERS = {
+    "remove_preference": "forget(category, key)",
+    "upsert_preference": "upsert(category, None, text)",
+}
+"""By methods of a `UserDiary`, what does the same in a draft."""
 _LINE = 300  # characters of a text in a line for a model
 
 
@@ -124,6 +130,11 @@ class MemoryDeps:
 
     def __repr__(self) -> str:
         return f"MemoryDeps(schema_name={self.schema_name!r}, session_id={self.session_id!r})"
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name, _NAMES_OF_USERS.get(name))
 
     # The draft as plain dictionaries
 

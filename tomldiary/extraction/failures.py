@@ -7,6 +7,8 @@ address is reduced to host and port, and text that looks like a key is masked.
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -30,6 +32,8 @@ _STATUSES = {
     429: ("has had too many requests", "Try again later, or check the account's quota."),
 }
 _AGAIN = "Try again later."
+_MISTAKES = (AttributeError, NameError, TypeError)
+"""Errors of code rather than of a model."""
 
 
 class NoCompletion(Exception):
@@ -67,10 +71,19 @@ def explained(error: BaseException) -> tuple[str, str]:
             "Check the base URL, or name another model."
         )
     first = found[0] if found else error
-    why = f"{type(first).__name__}: {_text(first)}"
-    if isinstance(first, AttributeError | NameError | TypeError):
-        return why, "Correct the code that the traceback names."
+    why = f"{type(first).__name__}{_place(first)}: {_text(first)}"
+    if isinstance(first, _MISTAKES):
+        return why, "Correct the code, then give the turn again."
     return why, "The turn can be given again."
+
+
+def _place(error: BaseException) -> str:
+    """Return the line of the host's code that has a mistake, or "". A dead letter has no traceback."""
+    place = ""
+    for frame, line in walk_tb(error.__traceback__ if isinstance(error, _MISTAKES) else None):
+        if not str(frame.f_globals.get("__name__")).startswith("tomldiary"):
+            place = f" in {PurePath(frame.f_code.co_filename).name}, line {line}"
+    return place
 
 
 def _host(found: Iterable[BaseException]) -> str:
@@ -103,9 +116,12 @@ def _message(found: Iterable[BaseException]) -> str:
 
 
 def _text(error: BaseException) -> str:
-    # After its first sentence, a framework may advise settings that the host cannot change.
     # pydantic-ai appends the response after ", body:"; it may quote the turn.
-    return _clean(str(error).partition(", body:")[0].partition(". ")[0]) or "no reason is given"
+    text = str(error).partition(", body:")[0]
+    if not isinstance(error, _MISTAKES):
+        # After its first sentence, a framework may advise settings that the host cannot change.
+        text = text.partition(". ")[0]
+    return _clean(text) or "no reason is given"
 
 
 def _clean(text: str) -> str:

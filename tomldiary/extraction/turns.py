@@ -351,14 +351,14 @@ class Turns:
 
     def _check_returned(self, returned: object, operations: Sequence[Operation]) -> None:
         """Warn, the first time, if an extractor returned entries instead of adding them to the draft."""
-        kind = type(returned).__name__
-        if self._has_warned or operations or not returned or kind not in {"list", "dict"}:
+        # An object of another type, such as an array, may have no truth value.
+        if self._has_warned or operations or type(returned) not in {list, dict} or not returned:
             return
         self._has_warned = True
         tell(
             _logger,
-            f"the extractor returned a {kind}, which is ignored, and changed nothing. Call methods of deps instead,"
-            ' such as deps.upsert("likes", None, "jazz").',
+            f"the extractor returned a {type(returned).__name__}, which is ignored, and changed nothing. Call methods"
+            ' of deps instead, such as deps.upsert("likes", None, "jazz").',
         )
 
     def fits(self, operations: Sequence[Operation]) -> bool:
