@@ -145,7 +145,7 @@ class RunToolset(FunctionToolset[AgentDepsT]):
     ) -> None:
         super().__init__(id=checked_text(id, "id"), max_retries=_RETRIES)
         if isinstance(diary, RunContext):  # pyright: ignore[reportUnnecessaryIsInstance] - the framework calls a listed class
-            hint = "List an instance instead of the class, such as DiaryCapability(diary)."
+            hint = "List an instance instead of the class, made with the diary."
             raise wrong_type(diary, "a Diary or a folder", "diary", hint)
         self.diary = diary_of(diary)
         self.turns = of_memory(self.diary, Utterances)
