@@ -248,6 +248,25 @@ def test_a_queued_turn_is_in_no_journal_letter_log_or_span(tmp_path, caplog, mon
         assert CARD not in text
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_error_of_a_dead_letter_is_redacted(tmp_path, fails):
+    def redact(text):
+        if fails and "answered" in text:
+            raise LookupError(text)
+        return text.replace(CANARY, "[mail]")
+
+    def run(message, *, deps):
+        raise ValueError(f"the model answered: {CANARY}")
+
+    diary = Diary(tmp_path, agent=run, redact=redact)
+    with MemoryWriter(diary, retry=RetryPolicy(attempts=1)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+    assert holds_no_canary(tmp_path)
+    (letter,) = (tmp_path / ".tomldiary/dead-letters").iterdir()
+    error = "ExtractionError" if fails else "[mail]"
+    assert error in letter.read_text()
+
+
 def test_an_import_is_redacted(tmp_path):
     open_one = Diary("memory:", agent="rules").user("alice")
     open_one.upsert_preference("likes", SAID)

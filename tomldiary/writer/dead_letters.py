@@ -23,7 +23,7 @@ from tomldiary.writer.receipts import Job
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from tomldiary.extraction.context import Turn
     from tomldiary.storage.protocol import KeepsHidden
@@ -51,8 +51,9 @@ class DeadLetter:
 class DeadLetters:
     """The dead letters of one diary; any number of processes may use them at once."""
 
-    def __init__(self, backend: KeepsHidden) -> None:
+    def __init__(self, backend: KeepsHidden, redact: Callable[[str], str] | None = None) -> None:
         self._backend = backend
+        self._redact = redact
 
     def add(self, job: Job, error: str) -> None:
         """Park a turn as a dead letter.
@@ -62,7 +63,7 @@ class DeadLetters:
             TurnTaken: Another writer has taken the turn over.
             BackendError: The document could not be written.
         """
-        text = _render(job, error)
+        text = _render(job, self._redacted(error))
         turn = replace(job.turn, operation_id=job.operation)
         operation = render_value(job.operation)
 
@@ -82,6 +83,15 @@ class DeadLetters:
             return f"{old}\n{text}" if old and not old.endswith("\n") else old + text
 
         self._backend.change_hidden(job.turn.user_id, DEAD_LETTERS, change)
+
+    def _redacted(self, error: str) -> str:
+        """Return an error, which may quote a model's answer, redacted; only its type if that fails."""
+        if self._redact is None:
+            return error
+        try:
+            return self._redact(error)
+        except Exception:  # noqa: BLE001 - of any function of the host; the turn must be parked
+            return error.partition(":")[0]
 
     def list(self) -> list[DeadLetter]:
         """Return all dead letters, oldest first."""

@@ -207,7 +207,8 @@ class MemoryWriter(Viewed):
         else:
             return None
         admission.journal_queue = queue
-        self._workers.letters = DeadLetters(backend)
+        redact = None if self._own is None else self._own.redactor
+        self._workers.letters = DeadLetters(backend, redact)
         return queue
 
     def after_fork(self) -> None:
