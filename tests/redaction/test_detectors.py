@@ -44,6 +44,29 @@ def test_recall_and_precision_of_a_kind(kind):
     assert found[kind] / (found[kind] + wrong[kind]) >= 0.95
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("é\xa0: 4111\xa01111\u202f1111\u20091111.", "é\xa0: [redacted: card]."),
+        ("4111\u20111111\u20111111\u20111111", "[redacted: card]"),
+        ("ＤＥ８９\u30003704\xa00044\xa00532\xa00130\xa000", "[redacted: iban]"),
+        ("电话：+49\xa030\xa01234567，谢谢", "电话：[redacted: phone]，谢谢"),
+        ("ａｎｎａ＠ｅｘａｍｐｌｅ.ｏｒｇ！", "[redacted: email]！"),
+        ("Ａ. Ｐａｓｓｗｏｒｄ: ｈｕｎｔｅｒ２", "Ａ. Ｐａｓｓｗｏｒｄ: [redacted: secret]"),
+    ],
+)
+def test_other_forms_of_letters_digits_and_spaces_are_read(text, kept):
+    assert Redactor()(text) == kept
+
+
+@pytest.mark.parametrize(
+    "name", ["DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "export my_token", "X-API-Key"]
+)
+def test_the_last_word_of_a_variable_announces_a_secret(name):
+    assert Redactor()(f"{name}=hunter2x") == f"{name}=[redacted: secret]"
+    assert Redactor()("an open-secret: they know") == "an open-secret: they know"
+
+
 def test_a_redacted_text_is_not_redacted_again():
     for _, line in ROWS:
         once = Redactor()(line)

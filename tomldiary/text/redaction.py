@@ -11,6 +11,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from string import ascii_letters
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
@@ -37,7 +38,7 @@ _ANNOUNCED = (
     r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contraseña|clave|mot de passe|senha|palavra-passe|пароль|密码|パスワード"
 )
 _SECRET = re.compile(
-    rf"(?<![\w-])(?:{_ANNOUNCED})[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
+    rf"(?<![\w-])(?:\w*?_|x-)?(?:{_ANNOUNCED})[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
     r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*[\"'`]?(?P<value>[^\s\"'`,;]{3,}[^\s\"'`,;.])",
     re.IGNORECASE,
 )
@@ -57,6 +58,12 @@ _PHONE = re.compile(
     r")(?![\w]|[.,:/-]\d)"
 )
 _DIGITS = re.compile(r"\D")
+# Letters, digits, spaces and hyphens in the form that the patterns have; each is one character.
+_AS_ASCII = {
+    **{code + 0xFEE0: code for code in b"0123456789@" + ascii_letters.encode()},
+    **dict.fromkeys([0xA0, 0x2007, 0x2009, 0x202F, 0x3000], " "),
+    **dict.fromkeys([0x2010, 0x2011], "-"),
+}
 _FEWEST, _MOST = 7, 15  # digits of a number, ITU-T E.164
 
 
@@ -146,7 +153,7 @@ class Redactor:
         """
         found: Counter[str] = Counter()
         for kind, pattern, is_one in self._detectors:
-            text = pattern.sub(lambda match: _taken_out(match, kind, is_one, found), text)  # noqa: B023 - called at once
+            text = _redacted(text, kind, pattern, is_one, found)
         if self._also is not None:
             changed = self._also(text)
             if not isinstance(changed, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -179,17 +186,24 @@ class Redactor:
         return {key: each if key[:1] == "_" else self.values(each) for key, each in data.items()}
 
 
-def _taken_out(
-    match: re.Match[str], kind: str, is_one: Callable[[re.Match[str]], bool], found: Counter[str]
+def _redacted(
+    text: str,
+    kind: str,
+    pattern: re.Pattern[str],
+    is_one: Callable[[re.Match[str]], bool],
+    found: Counter[str],
 ) -> str:
-    if not is_one(match):
-        return match.group()
-    found[kind] += 1
-    mark = f"[redacted: {kind}]"
-    if match.groupdict().get("value") is None:
-        return mark
-    start, end = match.start("value") - match.start(), match.end("value") - match.start()
-    return match.group()[:start] + mark + match.group()[end:]
+    plain = text if text.isascii() else text.translate(_AS_ASCII)
+    parts: list[str] = []
+    start = 0
+    for match in filter(is_one, pattern.finditer(plain)):
+        taken = "value" if match.groupdict().get("value") is not None else 0
+        parts += [text[start : match.start(taken)], f"[redacted: {kind}]"]
+        start = match.end(taken)
+    if not parts:
+        return text
+    found[kind] += len(parts) // 2
+    return "".join([*parts, text[start:]])
 
 
 def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -> Redactor | None:  # noqa: FBT001 - an option
