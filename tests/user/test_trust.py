@@ -60,6 +60,21 @@ def planted(alice, **options):
     return change
 
 
+def test_a_turn_in_a_transaction_of_an_untrusted_actor_waits(tmp_path):
+    alice = Diary(tmp_path, agent="rules", episodes=True, quarantine={"web"}).user("alice")
+    with alice.transaction(actor="web:https://example.org"):
+        alice.add_turn(f"I love {SPAM}s.", "Noted.", "s1")
+    assert [change.key.partition("/")[0] for change in alice.review()] == ["likes", "episodes"]
+    assert {change.origin for change in alice.review()} == {"web:https://example.org"}
+    assert SPAM not in f"{alice.render()}{alice.preferences()}{alice.episodes()}"
+    assert alice.conversations()["s1"].turns == 1
+    alice.review.accept(*(change.id for change in alice.review()))
+    assert alice.why("likes/pref001").origin == "web:https://example.org"
+    with alice.transaction(actor="user"):
+        alice.add_turn("I love short walks.", "Noted.", "s1")
+    assert len(alice.preferences("likes")) == len(alice.episodes()) == 2
+
+
 def test_no_reader_shows_what_waits_for_review(diary, alice):
     index = ScriptedIndex()
     diary.hooks.add(index, name="index")

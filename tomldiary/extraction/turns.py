@@ -134,7 +134,7 @@ class Turns:
         turns: int = 0,
         episode: str = "",
     ) -> Applied:
-        """Apply the operations of an extractor, or quarantine them if extractors are not trusted.
+        """Apply the operations of an extractor, or quarantine them if it or the open transaction is not trusted.
 
         Args:
             tx: The current state.
@@ -151,10 +151,16 @@ class Turns:
                 session_id=session_id, now=now, turns=turns, origin=episode,
             )  # fmt: skip
 
-        if self._diary.is_untrusted(self.origin):
-            why = Why(QUARANTINE, session_id, self.origin, episode, is_turn=True)
+        origin = self._untrusted_here(tx.user)
+        if origin or self._diary.is_untrusted(self.origin):
+            why = Why(QUARANTINE, session_id, origin or self.origin, episode, is_turn=True)
             return hold(tx, change, why)
         return tx.stamped(change, "extractor")
+
+    def _untrusted_here(self, user: str) -> str:
+        """Return the actor of the open transaction if its changes wait for a review, or ""."""
+        actor = self._diary.engine.actor_here(user)
+        return actor if actor and self._diary.is_untrusted(actor) else ""
 
     async def current_epoch(self, user_id: str) -> int:
         """Return the fencing token of a user, without blocking the event loop."""
@@ -399,11 +405,7 @@ class Turns:
         moment = timestamp(turn.context_now or operation.said_at)
         last: list[Transaction] = []
 
-        def change(tx: Transaction) -> Applied:
-            last[:] = [tx]
-            applied = self.apply(
-                tx, operations, session_id=session_id, now=moment, turns=operation.turns
-            )
+        def keep_episodes(tx: Transaction) -> None:
             for later, (each, submitted) in zip(reversed(range(len(said))), said, strict=True):
                 if not (diary.episodes if each.episode is None else each.episode):
                     continue
@@ -413,6 +415,16 @@ class Turns:
                     value["_source"] = turn_source(sessions, session_id, later=later)
                     when = in_utc(each.context_now or submitted or datetime.now(UTC))
                     new_episode(tx.writing(diary, session_id, moment), value, when)
+
+        def change(tx: Transaction) -> Applied:
+            last[:] = [tx]
+            applied = self.apply(
+                tx, operations, session_id=session_id, now=moment, turns=operation.turns
+            )
+            if origin := self._untrusted_here(tx.user):
+                hold(tx, keep_episodes, Why(QUARANTINE, session_id, origin, "", is_turn=True))
+            else:
+                keep_episodes(tx)
             return applied
 
         def repeated(seq: int) -> Applied:
