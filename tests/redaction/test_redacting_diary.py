@@ -317,6 +317,14 @@ def test_a_function_that_returns_no_text_stores_nothing(tmp_path, answer):
     assert diary.users() == []
 
 
+def test_a_value_that_contains_itself_is_refused(diary):
+    value = {}
+    value["again"] = [value]
+    with pytest.raises(InvalidValue, match="nested deeper"):
+        ItemStore(diary).run([Put(("alice", "trips"), "porto", value)])
+    assert diary.users() == []
+
+
 def test_an_unknown_kind_or_an_unfit_function_is_refused_at_once():
     with pytest.raises(InvalidValue, match="expected some of key"):
         Diary("memory:", redact=["name"])

@@ -64,6 +64,7 @@ _AS_ASCII = {
     **dict.fromkeys([0xA0, 0x2007, 0x2009, 0x202F, 0x3000], " "),
     **dict.fromkeys([0x2010, 0x2011], "-"),
 }
+_DEEPEST = 64  # levels of a value; a document has fewer
 _FEWEST, _MOST = 7, 15  # digits of a number, ITU-T E.164
 
 
@@ -168,16 +169,22 @@ class Redactor:
                 self._counts.update(found)
         return text
 
-    def values(self, value: Any) -> Any:
-        """Return a value with all its texts redacted."""
+    def values(self, value: Any, *, depth: int = 0) -> Any:
+        """Return a value with all its texts redacted; the keys of tables and numbers are unchanged.
+
+        Raises:
+            InvalidValue: It is nested too deeply for any document, or contains itself.
+        """
         if isinstance(value, str):
             return self(value)
+        if depth > _DEEPEST:
+            raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where="redact")
         if isinstance(value, Mapping):
             table = cast("Mapping[str, Any]", value)
-            return {key: self.values(each) for key, each in table.items()}
+            return {key: self.values(each, depth=depth + 1) for key, each in table.items()}
         if isinstance(value, list | tuple):
             listed = cast("list[Any] | tuple[Any, ...]", value)
-            items = [self.values(each) for each in listed]
+            items = [self.values(each, depth=depth + 1) for each in listed]
             return items if isinstance(listed, list) else tuple(items)
         return value
 
