@@ -26,7 +26,7 @@ from tomldiary.errors import (
     InvalidValue,
 )
 from tomldiary.forgetting.redact_tables import Replay, Tables, Versions, joined
-from tomldiary.forgetting.selection import ForgetReceipt, Selection
+from tomldiary.forgetting.selection import RECEIPTS, ForgetReceipt, Selection
 from tomldiary.hand_edits.detect import Known, is_being_saved, look, wait_for_save
 from tomldiary.history.record import (
     OPTIONAL_TEXTS,
@@ -220,8 +220,13 @@ def _studied(
     for kind in kinds:
         known = entry_kind(kind)
         groups.setdefault(known.name if known.is_split else kind, []).append(kind)
-    # Pending changes are studied last, because an entry may get another id when it is promoted or accepted.
-    for names in sorted(groups.values(), key=lambda names: entry_kind(names[0]).is_private):
+
+    # Pending changes are studied late, because an entry may get another id when it is promoted or accepted, and
+    # receipts last, because the entries that their operations wrote select them.
+    def place(names: list[str]) -> tuple[bool, bool]:
+        return names[0] == RECEIPTS, entry_kind(names[0]).is_private
+
+    for names in sorted(groups.values(), key=place):
         found: list[tuple[str, Tables, Replay]] = []
         for kind in names:
             text = texts.get(kind)
@@ -246,7 +251,12 @@ def _studied(
             for kind, document, _ in found:
                 former = selection.former | document.select_former_ids(texts.get(kind, ""))
                 selection = replace(selection, former=former)
-        yield from found
+        for kind, document, replay in found:
+            yield kind, document, replay
+            receipts = (
+                selection.receipts | document.operations()
+            )  # the caller has decided what it redacts
+            selection = replace(selection, receipts=receipts)
 
 
 @dataclass(slots=True)

@@ -368,6 +368,11 @@ class Tables:
             for name in sessions(entry_kind(self.kind), path, state.values)
         }
 
+    def operations(self) -> set[str]:
+        """Return the operations of an adapter that wrote the redacted states, which its receipts name."""
+        states = (state for state, path in self._seen.items() if self._is_redacted(path, state))
+        return {str(state.values["_operation"]) for state in states if "_operation" in state.values}
+
     def is_touched(self, before: str, after: str) -> bool:
         """Return whether a redacted state was created, changed or removed between two versions."""
         old, new = self._versions.cut(before).states, self._versions.cut(after).states

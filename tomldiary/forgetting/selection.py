@@ -30,6 +30,9 @@ from tomldiary.toml.values import When, checked_text, in_utc, moment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+RECEIPTS = "receipts"
+"""The document with the last operations of an adapter, each with a digest of its request."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ForgetReceipt(Viewed):
@@ -78,7 +81,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """The data to erase; exactly one of the fields is set, besides the last three. Create it with `one_of`."""
+    """The data to erase; exactly one of the fields is set, besides the last four. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -96,6 +99,8 @@ class Selection:
     """What the entry `key` said; the pending change that added it may have had another id."""
     former: frozenset[tuple[str, str]] = frozenset()
     """The keys that the entry `key` had before a person renamed its table, each with when it was created."""
+    receipts: frozenset[str] = frozenset()
+    """The operations that wrote what is erased. Their receipts have digests that could confirm a guess of it."""
 
     @classmethod
     def one_of(
@@ -140,6 +145,8 @@ class Selection:
             values: The fields of the entry.
             when: The time at which this state was first stored, for entries without a time.
         """
+        if kind == RECEIPTS and path[-1] in self.receipts:
+            return True
         if self.session_id:
             named = {entry_kind(kind).session(path[-1]), author(values), *said_by(values)}
             return self.session_id in named

@@ -34,6 +34,23 @@ def test_the_first_part_of_a_path_names_the_owner_of_the_file(files):
     assert files.read(PATH) is None
 
 
+@pytest.mark.parametrize("selector", [{"matching": "walnut"}, {"key": "blocks/main/MEMORY.md"}])
+def test_the_receipts_of_erased_texts_are_erased(files, tmp_path, selector):
+    """The fingerprint of a request and the version of a file are digests, which could confirm a guess of the text."""
+    first = files.write(PATH, "walnuts", expected=None, operation="op1", fingerprint="digest1")
+    again = files.write(
+        PATH, "walnuts", expected=first.version, operation="op2", fingerprint="digest2"
+    )
+    files.write(PATH, "tea", expected=again.version, operation="op3", fingerprint="digest3")
+    files.write("alice/main/b.md", "jazz", expected=None, operation="op4", fingerprint="digest4")
+    files.diary.user("alice").forget(**selector)
+    left = "".join(file.read_text() for file in (tmp_path / "alice").rglob("*.toml"))
+    for gone in ("op1", "digest1", "op2", "digest2", first.version, again.version):
+        assert gone not in left
+    assert ("digest3" in left) is ("matching" in selector)
+    assert files.done("op4", "digest4").is_replayed
+
+
 def test_a_write_needs_the_current_version(files):
     first = files.write(PATH, "one", expected=None)
     second = files.write(PATH, "one", expected=first.version)
