@@ -19,6 +19,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from time import sleep
 from time import time_ns as now_ns
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ from hypothesis import strategies as st
 from hand_edits import age
 from store_expiry import end_of
 from tomldiary import Diary
-from tomldiary.backends import LocalBackend
+from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.engine.deadlines import Deadlines
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import (
@@ -200,6 +201,22 @@ def test_typed_entries_added_after_a_listing_are_in_the_next(store, diary, tmp_p
     remember(lambda: namespaces(store), tmp_path, files)
     Diary(tmp_path / "m").user("alice").add_episode("in", "out", session_id="s")
     assert namespaces(store) == [("alice", "diary", "episodes"), NS]
+
+
+def test_a_backend_may_change_the_list_of_documents_that_it_returned():
+    class OwnList(MemoryBackend):
+        names: ClassVar[list[str]] = []
+
+        def kinds(self, user):
+            self.names[:] = super().kinds(user)
+            return self.names
+
+    diary = Diary(OwnList(), agent="rules")
+    store = ItemStore(diary)
+    put(store, NS, "a", {"n": 1})
+    assert namespaces(store) == [NS]
+    diary.user("alice").upsert_preference("likes", "tea")
+    assert namespaces(store) == [("alice", "diary", "preferences", "likes"), NS]
 
 
 def test_a_namespace_of_another_process_seen_by_a_put_is_listed(store, tmp_path, files):

@@ -110,7 +110,7 @@ class TypedNamespaces:
 
     def _has_documents(self, user: str) -> bool:
         """Return whether the user has documents of typed entries, by their names."""
-        kinds = self._diary.engine.kinds(user)
+        kinds = self._diary.engine.listed(user, "")
         if kinds is self._without.get(user):
             return False
         if any(kind.partition("/")[0] in _TYPED for kind in kinds):
