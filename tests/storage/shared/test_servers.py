@@ -467,8 +467,9 @@ def test_a_forbidden_command_of_a_script_is_a_missing_permission(message, reason
 
     with pytest.raises(BackendError) as caught:
         run_in(backend, refuse)
-    remedy = "Grant the user ~tomldiary:* +@read +@write +@scripting +@connection."
-    assert f": a permission is missing ({reason}). {remedy}" in str(caught.value)
+    assert f": a permission is missing ({reason}). Grant the user ~tomldiary:* +" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("name", ["ClusterCrossSlotError", "ClusterDownError", "MovedError"])

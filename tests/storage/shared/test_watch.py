@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import re
 import threading
 import time
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ from capabilities import needs_fork
 from counted_requests import Counting
 from engines import space
 from tomldiary import Diary
-from tomldiary.errors import InvalidValue, NotSupported
+from tomldiary.errors import BackendError, InvalidValue, NotSupported
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost
@@ -300,6 +302,25 @@ def test_a_schema_of_postgres_that_is_replaced_under_a_watch_is_watched_anew():
     until(lambda: texts(alice) == ["coffee", "jazz"])
     until(lambda: is_trusted(watch.backend))
     watch.backend.close()
+
+
+def test_the_permissions_that_an_error_of_redis_names_are_enough_for_a_watch():
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    place = space("redis")
+    name = place.url.rpartition("=")[2]
+    backend = open_backend(f"{place.url}&watch=1".replace("://", f"://{name}:secret@"), None)
+    with redis.Redis.from_url(place.server) as client, contextlib.closing(backend):
+        client.acl_setuser(name, enabled=True, passwords=["+secret"])
+        try:
+            with pytest.raises(BackendError, match="a permission is missing") as caught:
+                backend.kinds("alice")
+            rights = re.findall(r"[~&+][^\s,]*[^\s,.]", str(caught.value).partition("Grant")[2])
+            client.execute_command("ACL", "SETUSER", name, *rights)
+            opened(backend).upsert_preference("likes", "tea")
+            until(lambda: is_trusted(backend))
+        finally:
+            client.acl_deluser(name)
 
 
 def test_a_notice_of_postgres_is_short_and_holds_no_user_id():

@@ -233,7 +233,7 @@ class RedisDatabase:
             if isinstance(error, exceptions.NoPermissionError) or _FORBIDDEN.search(reason):
                 raise BackendError(
                     f"{self}: a permission is missing ({reason}). Grant the user ~{self._prefix}:* +@read +@write"
-                    " +@scripting +@connection."
+                    " +@scripting +@connection, and for watch also +@pubsub &__redis__:invalidate."
                 ) from error
             remedy = next(
                 (each for part, each in _REMEDIES.items() if part in reason),
