@@ -304,6 +304,33 @@ def test_a_schema_of_postgres_that_is_replaced_under_a_watch_is_watched_anew():
     watch.backend.close()
 
 
+def test_a_restore_of_postgres_that_disables_the_trigger_meanwhile_is_noticed():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    place = space("postgres")
+    watch, name = watching(place), place.url.rpartition("=")[2]
+    alice = opened(watch.backend)
+    alice.upsert_preference("likes", "tea")
+    until(lambda: is_trusted(watch.backend))
+    assert texts(alice) == ["tea"]
+    with (
+        Diary(place.url, agent="rules") as restored,
+        psycopg.connect(place.server, autocommit=True) as connection,
+    ):
+        connection.execute(f"ALTER TABLE {name}.users DISABLE TRIGGER ALL")
+        restored.user("alice").upsert_preference("likes", "coffee")
+        until(lambda: texts(alice) == ["coffee", "tea"])
+        connection.execute(f"ALTER TABLE {name}.users ENABLE TRIGGER ALL")
+        until(lambda: is_trusted(watch.backend))
+        with connection.transaction():
+            connection.execute(f"ALTER TABLE {name}.users DISABLE TRIGGER ALL")
+            connection.execute(f"DELETE FROM {name}.users")  # noqa: S608 - our own names
+            connection.execute(f"DELETE FROM {name}.documents")  # noqa: S608 - our own names
+            connection.execute(f"ALTER TABLE {name}.users ENABLE TRIGGER ALL")
+        until(lambda: texts(alice) == [])
+    watch.backend.close()
+
+
 def test_the_permissions_that_an_error_of_redis_names_are_enough_for_a_watch():
     import redis  # noqa: PLC0415 - slow to import, and used with servers only
 

@@ -56,8 +56,8 @@ class PostgresListener:
         """Send a notice and return all earlier ones, because notices arrive in the order of their sending.
 
         Raises:
-            DatabaseLost: The notice did not arrive. A connection pooler delivers no notices, and a restored table has
-                another trigger.
+            DatabaseLost: The notice did not arrive. A connection pooler delivers no notices, and a restore replaces or
+                disables the trigger.
         """
         mark = secrets.token_hex(8)
         self.execute(statements.CONFIRM, self._channel, mark, *self._trigger)
@@ -65,7 +65,7 @@ class PostgresListener:
             self.execute("SELECT 1")
         if mark not in self._received:
             raise DatabaseLost(
-                "notices do not arrive; was the table replaced, or is there a connection pooler?"
+                "notices do not arrive; are the tables being restored, or is there a connection pooler?"
             )
         self._received.remove(mark)
         return self._taken()

@@ -47,7 +47,7 @@ SET_VERSION: LiteralString = """
 INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
 # The trigger of a schema that was renamed or restored under another name has another channel.
 IS_WATCHED: LiteralString = """
-SELECT oid::text FROM pg_trigger
+SELECT xmin::text FROM pg_trigger
 WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch' AND tgargs = convert_to(%s, 'UTF8') || '\\x00'::bytea"""
 # Created only when a watch begins, because PostgreSQL runs commits with a notice one at a time.
 WATCH: LiteralString = """
@@ -59,9 +59,11 @@ DROP TRIGGER IF EXISTS tomldiary_watch ON {schema}.users;
 CREATE TRIGGER tomldiary_watch AFTER INSERT OR UPDATE ON {schema}.users
     FOR EACH ROW EXECUTE FUNCTION {schema}.notify_watchers({channel})"""
 LISTEN: LiteralString = "LISTEN {channel}"
-# Sends nothing if the table was replaced since, for example by a restored one, as its changes then send no notices.
+# Sends nothing if a restore has replaced the table since, or has disabled its trigger, as its changes then send no notices.
+# The number `xmin` of a trigger is another one after each change, also if it is enabled again.
 CONFIRM: LiteralString = """
-SELECT pg_notify(%s, %s) FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND oid = %s::oid"""
+SELECT pg_notify(%s, %s) FROM pg_trigger
+WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch' AND xmin::text = %s AND tgenabled <> 'D'"""
 GET_VERSION: LiteralString = "SELECT version FROM {schema}.tomldiary"
 # A row of the user, without a kind, and a row of each document.
 HEAD: LiteralString = """
