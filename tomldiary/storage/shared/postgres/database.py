@@ -64,6 +64,7 @@ _REFUSALS = {
         "the server takes no writes",
         "Use the address of the primary server, or set default_transaction_read_only off.",
     ),
+    "25P03": ("this process stopped during a change", "Nothing was changed. Repeat the call."),
     "42P07": ("the schema has other tables", "Name another one, such as ?schema=memories."),
     "42501": (
         "a permission is missing",
