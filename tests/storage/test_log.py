@@ -105,3 +105,19 @@ def test_a_failed_append_that_cannot_be_removed_is_reported(file, files):
     with pytest.raises(OSError, match="Input/output"):
         file.append(lambda: record(1))
     assert "cannot be removed" in file.problem
+
+
+def test_records_after_a_part_that_cannot_be_removed_are_whole(path, file, files):
+    file.append(lambda: record(1))
+
+    def failing(name, _path, data=b"", *_):
+        if name == "ftruncate" or (name == "write" and len(data) <= 20):
+            raise OSError(errno.EIO, "Input/output error")
+        return data[:20] if name == "write" else None
+
+    files.hook = failing
+    with pytest.raises(OSError, match="Input/output"):
+        file.append(lambda: record(2))
+    files.hook = None
+    file.append(lambda: record(3))  # turns go to another journal, but not what earlier ones need
+    assert numbers(path) == [1, 3]

@@ -151,7 +151,7 @@ class LogFile:
         self.end = 0
         """The length of the file after the last append, in bytes."""
         self.problem: str | None = None
-        """The reason why no more records can be appended."""
+        """The reason why further records should go to another file."""
         self._path = ""
         self._descriptor = -1
 
@@ -182,7 +182,8 @@ class LogFile:
         """
         begin = self._lock()
         try:
-            data = render().encode()
+            # The line break ends a part of a record that could not be removed.
+            data = (render() if self.problem is None else "\n" + render()).encode()
             try:
                 self._files.write_all(self._descriptor, data)
             except BaseException:
