@@ -53,6 +53,34 @@ def test_an_interrupted_turn_is_not_extracted_any_further(tmp_path, call):
     assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
 
 
+START = """
+def interrupt(frame, event, _):
+    if event == "return" and frame.f_code.co_name == "run_coroutine_threadsafe":
+        sys.setprofile(None)
+        raise KeyboardInterrupt
+
+sys.setprofile(interrupt)
+"""
+
+
+OTHER_TURN = """
+    async def nothing(message, *, deps): pass
+    Diary("memory:", agent=nothing).user("bob").add_turn("Hello.", "Hello.", "s")
+    """
+
+
+def test_an_interrupt_while_a_turn_starts_stops_its_extraction(tmp_path):
+    program = PROGRAM.replace("    os.kill(os.getpid(), signal.SIGINT)\n", "")
+    program = program.replace("try:\n    CALL", f"{START}try:\n    {CALLS['turn']}")
+    # The work may also be cancelled before the extractor is called; it has begun or not when a second turn is over.
+    program = program.replace("deps.upsert(", "begun.append(True); deps.upsert(")
+    program = program.replace(
+        "print(ended.wait(20)", f"{OTHER_TURN}print(not begun or ended.wait(20)"
+    )
+    done = run(f"begun = []\n{program}", str(tmp_path / "m"))
+    assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
+
+
 @contextmanager
 def interrupted():
     """Interrupt this thread as it releases the first lock of a condition."""

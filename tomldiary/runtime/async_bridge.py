@@ -493,13 +493,23 @@ def run_coroutine(
     scope = scope_here()
     if scope is not None:
         work = _within(scope, work)
-    future = asyncio.run_coroutine_threadsafe(work, private.loop)
     try:
-        return future.result()
+        return asyncio.run_coroutine_threadsafe(work, private.loop).result()
     except KeyboardInterrupt:
         if is_stopped:
-            future.cancel()
+            # By the coroutine, because there may be no future to cancel yet: this thread gets the interrupt late, while
+            # the loop's thread already begins the turn.
+            private.loop.call_soon_threadsafe(_cancel, work)
         raise
+
+
+def _cancel(work: Coroutine[Any, Any, object]) -> None:
+    """Cancel the task of a coroutine in the running loop, if it was started."""
+    import asyncio  # noqa: PLC0415 - see running_loop
+
+    for task in asyncio.all_tasks():
+        if task.get_coro() is work:
+            task.cancel()
 
 
 async def _within(scope: Scope, work: Coroutine[Any, Any, R]) -> R:
