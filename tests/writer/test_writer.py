@@ -1063,9 +1063,10 @@ def test_shutdown_returns_at_once_without_pending_work():
     assert not any(writer.is_running for writer in writers)
 
 
-def test_a_shutdown_within_a_background_task_does_not_wait_for_itself():
+def test_shutdowns_within_background_tasks_do_not_wait_for_each_other():
     async def use():
-        await fire_and_forget(shutdown_all_background_tasks(timeout=0.2))
+        tasks = [fire_and_forget(shutdown_all_background_tasks(timeout=0.2)) for _ in range(2)]
+        await asyncio.gather(*tasks)
 
     run(use())
 

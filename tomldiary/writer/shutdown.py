@@ -20,6 +20,8 @@ T = TypeVar("T")
 background_tasks: set[asyncio.Task[Any]] = set()
 _writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 _first: list[Callable[[], None]] = []
+_closing: set[asyncio.Task[Any] | None] = set()
+"""The tasks in which `shutdown_all_background_tasks` runs."""
 _hooks = threading.Lock()
 _ENDING = 1.0  # seconds in which cancelled tasks may end
 
@@ -57,18 +59,23 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
     Tasks that are late are cancelled, and get a second to end.
     """
     deadline = time.monotonic() + timeout
-    writers = [writer for writer in list(_writers) if writer.is_running]
-    await asyncio.gather(*(writer.close(timeout) for writer in writers))
-    loop = asyncio.get_running_loop()
-    # A copy, because other threads may start tasks in their loops. A handler of a signal may run this in such a task.
-    mine = [task for task in list(background_tasks) if task.get_loop() is loop]
-    mine = [task for task in mine if task is not asyncio.current_task()]
-    if mine:
-        _, late = await asyncio.wait(mine, timeout=max(0.0, deadline - time.monotonic()))
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=_ENDING)
+    loop, current = asyncio.get_running_loop(), asyncio.current_task()
+    # Handlers of signals may run this in such tasks, which must not wait for themselves or each other.
+    _closing.add(current)
+    try:
+        writers = [writer for writer in list(_writers) if writer.is_running]
+        await asyncio.gather(*(writer.close(timeout) for writer in writers))
+        # A copy, because other threads may start tasks in their loops.
+        mine = [task for task in list(background_tasks) if task.get_loop() is loop]
+        mine = [task for task in mine if task not in _closing]
+        if mine:
+            _, late = await asyncio.wait(mine, timeout=max(0.0, deadline - time.monotonic()))
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=_ENDING)
+    finally:
+        _closing.discard(current)
 
 
 def close_writers() -> None:
