@@ -1010,6 +1010,26 @@ def test_a_query_compares_fields_that_a_file_lacks_as_the_model_reads_them(tmp_p
     assert names({}, order_by="level") == ["bob", "ann", "cid"]
 
 
+def test_a_query_reads_an_optional_field_from_its_earlier_name(tmp_path):
+    class User(BaseModel):
+        name: str
+        title: str = ""
+
+    class Member(BaseModel):
+        name: str
+        role: str | None = Field(None, validation_alias=AliasChoices("role", "title"))
+
+    with Diary(tmp_path) as older:
+        older.register_schema("user", User, Constraint("name"))
+        older.user("alice").facts.commit(User(name="ann", title="owner"))
+    diary = Diary(tmp_path)
+    diary.register_schema("user", Member, Constraint("name"))
+    facts = diary.user("alice").facts
+    facts.commit(Member(name="bob"))
+    assert [fact.data.name for fact in facts.query("user", {"role": "owner"})] == ["ann"]
+    assert [fact.data.name for fact in facts.query("user", {"role": None})] == ["bob"]
+
+
 def test_a_filter_of_facts_that_is_malformed_is_refused(diary):
     within = {"role": {"$not": 1}}
     within["$and"] = [within]

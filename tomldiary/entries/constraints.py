@@ -367,13 +367,15 @@ class FactSchema:
 
         Args:
             entry: A valid entry.
-            names: Fields; inner fields are dotted paths. Fields whose default is None count as empty, not as missing.
+            names: Fields; inner fields are dotted paths. Fields whose default is None count as empty, not as missing,
+                unless the entry has a field that the model lacks, which may be an earlier name.
         """
+        is_known = all(name in self.fields or name[:1] == "_" for name in entry)
         for name in names:
             outer = name.partition(".")[0]
-            is_stored = outer in entry or outer in self.always_stored
+            may_lack = outer in entry or outer in self.always_stored or not is_known
             value = inner_value(entry, name)
-            if is_stored and (value is None or isinstance(value, Mapping)):  # fields of a table
+            if may_lack and (value is None or isinstance(value, Mapping)):  # fields of a table
                 return {**entry, **self.checked(entry)}
         return entry
 
