@@ -16,6 +16,7 @@ from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kinds import ITEMS
+from tomldiary.identifiers.namespaces import document_of
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.operations import Item, Search, is_typed
@@ -169,7 +170,9 @@ class DiaryRetriever(BaseRetriever):
         search = Search(prefix, filter=self.filter, limit=most, query=query)
         found = cast("list[Item]", self._stores[key].run([search])[0])
         return [
-            _item_document(each) for each in found if each.score and not is_typed(each.namespace)
+            _item_document(user, each)
+            for each in found
+            if each.score and not is_typed(each.namespace)
         ]
 
     @property
@@ -192,11 +195,11 @@ def _document(hit: Hit) -> Document:
     )
 
 
-def _item_document(item: Item) -> Document:
+def _item_document(user: str, item: Item) -> Document:
     text = item.value.get("content") or item.value.get("text")
     return Document(
         visible(text if isinstance(text, str) else json.dumps(item.value, ensure_ascii=False)),
-        id=f"items/{'/'.join(item.namespace)}/{item.key}",
+        id=ITEMS.key((document_of(user, item.namespace), item.key)),
         metadata={
             "kind": "items",
             "id": item.key,

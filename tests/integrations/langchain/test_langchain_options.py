@@ -91,6 +91,23 @@ def test_items_with_the_user_as_second_label_are_found(tmp_path):
     assert [document.page_content for document in found] == ["tea of bob"]
 
 
+def test_a_document_of_an_item_has_the_same_id_in_each_search(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    store = DiaryStore(diary)
+    places = (("a",), "b/c"), (("a", "b"), "c"), (("items", "a"), "é"), (("a", "alice"), "k")
+    for labels, key in places:
+        store.put(("alice", *labels), key, {"content": "tea"})
+    for options in ({}, {"items": (), "kinds": ()}):
+        found = ask(DiaryRetriever(diary=diary, user_id="alice", **options), "tea")
+        assert {each.id for each in found} == {
+            "items/a/b%2fc",
+            "items/a/b/c",
+            "items/items/a/é",
+            "items/a/alice/k",
+        }
+        assert all(each.id in diary.user("alice").items for each in found)
+
+
 def test_a_copy_of_a_retriever_searches_its_own_diary_and_items(diary, tmp_path):
     options = {"items": ("memories",), "kinds": (), "user_id": "alice"}
     retriever = DiaryRetriever(diary=diary, **options)
