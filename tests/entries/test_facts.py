@@ -1030,6 +1030,23 @@ def test_a_query_reads_an_optional_field_from_its_earlier_name(tmp_path):
     assert [fact.data.name for fact in facts.query("user", {"role": None})] == ["bob"]
 
 
+def test_a_query_reads_a_fact_that_lacks_a_field_once_until_it_changes(diary, file):
+    class Dated(Home):
+        since: int = 2020
+
+    facts, parsed = diary.user("alice").facts, []
+    facts.commit(Home(who="ann", city="Bern"))
+    facts.commit(Home(who="bob", city="Rome"))
+    diary.register_schema("home", counted(Dated, parsed), Constraint("who", temporal=True))
+    assert facts.count("home", {"since": 2020}) == 2
+    parsed.clear()
+    assert facts.count("home", {"since": 2020}) == 2
+    assert parsed == []
+    file.write_text(file.read_text().replace('"Rome"', '"Oslo"\nsince = 2021'))
+    age(file)
+    assert facts.count("home", {"since": 2020}) == 1
+
+
 def test_a_filter_of_facts_that_is_malformed_is_refused(diary):
     within = {"role": {"$not": 1}}
     within["$and"] = [within]

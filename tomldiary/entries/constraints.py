@@ -362,22 +362,31 @@ class FactSchema:
         except ValidationError as error:
             raise explained(error, where or self.name) from None
 
-    def as_read(self, entry: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    def as_read(
+        self, entry: Mapping[str, Any], names: Iterable[str], read: dict[str, Any] | None
+    ) -> Mapping[str, Any]:
         """Return an entry with the values that its model reads, if its file may lack one of the fields `names`.
 
         Args:
             entry: A valid entry.
             names: Fields; inner fields are dotted paths. Fields whose default is None count as empty, not as missing,
                 unless the entry has a field that the model lacks, which may be an earlier name.
+            read: Keeps the values that the model reads for the next call; None keeps none.
         """
-        is_known = all(name in self.fields or name[:1] == "_" for name in entry)
         for name in names:
-            outer = name.partition(".")[0]
-            may_lack = outer in entry or outer in self.always_stored or not is_known
             value = inner_value(entry, name)
-            if may_lack and (value is None or isinstance(value, Mapping)):  # fields of a table
-                return {**entry, **self.checked(entry)}
+            if value is not None and not isinstance(value, Mapping):
+                continue
+            outer = name.partition(".")[0]
+            if outer in entry or outer in self.always_stored or self._lacks_field_of(entry):
+                read = {} if read is None else read
+                if not read:
+                    read.update(self.checked(entry))
+                return {**entry, **read}
         return entry
+
+    def _lacks_field_of(self, entry: Mapping[str, Any]) -> bool:
+        return any(name[:1] != "_" and name not in self.fields for name in entry)
 
     def key_fields(self, data: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the fields of a fact from which its key is derived."""

@@ -174,7 +174,7 @@ class Facts:
         name: str,
         group: str | None = None,
         *,
-        matching: Callable[[Mapping[str, Any]], bool] | None = None,
+        matching: Callable[[Held], bool] | None = None,
     ) -> list[Held]:
         """Return the entries of a type that can be read, in the order of the file.
 
@@ -189,7 +189,7 @@ class Facts:
         left_out = len(known) - len(found)
         if schema.constraint.temporal:  # before the filter, because each entry may end another
             found = chained(schema, found)
-        found = [held for held in found if matching is None or matching(held.entry)]
+        found = [held for held in found if matching is None or matching(held)]
         if left_out:
             _logger.warning(
                 "%s of type %s left out; problems() says why", counted(left_out, "fact"), name
@@ -286,7 +286,7 @@ class FactIndex(Marked):
         if place not in self._held:
             key, entry = self._keys[place], self._entries[place]
             wrong = Facts.wrong(self._schema, key, entry)
-            self._held[place] = None if wrong is not None else Held(key, entry, *interval(entry))
+            self._held[place] = Held(key, entry, *interval(entry), {}) if wrong is None else None
         return self._held[place]
 
     def alike(self, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -333,6 +333,8 @@ class Held(NamedTuple):
     entry: Mapping[str, Any]
     start: datetime | None
     end: datetime | None
+    read: dict[str, Any] | None = None
+    """Keeps the fields as the model reads them for the next query; None keeps none."""
 
     def holds(self, at: datetime) -> bool:
         """Return whether the entry holds at a time."""
@@ -389,7 +391,7 @@ def chained(schema: FactSchema | None, found: list[Held]) -> list[Held]:
         for held, following in zip(group, [*group[1:], None], strict=True):
             cuts = [held.end, following.start or ALWAYS if following is not None else None]
             ends[held.key] = min((cut for cut in cuts if cut is not None), default=None)
-    return [Held(held.key, held.entry, held.start, ends[held.key]) for held in found]
+    return [Held(*held[:3], ends[held.key], held.read) for held in found]
 
 
 def short(given: datetime) -> str:

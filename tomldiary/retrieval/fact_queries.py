@@ -89,12 +89,13 @@ class FactFilter:
         self._meets = compile_filter(_operand(conditions, schema.name)) if conditions else None
         self._wanted = plain(given, schema.name)
 
-    def __call__(self, entry: Mapping[str, Any]) -> bool:
+    def __call__(self, held: Held) -> bool:
         """Return whether an entry meets the conditions."""
+        entry = held.entry
         sessions = (entry.get("_created_by"), entry.get("_updated_by"))
         if self._session is not None and self._session not in sessions:
             return False
-        entry = self._schema.as_read(entry, self._asked)
+        entry = self._schema.as_read(entry, self._asked, held.read)
         if self._is_compared:
             entry = self._schema.compared(entry)
         if not all(_equals(_value(entry, name), value) for name, value in self._wanted.items()):
@@ -158,7 +159,7 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
 
     def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
         schema, held = each
-        value = _value(schema.as_read(held.entry, [name]), name)
+        value = _value(schema.as_read(held.entry, [name], held.read), name)
         if isinstance(value, bool | int | float):
             return ("number", value)
         return ("text", str(value)) if value is not None else ("", "")
