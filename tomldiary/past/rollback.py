@@ -453,15 +453,20 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
             continue
         former = Edit(Document.parse(text))
         if same_value(_values(kind, former.peek()), _values(kind, now)):
-            former.put((META,), now.meta)
+            inner = [key for key, value in now.meta.items() if isinstance(value, dict)]
+            for path in (*((META, key) for key in inner), (META,)):  # each below its own header
+                former.put(path, now.table(path) or {})
             edit.take_text(former.done())
 
 
 def _values(kind: str, document: Document) -> dict[Path, dict[str, Any]]:
     """Return the entries of a document, and the values of the tables above them."""
-    tables = own_tables(kind, document).items()
-    outer = {path: values for path, values in tables if entry_path(kind, path) is None and values}
-    return {**outer, **entry_kind(kind).tables(document), (META,): {}}
+    outer = {
+        path: values
+        for path, values in own_tables(kind, document).items()
+        if values and path[0] != META and entry_path(kind, path) is None
+    }
+    return {**outer, **entry_kind(kind).tables(document)}
 
 
 def _is_like(document: Document, text: str) -> bool:
