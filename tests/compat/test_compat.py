@@ -238,6 +238,17 @@ dish = "soup"
     assert {*guest.conversations()} == {"one", "two", "the third", "four", "five"}
 
 
+def test_0_2_sessions_beside_an_empty_inline_table_keep_their_comments(
+    tmp_path,
+):
+    file = tmp_path / "guest/conversations.toml"
+    file.parent.mkdir()
+    file.write_text('conversations = {}\n[two] # late\nsummary = "2" # o\'clock\n')
+    guest = Diary(tmp_path, GuestTable, agent=Scripted(), durability="process").user("guest")
+    guest.add_turn("The usual table, please.", "Booked.", "three")
+    assert '[conversations.two] # late\nsummary = "2" # o\'clock\n' in file.read_text()
+
+
 def test_a_migration_of_sessions_that_is_undone_keeps_their_comments(tmp_path):
     file = tmp_path / "guest/conversations.toml"
     file.parent.mkdir()
