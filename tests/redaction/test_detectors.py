@@ -67,6 +67,23 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
     assert Redactor()("an open-secret: they know") == "an open-secret: they know"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_token: 4096",
+        "show_password = true",
+        'pad_token="[PAD]"',
+        'db_password = os.environ["DB_PASSWORD"]',
+        "led_pin = GPIO17",
+        "palabra_clave: años80",
+        "612\u202f345\u202f678 €",
+        "2\xa0639\xa0000\xa0000\xa0000 habitants",
+    ],
+)
+def test_a_setting_or_an_amount_is_kept(text):
+    assert Redactor()(text) == text
+
+
 def test_a_redacted_text_is_not_redacted_again():
     for _, line in ROWS:
         once = Redactor()(line)

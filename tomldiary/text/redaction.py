@@ -38,12 +38,13 @@ _ANNOUNCED = (
     r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contraseña|clave|mot de passe|senha|palavra-passe|пароль|密码|パスワード"
 )
 _SECRET = re.compile(
-    rf"(?<![\w-])(?:\w*?_|x-)?(?:{_ANNOUNCED})[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
+    rf"(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))?(?:{_ANNOUNCED})[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
     r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*[\"'`]?(?P<value>[^\s\"'`,;]{3,}[^\s\"'`,;.])",
     re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@]+)(?=@)")
 _PLAIN_WORD = re.compile(r"[^\W\d_]+[.!?)]*")
+_HAS_LETTER_AND_DIGIT = re.compile(r"(?=.*[^\W\d_]).*\d", re.DOTALL)
 _CARD = re.compile(r"(?<![\w.+-])(?:[2-6])(?:[ -]?\d){12,18}(?![\w]|[.-]\d)")
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
 _EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%'-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}", re.UNICODE)
@@ -64,6 +65,8 @@ _AS_ASCII = {
     **dict.fromkeys([0xA0, 0x2007, 0x2009, 0x202F, 0x3000], " "),
     **dict.fromkeys([0x2010, 0x2011], "-"),
 }
+# An amount, such as 612 345 678 €, which without these spaces would be a telephone number.
+_AMOUNT = re.compile(r"\d{1,3}(?:[\xa0\u2007\u2009\u202f]\d{3})+")
 _DEEPEST = 64  # levels of a value; a document has fewer
 _FEWEST, _MOST = 7, 15  # digits of a number, ITU-T E.164
 
@@ -87,6 +90,9 @@ def _is_phone(found: re.Match[str]) -> bool:
 def _is_secret(found: re.Match[str]) -> bool:
     value = found["value"]
     if value.startswith("[redacted"):
+        return False
+    # "max_token: 4096" and "show_password: true" contain none either.
+    if found["variable"] and not _HAS_LETTER_AND_DIGIT.match(value):
         return False
     # "The password is required" contains no password, but "password: tiger" does.
     return found["sign"][0] in ":=：" or _PLAIN_WORD.fullmatch(value) is None
@@ -204,6 +210,8 @@ def _redacted(
     parts: list[str] = []
     start = 0
     for match in filter(is_one, pattern.finditer(plain)):
+        if plain is not text and _AMOUNT.fullmatch(text, *match.span()):
+            continue
         taken = "value" if match.groupdict().get("value") is not None else 0
         parts += [text[start : match.start(taken)], f"[redacted: {kind}]"]
         start = match.end(taken)
