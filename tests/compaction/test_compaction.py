@@ -740,3 +740,25 @@ def test_an_extractor_cannot_restore_entries_forgotten_meanwhile(tmp_path):
     diary.user("alice").upsert_preference("likes", "tea")
     turn(diary, "hello")
     assert texts(diary) == []
+
+
+def test_a_compaction_by_an_untrusted_compactor_waits_for_review():
+    def rewrite(deps):
+        for block, *_ in deps.preference_blocks():
+            deps.rewrite_preference_block(block, text="I love tea")
+
+    diary = Diary(
+        "memory:",
+        agent="rules",
+        quarantine={"compactor"},
+        compaction_config=CompactionConfig(enabled=True, total_char_threshold=1),
+        compactor=Recording(rewrite),
+    )
+    alice = diary.user("alice")
+    alice.add_turn("I love tea.", "Noted.", "s")
+    assert alice.preferences("likes")["pref001"].text == "I love tea."
+    (change,) = alice.review()
+    assert (change.origin, change.text) == ("compactor", "I love tea")
+    alice.review.accept(change.id)
+    assert alice.preferences("likes")["pref001"].text == "I love tea"
+    assert alice.why("likes/pref001").origin == "compactor"

@@ -1050,8 +1050,11 @@ def test_a_query_reads_a_fact_that_lacks_a_field_once_until_it_changes(diary, fi
 def test_a_filter_of_facts_that_is_malformed_is_refused(diary):
     within = {"role": {"$not": 1}}
     within["$and"] = [within]
-    for where in (within, {"$and": [{1: 2}]}):
-        with pytest.raises(InvalidValue, match=r"nested deeper|expected text"):
+    deep = "x"
+    for _ in range(3000):
+        deep = [deep]
+    for where in (within, {"$and": [{1: 2}]}, {"role": {"$eq": deep}}):
+        with pytest.raises(InvalidValue, match=r"nested (deeper|too deep)|expected text"):
             diary.user("alice").facts.query("diet", where)
 
 

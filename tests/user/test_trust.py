@@ -75,6 +75,34 @@ def test_a_turn_in_a_transaction_of_an_untrusted_actor_waits(tmp_path):
     assert len(alice.preferences("likes")) == len(alice.episodes()) == 2
 
 
+@pytest.mark.parametrize("is_table", [False, True])
+def test_a_turn_of_an_untrusted_actor_leaves_no_summary(is_table):
+    def extract(message, *, deps):
+        if is_table:
+            deps.convs["conversations"]["s1"]["summary"] = SPAM
+        else:
+            deps.summarise(deps.user_msg, [SPAM])
+
+    alice = Diary("memory:", agent=extract, quarantine={"web"}).user("alice")
+    alice.add_turn("Hello.", "Noted.", "s1")
+    before = alice.conversations()["s1"].summary
+    with alice.transaction(actor="web"):
+        alice.add_turn("I won a " + SPAM, "Noted.", "s1")
+    found = alice.conversations()["s1"]
+    assert (found.turns, found.summary) == (2, before)
+    if not is_table:
+        assert before == "Hello."
+
+
+def test_an_untrusted_actor_rolls_nothing_back(alice):
+    alice.upsert_preference("likes", "tea", actor="user")
+    with pytest.raises(InvalidValue, match="cannot wait for a review"):
+        alice.rollback(actor="web:https://example.org")
+    assert alice.preferences("likes")["pref001"].text == "tea"
+    alice.rollback(actor="user")
+    assert not alice.preferences("likes")
+
+
 def test_no_reader_shows_what_waits_for_review(diary, alice):
     index = ScriptedIndex()
     diary.hooks.add(index, name="index")

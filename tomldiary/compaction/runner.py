@@ -13,8 +13,9 @@ from tomldiary.compaction.draft import (
     is_deletion,
     operation_path,
 )
-from tomldiary.entries.fields import count_of
+from tomldiary.entries.fields import COMPACTOR, count_of
 from tomldiary.entries.kinds import KINDS, PREFERENCES
+from tomldiary.entries.kinds.pending import Why
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_turn
@@ -25,6 +26,7 @@ from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.toml.values import moment, timestamp
+from tomldiary.user.pending.held import QUARANTINE, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -180,12 +182,16 @@ class CompactionRunner:
             for each, old in states
             if deps.fits(each, old) and operation_path(each)[:-1] not in joined & outdated
         ]
-        tx.stamped(
-            lambda tx: apply_turn(
+
+        def change(tx: Transaction) -> None:
+            apply_turn(
                 tx, fitting, self._diary, session_id=deps.live_session, now=deps.now, turns=0
-            ),
-            "compactor",
-        )
+            )
+
+        if self._diary.is_untrusted(COMPACTOR):
+            hold(tx, change, Why(QUARANTINE, deps.live_session, COMPACTOR, ""))
+        else:
+            tx.stamped(change, COMPACTOR)
 
     def _write(
         self,
@@ -194,7 +200,7 @@ class CompactionRunner:
         change: Callable[[Transaction], None],
         epoch: int | None = None,
     ) -> None:
-        source = Source("compaction", session_id, actor="compactor")
+        source = Source("compaction", session_id, actor=COMPACTOR)
         self._diary.engine.write(user_id, change, source, epoch=epoch)
 
 

@@ -51,6 +51,10 @@ class EnforcedRules(Rules, Protocol):
 
     entry_rules: EntryRules
 
+    def is_untrusted(self, origin: str, /) -> bool:
+        """Return whether changes by an actor wait for a review."""
+        ...
+
 
 class EntryRules:
     """The rules of a diary by collection, including those of its types of facts.

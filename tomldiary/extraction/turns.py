@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.engine.engine import is_erased
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import schema_named
-from tomldiary.entries.kinds import FACTS, PREFERENCES
+from tomldiary.entries.kinds import CONVERSATIONS, FACTS, PREFERENCES
 from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.kinds.episodes import new_episode, turn_value
 from tomldiary.entries.kinds.pending import Why
@@ -36,6 +36,8 @@ from tomldiary.extraction.operations import (
     CommitFact,
     ForgetPreference,
     Operation,
+    SetFields,
+    SetSummary,
     TurnOperation,
     UpsertPreference,
     apply_turn,
@@ -136,6 +138,8 @@ class Turns:
     ) -> Applied:
         """Apply the operations of an extractor, or quarantine them if it or the open transaction is not trusted.
 
+        A summary of what an actor without trust said is left out, because it would be shown at once.
+
         Args:
             tx: The current state.
             operations: The operations.
@@ -152,6 +156,8 @@ class Turns:
             )  # fmt: skip
 
         origin = self._untrusted_here(tx.user)
+        if origin:
+            operations = [each for each in operations if not _summarises(each)]
         if origin or self._diary.is_untrusted(self.origin):
             why = Why(QUARANTINE, session_id, origin or self.origin, episode, is_turn=True)
             return hold(tx, change, why)
@@ -462,6 +468,12 @@ class Turns:
         with engine.backend.lock(user_id, engine.lock_timeout if timeout is None else timeout):
             seq = engine.repetition(user_id, source)
         return Applied(transaction=seq, is_repeated=True) if seq is not None else None
+
+
+def _summarises(operation: Operation) -> bool:
+    """Return whether an operation changes the summary of a conversation."""
+    is_table = isinstance(operation, SetFields) and operation.kind == CONVERSATIONS.name
+    return is_table or isinstance(operation, SetSummary)
 
 
 def untrusted(quarantine: Collection[str] | Callable[[str], bool]) -> Callable[[str], bool]:

@@ -253,9 +253,8 @@ def _studied(
                 selection = replace(selection, former=former)
         for kind, document, replay in found:
             yield kind, document, replay
-            receipts = (
-                selection.receipts | document.operations()
-            )  # the caller has decided what it redacts
+            # The caller has decided by now what it redacts.
+            receipts = selection.receipts | document.operations()
             selection = replace(selection, receipts=receipts)
 
 

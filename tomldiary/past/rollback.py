@@ -17,7 +17,7 @@ from tomldiary.entries.kinds import (
     own_tables,
     own_values,
 )
-from tomldiary.errors import EntryConflict, HistoryPruned, InvalidValue, RollbackConflict
+from tomldiary.errors import EntryConflict, HistoryPruned, InvalidValue, RollbackConflict, printed
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
 from tomldiary.history.timeline import check_follows, out_of_reach, undo
 from tomldiary.runtime.views import Viewed, counted
@@ -98,8 +98,8 @@ class Undo:
             reason: The reason for the rollback, for history.
 
         Raises:
-            InvalidValue: `steps` is not an integer of at least 1, `to` is not a point of history, both are given, or
-                `session_id` is empty.
+            InvalidValue: `steps` is not an integer of at least 1, `to` is not a point of history, both are given,
+                `session_id` is empty, or the actor is in quarantine.
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), a rule
                 forbids an earlier state, also with `force`, or an erasure happened since. Nothing is undone.
             HistoryPruned: A transaction to undo is older than the kept history. Nothing is undone.
@@ -116,6 +116,11 @@ class Undo:
         if session_id is not None and not checked_text(session_id, "session_id"):
             raise InvalidValue("session_id must be a non-empty string.", where="rollback")
         source = Source("rollback", session_id or "", actor, reason)
+        if actor and self._rules.is_untrusted(actor):
+            raise InvalidValue(
+                f"{printed(actor)} is in quarantine, but a rollback cannot wait for a review. Name the actor who decided.",
+                where="actor",
+            )
         engine, user = self._past.engine, self._past.user_id
         engine.refuse_open(user)
         last = engine.backend.last_record(user)

@@ -82,12 +82,15 @@ class FactFilter:
         self._asked = set(fields_of(where))
         normal = set(schema.constraint.normalised)
         self._is_compared = not normal.isdisjoint(self._asked)
-        given = _normalised(where, normal) if self._is_compared else dict(where)
-        conditions = {
-            name: given.pop(name) for name in list(given) if is_condition(name, given[name])
-        }
-        self._meets = compile_filter(_operand(conditions, schema.name)) if conditions else None
-        self._wanted = plain(given, schema.name)
+        try:
+            given = _normalised(where, normal) if self._is_compared else dict(where)
+            conditions = {
+                name: given.pop(name) for name in list(given) if is_condition(name, given[name])
+            }
+            self._meets = compile_filter(_operand(conditions, schema.name)) if conditions else None
+            self._wanted = plain(given, schema.name)
+        except RecursionError:
+            raise InvalidValue("nested too deep. Flatten it.", where="filter") from None
 
     def __call__(self, held: Held) -> bool:
         """Return whether an entry meets the conditions."""
