@@ -65,6 +65,7 @@ def test_other_forms_of_letters_digits_and_spaces_are_read(text, kept):
 def test_the_last_word_of_a_variable_announces_a_secret(name):
     assert Redactor()(f"{name}=hunter2x") == f"{name}=[redacted: secret]"
     assert Redactor()("an open-secret: they know") == "an open-secret: they know"
+    assert Redactor()("access_token=horses") == "access_token=[redacted: secret]"
 
 
 @pytest.mark.parametrize(
