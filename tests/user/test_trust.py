@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
@@ -79,19 +80,36 @@ def test_a_turn_in_a_transaction_of_an_untrusted_actor_waits(tmp_path):
 def test_a_turn_of_an_untrusted_actor_leaves_no_summary(is_table):
     def extract(message, *, deps):
         if is_table:
-            deps.convs["conversations"]["s1"]["summary"] = SPAM
+            deps.convs["conversations"]["s1"]["summary"] = deps.user_msg
         else:
             deps.summarise(deps.user_msg, [SPAM])
 
     alice = Diary("memory:", agent=extract, quarantine={"web"}).user("alice")
     alice.add_turn("Hello.", "Noted.", "s1")
-    before = alice.conversations()["s1"].summary
     with alice.transaction(actor="web"):
-        alice.add_turn("I won a " + SPAM, "Noted.", "s1")
+        alice.add_turn(SPAM, "Noted.", "s1")
     found = alice.conversations()["s1"]
-    assert (found.turns, found.summary) == (2, before)
-    if not is_table:
-        assert before == "Hello."
+    assert (found.turns, found.summary) == (2, "Hello.")
+
+
+def test_no_later_turn_quotes_a_turn_of_an_untrusted_actor():
+    earlier = []
+
+    def extract(message, *, deps):
+        earlier.append([said for said, _ in deps.earlier])
+
+    alice = Diary("memory:", agent=extract, quarantine={"web"}).user("alice")
+    alice.add_turn("Hello.", "Noted.", "s1")
+    with alice.transaction(actor="web"):
+        alice.add_turn(SPAM, "Noted.", "s1")
+
+    async def held():
+        async with alice.atransaction(actor="web"):
+            await alice.aadd_turn(SPAM, "Noted.", "s1")
+
+    asyncio.run(held())
+    alice.add_turn("Bye.", "Noted.", "s1")
+    assert earlier[-1] == ["Hello."]
 
 
 def test_an_untrusted_actor_rolls_nothing_back(alice):

@@ -286,7 +286,8 @@ class Turns:
         said = self._diary.redacted(said)  # a queued turn may be older
         deps, message, epoch = await in_thread(self._prepared, turn, said, operation)
         operations = await self.run_extractor(message, deps, seconds)
-        self._diary.sessions.keep(turn.user_id, turn.session_id, said, epoch)
+        if not self._untrusted_here(turn.user_id):  # or the next turn's extractor would read it
+            self._diary.sessions.keep(turn.user_id, turn.session_id, said, epoch)
         return operations, epoch
 
     def _prepared(
