@@ -254,7 +254,7 @@ def _studied(
         for kind, document, replay in found:
             yield kind, document, replay
             # The caller has decided by now what it redacts.
-            receipts = selection.receipts | document.operations()
+            receipts = selection.receipts | document.operations(replay)
             selection = replace(selection, receipts=receipts)
 
 

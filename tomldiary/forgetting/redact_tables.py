@@ -368,9 +368,16 @@ class Tables:
             for name in sessions(entry_kind(self.kind), path, state.values)
         }
 
-    def operations(self) -> set[str]:
-        """Return the operations of an adapter that wrote the redacted states, which its receipts name."""
-        states = (state for state, path in self._seen.items() if self._is_redacted(path, state))
+    def operations(self, replay: Replay) -> set[str]:
+        """Return the operations of an adapter that wrote or replaced the redacted states; its receipts name them."""
+        if not any("_operation" in state.values for state in self._seen):
+            return set()
+        states = [state for state, path in self._seen.items() if self._is_redacted(path, state)]
+        for _, before, after in replay.steps():
+            old, new = self._versions.cut(before).states, self._versions.cut(after).states
+            # The request that replaced a text may have quoted it.
+            replaced = [path for path in self.affected if self._is_redacted(path, old.get(path))]
+            states += [new[path] for path in replaced if path in new]
         return {str(state.values["_operation"]) for state in states if "_operation" in state.values}
 
     def is_touched(self, before: str, after: str) -> bool:

@@ -100,7 +100,7 @@ class Selection:
     former: frozenset[tuple[str, str]] = frozenset()
     """The keys that the entry `key` had before a person renamed its table, each with when it was created."""
     receipts: frozenset[str] = frozenset()
-    """The operations that wrote what is erased. Their receipts have digests that could confirm a guess of it."""
+    """The operations that wrote or replaced what is erased. Their receipts have digests that could confirm a guess of it."""
 
     @classmethod
     def one_of(
