@@ -2535,6 +2535,7 @@ agent = Setting(Path({str(tmp_path)!r})).agent
     assert [each.text for each in alice.preferences()["likes"].values()] == [SAID]
 
 
+@names_its_run
 @pytest.mark.parametrize(("answer", "turns"), [("Noted.", 1), ("Done.", 2)])
 def test_a_task_that_is_run_again_in_another_process_is_one_turn_if_its_answer_is_the_same(
     tmp_path: Path, answer: str, turns: int

@@ -215,16 +215,17 @@ class RedisDatabase:
                 reason = f"a file of certificates: {reason}"
             lost = DatabaseAway if _NOT_DONE.search(f"{error}") else DatabaseLost
             raise lost(reason or f"{error}".rstrip(".") or type(error).__name__) from error
-        except (
-            exceptions.ClusterCrossSlotError,
-            exceptions.ClusterDownError,
-            exceptions.AskError,
-        ) as error:
-            raise BackendError(
-                f"{self}: Redis Cluster is not supported. Use the address of a server without it."
-            ) from error
         except exceptions.RedisError as error:
-            is_orphan = isinstance(error, exceptions.MasterDownError)
+            cluster_errors = (
+                exceptions.ClusterCrossSlotError,
+                exceptions.ClusterDownError,
+                exceptions.AskError,
+            )
+            is_orphan = isinstance(error, exceptions.MasterDownError)  # a ClusterDownError as well
+            if isinstance(error, cluster_errors) and not is_orphan:
+                raise BackendError(
+                    f"{self}: Redis Cluster is not supported. Use the address of a server without it."
+                ) from error
             if is_orphan or isinstance(error, exceptions.ReadOnlyError):
                 self.close()  # the address may lead to another server now
             reason = _SCRIPT.split(str(error))[0].partition(". ")[0].rstrip(".")
