@@ -17,7 +17,7 @@ import programs
 from tomldiary import CompactionConfig, Diary, PreferenceItem, Turn
 from tomldiary.compaction import tools
 from tomldiary.compaction.draft import CompactionDeps, CompactionStats
-from tomldiary.errors import InvalidValue, MissingExtra, UnknownEntry
+from tomldiary.errors import Conflict, InvalidValue, MissingExtra, UnknownEntry
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 BOTH = ("preferences", "conversations")
@@ -762,3 +762,32 @@ def test_a_compaction_by_an_untrusted_compactor_waits_for_review():
     alice.review.accept(change.id)
     assert alice.preferences("likes")["pref001"].text == "I love tea"
     assert alice.why("likes/pref001").origin == "compactor"
+
+
+def test_a_document_whose_compaction_waits_for_review_is_not_compacted_again():
+    def extract(message, *, deps):
+        deps.summarise("They said hello.", [])
+
+    def rewrite(deps):
+        for block, *_ in deps.conversation_blocks():
+            deps.rewrite_conversation_block(block, summary=f"hello {len(compactor.calls)}")
+
+    compactor = Recording(rewrite)
+    config = CompactionConfig(enabled=True, user_turn_interval=1, cooldown_seconds=0)
+    alice = Diary(
+        "memory:",
+        agent=extract,
+        quarantine={"compactor"},
+        compaction_config=config,
+        compactor=compactor,
+    ).user("alice")
+    for session in ("s", "s", "other"):
+        alice.add_turn("Hello.", "Hi.", session)
+    (change,) = alice.review()
+    with pytest.raises(Conflict):  # a further turn of the session was counted
+        alice.review.accept(change.id)
+    alice.review.accept(change.id, force=True)
+    found = alice.conversations()["s"]
+    assert (found.turns, found.summary) == (2, "hello 1")
+    alice.add_turn("Hello.", "Hi.", "s")
+    assert alice.review()

@@ -14,8 +14,8 @@ from tomldiary.compaction.draft import (
     operation_path,
 )
 from tomldiary.entries.fields import COMPACTOR, count_of
-from tomldiary.entries.kinds import KINDS, PREFERENCES
-from tomldiary.entries.kinds.pending import Why
+from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
+from tomldiary.entries.kinds.pending import Why, place_of, waiting
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_turn
@@ -95,7 +95,10 @@ class CompactionRunner:
         due: list[str] = []
         conversations = self._diary.engine.document(user_id, "conversations")
         turns = _meta_number(conversations.table(("_meta", "compaction")), "total_turns")
+        held = self._waiting(user_id) if self._diary.is_untrusted(COMPACTOR) else ()
         for kind in _KINDS:
+            if kind in held:  # or each run would store other changes of the same texts
+                continue
             document = self._diary.engine.readable(user_id, kind)
             progress = document.table(("_meta", "compaction")) or {}
             entries = [entry for _, entry in KINDS[kind].entries(document, self._diary)]
@@ -111,6 +114,12 @@ class CompactionRunner:
             ):
                 due.append(kind)
         return due
+
+    def _waiting(self, user_id: str) -> set[str]:
+        """Return the kinds of the entries of which a compaction's changes wait for a review."""
+        pending = waiting(self._diary.engine.readable(user_id, QUARANTINE), QUARANTINE, timestamp())
+        mine = [each for each in pending.values() if each.get("origin") == COMPACTOR]
+        return {entry_kind(place_of(each)[0]).name for each in mine}
 
     async def compact(
         self,
