@@ -180,6 +180,10 @@ def test_conversations_that_an_actor_without_trust_removes_or_imports_wait(diary
     assert [each.key for each in bob.review()] == ["conversations/s1", "likes/pref001"]
     bob.review.accept(*[each.id for each in bob.review()])
     assert bob.conversations()["s1"].summary == SPAM
+    carol = diary.user("carol")
+    carol.import_(data, actor="web:dump")
+    carol.forget(session_id="s1")
+    assert (list(carol.review()), carol.traces(SPAM)) == ([], [])
     alice.review.accept("2")
     assert not alice.conversations()
 

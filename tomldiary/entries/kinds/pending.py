@@ -160,14 +160,15 @@ def pending_entry(
     after: Mapping[str, Any] | None,
     why: Why,
     *,
+    about: str,
     based_on: int,
     is_new: bool,
     now: str,
 ) -> dict[str, Any]:
-    """Return a pending change as it is stored."""
+    """Return a pending change as it is stored; `about` is the session that its entry describes, or ""."""
     held = after or {}
     # Forgetting finds entries by these sessions, and the copy has text of all sessions that wrote the entry.
-    named = [str(held.get(name, "")) for name in ("_created_by", "_updated_by")]
+    named = [about, *(str(held.get(name, "")) for name in ("_created_by", "_updated_by"))]
     sessions = [
         name for name in dict.fromkeys([*named, *said_by(held)]) if name not in {"", why.session}
     ]

@@ -225,7 +225,8 @@ def _keep(
         base = based_on + (_is_changed(tx, document, path) or _is_undone(tx, document, path))
         fresh = pending_entry(
             document, path, entry_key(path, kind.home(document)), after, why._replace(origin=origin),
-            based_on=first.get("based_on", base), is_new=first.get("is_new", real is None), now=now,
+            about=kind.session(path[-1]), based_on=first.get("based_on", base),
+            is_new=first.get("is_new", real is None), now=now,
         )  # fmt: skip
         if name:  # a draft that is written again is still based on the entry before its first write
             fresh["_created"] = first.get("_created", now)
