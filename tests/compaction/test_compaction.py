@@ -766,7 +766,8 @@ def test_a_compaction_by_an_untrusted_compactor_waits_for_review():
 
 def test_a_document_whose_compaction_waits_for_review_is_not_compacted_again():
     def extract(message, *, deps):
-        deps.summarise("They said hello.", [])
+        if deps.user_msg == "Bye.":
+            deps.summarise("They said bye.", [])
 
     def rewrite(deps):
         for block, *_ in deps.conversation_blocks():
@@ -784,10 +785,12 @@ def test_a_document_whose_compaction_waits_for_review_is_not_compacted_again():
     for session in ("s", "s", "other"):
         alice.add_turn("Hello.", "Hi.", session)
     (change,) = alice.review()
-    with pytest.raises(Conflict):  # a further turn of the session was counted
-        alice.review.accept(change.id)
-    alice.review.accept(change.id, force=True)
+    alice.review.accept(change.id)  # a further turn of the session is no change of its summary
     found = alice.conversations()["s"]
     assert (found.turns, found.summary) == (2, "hello 1")
     alice.add_turn("Hello.", "Hi.", "s")
-    assert alice.review()
+    assert [each.key for each in alice.review()] == ["conversations/s", "conversations/other"]
+    alice.add_turn("Bye.", "Bye.", "s")
+    with pytest.raises(Conflict) as raised:
+        alice.review.accept(*[each.id for each in alice.review()])
+    assert raised.value.keys == ["conversations/s"]

@@ -466,7 +466,7 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange], into: str)
         before, after = _states_here(tx, each)
         if not same_value(before, after):
             states[each.id] = states.get(each.id, (before, after))[0], after
-    found |= {each.key for each in waiting if not same_value(*states.get(each.id, (None, None)))}
+    found |= {each.key for each in waiting if _differ(each, *states.get(each.id, (None, None)))}
     # History does not show an entry that a transaction both added and removed.
     found |= {
         each.key
@@ -474,6 +474,13 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange], into: str)
         if each.after is not None and each.before is None and not each.is_new
     }
     return sorted(found | {each.key for each in waiting if _is_edited(tx, each)})
+
+
+def _differ(each: PendingChange, before: Any, after: Any) -> bool:
+    """Return whether an entry changed between two states; a turn that is only counted changes no summary."""
+    if entry_kind(each.document) is CONVERSATIONS and each.after and before and after:
+        before, after = claim(before), claim(after)
+    return not same_value(before, after)
 
 
 def _states_here(tx: Transaction, each: PendingChange) -> tuple[Any, Any]:
