@@ -329,6 +329,16 @@ def test_rollback_reads_history_as_often_for_many_documents_as_for_one():
     assert reads[0] == reads[1]
 
 
+def test_the_numbers_given_out_stay_in_one_line_after_a_rollback(alice, tmp_path):
+    file = tmp_path / "alice/preferences.toml"
+    file.parent.mkdir()
+    file.write_text('[preferences.likes.tea]\ntext = "tea"  # green\n')
+    alice.upsert_preference("likes", "jazz")
+    alice.rollback()
+    assert "\nnext_ids = { likes = 2 }\n" in file.read_text()
+    assert 'text = "tea"  # green\n' in file.read_text()
+
+
 def test_rollback_restores_comments_and_position(alice, tmp_path):
     for text in ("one", "two", "three"):
         alice.upsert_preference("likes", text)

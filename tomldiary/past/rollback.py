@@ -458,8 +458,9 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
             continue
         former = Edit(Document.parse(text))
         if same_value(_values(kind, former.peek()), _values(kind, now)):
-            inner = [key for key, value in now.meta.items() if isinstance(value, dict)]
-            for path in (*((META, key) for key in inner), (META,)):  # each below its own header
+            # A table in `_meta` keeps its own header, or its place in a line.
+            inner = [path for path in now.index if path[0] == META and len(path) > 1]
+            for path in (*inner, (META,)):
                 former.put(path, now.table(path) or {})
             edit.take_text(former.done())
 
