@@ -63,7 +63,7 @@ LISTEN: LiteralString = "LISTEN {channel}"
 # The number `xmin` of a trigger is another one after each change, also if it is enabled again.
 CONFIRM: LiteralString = """
 SELECT pg_notify(%s, %s) FROM pg_trigger
-WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch' AND xmin::text = %s AND tgenabled IN ('O', 'A')"""
+WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch' AND xmin::text = %s AND tgenabled <> 'D'"""
 GET_VERSION: LiteralString = "SELECT version FROM {schema}.tomldiary"
 # A row of the user, without a kind, and a row of each document.
 HEAD: LiteralString = """
