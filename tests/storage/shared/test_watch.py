@@ -283,16 +283,24 @@ def test_a_schema_of_postgres_that_was_renamed_is_watched_anew():
     watch.backend.close()
 
 
+def trusted_watch():
+    """Return a place of PostgreSQL, a watch that is trusted, and a user who likes tea, read through it."""
+    place = space("postgres")
+    watch = watching(place)
+    alice = opened(watch.backend)
+    alice.upsert_preference("likes", "tea")
+    until(lambda: is_trusted(watch.backend))
+    assert texts(alice) == ["tea"]
+    return place, watch, alice
+
+
 def test_a_schema_of_postgres_that_is_replaced_under_a_watch_is_watched_anew():
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
-    place = space("postgres")
-    watch, name = watching(place), place.url.rpartition("=")[2]
-    alice = opened(watch.backend)
-    alice.upsert_preference("likes", "tea")
+    place, watch, alice = trusted_watch()
+    name = place.url.rpartition("=")[2]
     with Diary(f"{place.url}b", agent="rules") as restored:
         restored.user("alice").upsert_preference("likes", "coffee")
-    until(lambda: is_trusted(watch.backend))
     with psycopg.connect(place.server) as connection:
         connection.execute(f"ALTER SCHEMA {name} RENAME TO {name}c")
         connection.execute(f"ALTER SCHEMA {name}b RENAME TO {name}")
@@ -307,12 +315,8 @@ def test_a_schema_of_postgres_that_is_replaced_under_a_watch_is_watched_anew():
 def test_a_restore_of_postgres_that_disables_the_trigger_meanwhile_is_noticed():
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
-    place = space("postgres")
-    watch, name = watching(place), place.url.rpartition("=")[2]
-    alice = opened(watch.backend)
-    alice.upsert_preference("likes", "tea")
-    until(lambda: is_trusted(watch.backend))
-    assert texts(alice) == ["tea"]
+    place, watch, alice = trusted_watch()
+    name = place.url.rpartition("=")[2]
     with (
         Diary(place.url, agent="rules") as restored,
         psycopg.connect(place.server, autocommit=True) as connection,
