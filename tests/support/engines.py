@@ -163,7 +163,8 @@ def _redis_texts(engine: Engine) -> str:
 
     found = []
     with redis.Redis.from_url(engine.server, decode_responses=True) as client:
-        for key in client.scan_iter(f"{engine.url.rpartition('=')[2]}:*"):
+        # A scan has no fixed order, and may return a key twice.
+        for key in sorted({*client.scan_iter(f"{engine.url.rpartition('=')[2]}:*")}):
             read = {"hash": client.hgetall, "set": client.smembers, "string": client.get}.get(
                 client.type(key)
             )
