@@ -204,6 +204,10 @@ def _mem0(found: Found) -> None:
             found.leave_out("record without a memory")
         elif owner and owner != found.user:
             found.users.add(owner)
+        elif (
+            memory.get("role") == "assistant"
+        ):  # a message as it was said; what a model extracts has no role
+            found.leave_out("message of the assistant")
         else:
             metadata = as_object(memory.get("metadata"))
             category = as_text(metadata.get("category"))
