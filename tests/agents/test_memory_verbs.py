@@ -274,6 +274,15 @@ def test_recalled_memory_is_one_frame_of_escaped_lines(verbs):
     assert len(text.splitlines()) == 3
 
 
+def test_recall_tells_the_model_which_statement_is_newer(alice, verbs):
+    alice.diary.agent = lambda message, *, deps: deps.upsert("biography", "new", deps.user_msg, [])
+    alice.add_turn("I live in Bergen.", "Ok.", "s1", now=datetime(2026, 3, 1, tzinfo=UTC))
+    alice.add_turn("I live in Oslo now.", "Ok.", "s2", now=datetime(2026, 3, 9, tzinfo=UTC))
+    lines = verbs.recall("Where do I live?").splitlines()
+    assert "- biography/pref001: I live in Bergen. (2026-03-01)" in lines
+    assert "- biography/pref002: I live in Oslo now. (2026-03-09)" in lines
+
+
 def test_a_conversation_is_recalled_by_its_day_not_by_its_session(alice, verbs):
     def note(message, *, deps):
         deps.summarise("A trip to Oslo.", None)

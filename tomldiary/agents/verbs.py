@@ -138,7 +138,7 @@ class MemoryVerbs:
 
     @_answering
     def recall(self, query: str, limit: int = 5) -> Answer:
-        """Look up what is known about the user from earlier conversations.
+        """Look up what is known about the user from earlier conversations, and when it was last said.
 
         Args:
             query: What to look for: a question or a few words.
@@ -494,5 +494,7 @@ def _block_data(name: str, block: TextBlock) -> dict[str, Any]:
 
 
 def _fact(hit: Hit) -> str:
-    kind = entry_kind(hit.kind)
-    return rendered(EntryLine(kind.title(hit.key, hit.updated), hit.text, is_long=kind.is_long))
+    """Return a hit as a line with the day it was last said or changed, which tells an older statement from its correction."""
+    kind, day = entry_kind(hit.kind), (hit.updated or hit.created)[:10]
+    note = f"({day})" if day and hit.kind in _NAMED_BY_LINE else ""
+    return rendered(EntryLine(kind.title(hit.key, hit.updated), hit.text, note, kind.is_long))

@@ -422,7 +422,8 @@ def test_a_config_that_names_a_user_is_not_read_for_the_user_of_the_run_around_i
         graph.invoke({"messages": []}, context=Context("alice"))
     else:
         asyncio.run(graph.ainvoke({"messages": []}, context=Context("alice")))
-    assert found == ["tea of alice", "tea of bob", "tea of alice", "- likes/pref001: tea of bob"]
+    assert found[:3] == ["tea of alice", "tea of bob", "tea of alice"]
+    assert found[3].startswith("- likes/pref001: tea of bob (20")
 
 
 def test_a_missing_langchain_names_the_install_command(monkeypatch):
