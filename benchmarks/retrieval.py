@@ -240,6 +240,7 @@ class _Text:
     """A text for an index of words."""
 
     searched_names = ""
+    day = None
     turn = None
 
     def __init__(self, text: str) -> None:

@@ -21,6 +21,7 @@ class Text:
     """One sentence as an index sees it."""
 
     searched_names = ""
+    day = None
     turn = None
 
     def __init__(self, text):

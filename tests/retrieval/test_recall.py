@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import tracemalloc
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pytest
@@ -82,7 +83,7 @@ def doors(folder):
 
     def shown(text):
         lines = [line[2:] for line in text.splitlines() if line.startswith("- ")]
-        return [line.split(": ", 1)[1] for line in lines]
+        return [line.split(": ", 1)[1].rpartition(" (")[0] for line in lines]  # without the day
 
     def printed(query, kind):
         options = ["--user", "alice", "--path", str(folder), "--limit", "40", "--json"]
@@ -116,6 +117,38 @@ def test_every_door_returns_the_same_texts_in_the_same_order(tmp_path):
         assert found.pop("tool") == found.pop("verb") == whole
         assert list(dict.fromkeys(whole)) == found["recall"][: len(set(whole))]
         assert found == dict.fromkeys(found, found["recall"]), question
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ("What did I say on 2026-10-13?", ["b", "c"]),  # the day before the rest of its month
+        ("what happened on October 13th, 2026", ["b", "c"]),
+        ("Was habe ich am 13. Oktober gesagt?", ["b", "a"]),  # of any year
+        ("what did I do in May", ["d"]),
+        ("What may I do?", []),
+        ("What did I say on 2026-11-13?", []),
+    ],
+)
+def test_a_question_that_names_a_day_finds_what_was_said_then(question, found):
+    diary = Diary("memory:")
+    alice = diary.user("alice")
+    days = {"a": (2025, 10, 13), "b": (2026, 10, 13), "c": (2026, 10, 20), "d": (2026, 5, 2)}
+    for text, day in days.items():
+        alice.episodes.add(text, "", session_id=text, now=datetime(*day, tzinfo=UTC))
+    assert sorted(hit.text.strip() for hit in alice.recall(question)) == sorted(found)
+    store = DiaryStore(diary)
+    items = store.search(("alice", "diary", "episodes"), query=question)
+    assert [item.value["input"] for item in items if item.score is not None] == found
+
+
+def test_an_item_is_found_by_the_day_of_its_put_unless_it_is_not_indexed():
+    store = DiaryStore("memory:")
+    store.put(("alice", "n"), "k", {"text": "tea"})
+    store.put(("alice", "n"), "hidden", {"text": "tea"}, index=False)
+    query = f"what did I note on {datetime.now(UTC):%Y-%m-%d}"
+    items = store.search(("alice", "n"), query=query)
+    assert [item.key for item in items if item.score is not None] == ["k"]
 
 
 def test_a_write_indexes_only_the_changed_entry(monkeypatch):
@@ -205,6 +238,7 @@ class Searched(NamedTuple):
 
     searched_text: str
     searched_names: str = ""
+    day: None = None
     turn: tuple[str, str] | None = None
 
 

@@ -16,6 +16,7 @@ OTHERS = ["Lives near the harbour", "Keeps two dogs", "Reads crime novels", "Wak
 class Searched(NamedTuple):
     searched_text: str
     searched_names: str = ""
+    day: None = None
     turn: tuple[str, str] | None = None
 
 

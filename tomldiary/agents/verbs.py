@@ -141,7 +141,7 @@ class MemoryVerbs:
         """Look up what is known about the user from earlier conversations, and when it was last said.
 
         Args:
-            query: What to look for: a question or a few words.
+            query: What to look for: a question or a few words. Write "last Tuesday" and the like as dates.
             limit: Most entries to return, up to 20.
         """
         hits = self._user.recall(query, max(1, min(limit, MOST_HITS)))

@@ -103,6 +103,7 @@ class _Words:
     key: str
     searched_text: str
     searched_names: str
+    day: None = None
     turn: None = None
     order: tuple[str, ...] = ()
     """The order of entries with equal score, which is not used here."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
+    from datetime import date
 
 
 class Searchable(Protocol):
@@ -33,6 +34,11 @@ class Searchable(Protocol):
     @property
     def searched_names(self) -> str:
         """Names that also match the entry, such as its category; they do not count for its length."""
+        ...
+
+    @property
+    def day(self) -> date | None:
+        """The day of its last change, which a question may name."""
         ...
 
     @property

@@ -27,7 +27,7 @@ from tomldiary.retrieval.collection import C, E, Part, changes
 from tomldiary.retrieval.fusion import fuse
 from tomldiary.retrieval.spelling import respelled, spelling_group
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.text.words import END_MARK, Asked, asked_words, indexed_words
+from tomldiary.text.words import END_MARK, Asked, asked_words, day_words, indexed_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -126,12 +126,12 @@ class LexicalIndex(Generic[E]):
     def add(self, entry: E) -> None:
         """Index an entry."""
         text = entry.searched_text
-        names = indexed_words(entry.searched_names)
+        names, day = indexed_words(entry.searched_names), day_words(entry.day)
         first = len(self._rows)
         for passage in _passages(text) or ([""] if names else []):
             words = indexed_words(passage)
             length = sum(not word.startswith(END_MARK) for word in words)
-            self._add_row(entry, [*words, *names], length)
+            self._add_row(entry, [*words, *names, *day], length)
         self._places[entry] = range(first, len(self._rows))
         turn = entry.turn
         if turn is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import session_turn
@@ -137,6 +137,11 @@ class Entry:
     def searched_names(self) -> str:
         """The searched names of its fields, which depend on `index`."""
         return searched_names(self.value, self.index)
+
+    @property
+    def day(self) -> date | None:
+        """The day of the last put, in UTC; None if the item is excluded from search."""
+        return None if self.index is False else self.moments[1].date()
 
     @property
     def turn(self) -> tuple[str, str] | None:

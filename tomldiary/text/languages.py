@@ -78,6 +78,14 @@ OPPOSITES = _opposites()
 """The words that a word excludes in otherwise equal statements."""
 EXCLUDING = _values("time", "amount", "subject")
 """The rows of each word, whose values exclude each other in otherwise equal statements."""
+MONTHS = {
+    word: f"{number:02}"
+    for row in _rows("time")
+    if len(row) == 12  # noqa: PLR2004 - only rows of months have as many words
+    for number, forms in enumerate(row, 1)
+    for word in forms
+}
+"""The number of a month, as "01", by each of its names."""
 RELATIVES = {
     word: [value._replace(kind="different subject", row=-1 - value.row) for value in values]
     for word, values in _values("relatives").items()

@@ -16,11 +16,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
-from tomldiary.text.languages import ENGLISH, IRREGULAR, OTHERS
+from tomldiary.text.languages import ENGLISH, IRREGULAR, MONTHS, OTHERS
 from tomldiary.text.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import date
 
 _PAIRED = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff"
@@ -74,6 +75,16 @@ END_MARK = "~"
 """Marks a possible last part of a compound at its beginning; it does not count as a word of the text."""
 _QUERY_PART = 10_000  # characters at the start and the end of a question that are read
 _LONGEST_WORD = 64  # letters; a longer one is no word
+DAY_MARK = "@"
+"""Marks a day or a month at its beginning; no word of a text begins with it."""
+_DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)(?:-(\d\d))?(?!\d)")
+_DAY = re.compile("0?[1-9]|[12][0-9]|3[01]")
+_YEAR = re.compile("[0-9]{4}")
+_OF_DATE = re.compile(r"\d+|[^\W\d_]+")
+_WITHIN_DATE = frozenset(["st", "nd", "rd", "th", "the", "of", "de", "del", "di"])
+_INSIDE = frozenset(["in", "im", "en", "em"])
+_UNCLEAR = frozenset(["jan", "march", "mars", "may", "mai", "mayo"])
+"""Names of months that are also other words."""
 _LONG = 8  # letters of a word that may be a compound
 _SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
 
@@ -159,6 +170,7 @@ def asked_words(query: str) -> list[Asked]:
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
     found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
+    found += [Asked(each[1:], (each,)) for each in _asked_days(query.lower())]
     return found
 
 
@@ -179,6 +191,28 @@ def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
     each = set(words)
     english, others = len(each & ENGLISH), len(each & OTHERS)
     return is_default if english == others else english > others
+
+
+def day_words(day: date | None) -> list[str]:
+    """Return the words of a day for an index: the day, its month, and both in any year; none for None."""
+    forms = ("%Y-%m-%d", "%Y-%m", "%m-%d", "%m") if day is not None else ()
+    return [f"{DAY_MARK}{day:{form}}" for form in forms]
+
+
+def _asked_days(text: str) -> list[str]:
+    """Return the words of `day_words` for the days and months that a text in lower case names."""
+    dates: list[tuple[str, str, str]] = _DATE.findall(text)
+    words = ["", *(word for word in _OF_DATE.findall(text) if word not in _WITHIN_DATE), "", ""]
+    for at, word in enumerate(words):
+        if word in MONTHS:
+            before, after, last = words[at - 1], words[at + 1], words[at + 2]
+            day = next((each for each in (before, after) if _DAY.fullmatch(each)), "")
+            year = next((each for each in (after, last) if _YEAR.fullmatch(each)), "")
+            if day or year or word not in _UNCLEAR or before in _INSIDE:
+                dates.append((year, MONTHS[word], day and day.zfill(2)))
+    found = [DAY_MARK + "-".join(filter(None, each)) for each in dates]
+    found += [f"{DAY_MARK}{year}-{month}" for year, month, day in dates if year and day]
+    return list(dict.fromkeys(found))
 
 
 def _asked(kind: str | None, word: str, little: frozenset[str], joined: str) -> Iterator[Asked]:

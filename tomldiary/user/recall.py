@@ -21,7 +21,7 @@ from tomldiary.toml.values import When, checked_count, checked_limit, checked_te
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from datetime import date, datetime
 
     from tomldiary.entries.kind import EntryKind, Rules
     from tomldiary.text.words import Asked
@@ -50,6 +50,11 @@ class IndexedEntry:
         self.text = kind.text(entry)
         self.searched_text = kind.body(entry)
         self.searched_names = kind.names(key, entry)
+
+    @property
+    def day(self) -> date | None:
+        """The day of its last change."""
+        return self.kind.day(self.entry)
 
     @property
     def turn(self) -> tuple[str, str] | None:
