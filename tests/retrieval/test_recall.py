@@ -119,6 +119,17 @@ def test_every_door_returns_the_same_texts_in_the_same_order(tmp_path):
         assert found == dict.fromkeys(found, found["recall"]), question
 
 
+def test_of_equal_matches_the_newest_is_first_in_recall_and_in_the_store():
+    diary = Diary("memory:")
+    alice, store = diary.user("alice"), DiaryStore(diary)
+    for color in ("green", "blue", "red"):
+        alice.upsert_preference("likes", f"Her favourite color is {color}", id=color)
+    hits = alice.recall("What is her favourite color?")
+    items = store.search(("alice", "diary", "preferences", "likes"), query="favourite color")
+    assert [hit.key for hit in hits] == ["likes/red", "likes/blue", "likes/green"]
+    assert [item.key for item in items] == ["red", "blue", "green"]
+
+
 @pytest.mark.parametrize(
     ("question", "found"),
     [

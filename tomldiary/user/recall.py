@@ -45,8 +45,9 @@ class IndexedEntry:
         self.kind = kind
         self.key = key
         self.entry = entry
-        self.order = kind.name, key
-        """The sort key of entries with equal scores."""
+        when = moment(last_used(entry))
+        self.order = 0.0 if when is None else -when.timestamp(), kind.name, key
+        """The sort key of entries with equal scores: the newest first, as in stores."""
         self.text = kind.text(entry)
         self.searched_text = kind.body(entry)
         self.searched_names = kind.names(key, entry)
