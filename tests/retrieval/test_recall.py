@@ -253,6 +253,14 @@ class Searched(NamedTuple):
     turn: tuple[str, str] | None = None
 
 
+def test_a_day_of_no_entry_changes_no_score():
+    index = LexicalIndex()
+    index.add(Searched("tea in october 2026"))
+    index.add(Searched("coffee"))
+    asked = question_of("tea in October 2026", [index])
+    assert [word.shown for word, _ in asked.words] == ["tea", "in", "october", "2026"]
+
+
 def test_an_index_that_lost_most_of_its_entries_frees_their_memory():
     words = [" ".join(f"w{(37 * n + 7 * k) % 200}" for k in range(40)) for n in range(700)]
     index, texts = (

@@ -27,7 +27,7 @@ from tomldiary.retrieval.collection import C, E, Part, changes
 from tomldiary.retrieval.fusion import fuse
 from tomldiary.retrieval.spelling import respelled, spelling_group
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.text.words import END_MARK, Asked, asked_words, day_words, indexed_words
+from tomldiary.text.words import DAY_MARK, END_MARK, Asked, asked_words, day_words, indexed_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -359,9 +359,13 @@ def question_of(
         return None
     size = sum(index.size for index in indexes)
     length = sum(index.length for index in indexes)
-    having = _counts(words, indexes)
-    if len(words) > _MOST_WORDS:  # the rarest of those that are stored
-        words.sort(key=lambda word: having[word] or size + 1)
+    having = {  # without the days and months of no entry, which need not be found in a text
+        word: number
+        for word, number in _counts(words, indexes).items()
+        if number or not word.shown.startswith(DAY_MARK)
+    }
+    if len(having) > _MOST_WORDS:  # the rarest of those that are stored
+        words = sorted(having, key=lambda word: having[word] or size + 1)
         having = {word: having[word] for word in words[:_MOST_WORDS]}
     weights = {word: _weight(word, max(number, 1), size) for word, number in having.items()}
     total = sum(weights.values())

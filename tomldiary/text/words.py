@@ -170,7 +170,7 @@ def asked_words(query: str) -> list[Asked]:
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
     found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
-    found += [Asked(each[1:], (each,)) for each in _asked_days(query.lower())]
+    found += [Asked(each, (each,)) for each in _asked_days(query.lower())]
     return found
 
 
