@@ -82,9 +82,8 @@ _DAY = re.compile("0?[1-9]|[12][0-9]|3[01]")
 _YEAR = re.compile("[0-9]{4}")
 _OF_DATE = re.compile(r"\d+|[^\W\d_]+")
 _WITHIN_DATE = frozenset(["st", "nd", "rd", "th", "the", "of", "de", "del", "di"])
-_INSIDE = frozenset(["in", "im", "en", "em"])
-_UNCLEAR = frozenset(["jan", "march", "mars", "may", "mai", "mayo"])
-"""Names of months that are also other words."""
+_INSIDE = frozenset(["in", "im", "en", "em", "last", "this", "since", "during"])
+"""Words before a month without a day or year; elsewhere it may be a name or a verb, such as "June" and "may"."""
 _LONG = 8  # letters of a word that may be a compound
 _SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
 
@@ -208,7 +207,7 @@ def _asked_days(text: str) -> list[str]:
             before, after, last = words[at - 1], words[at + 1], words[at + 2]
             day = next((each for each in (before, after) if _DAY.fullmatch(each)), "")
             year = next((each for each in (after, last) if _YEAR.fullmatch(each)), "")
-            if day or year or word not in _UNCLEAR or before in _INSIDE:
+            if day or year or before in _INSIDE:
                 dates.append((year, MONTHS[word], day and day.zfill(2)))
     found = [DAY_MARK + "-".join(filter(None, each)) for each in dates]
     found += [f"{DAY_MARK}{year}-{month}" for year, month, day in dates if year and day]
