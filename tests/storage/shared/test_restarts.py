@@ -160,6 +160,41 @@ def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
         backend.close()
 
 
+@pytest.mark.parametrize("name", ["postgres"])
+def test_a_write_that_waits_for_an_absent_replica_is_not_acknowledged(place):
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    turn = Turn("alice", "s", "I love coffee.", "Noted.")
+    with servers.postgres(*place) as url, Diary(f"{url}?timeout=1", agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        with (
+            psycopg.connect(url, autocommit=True) as server,
+            MemoryWriter(diary, workers=0) as writer,
+        ):
+            server.execute("ALTER SYSTEM SET synchronous_standby_names = 'replica'")
+            server.execute("SELECT pg_reload_conf()")
+            until(
+                lambda: server.execute("SHOW synchronous_standby_names").fetchone() == ("replica",)
+            )
+            with pytest.raises(BackendError, match=r"replica away\?\)\. It is unknown"):
+                alice.upsert_preference("likes", "milk")
+            with pytest.raises(BackendError, match=r"replica away\?\)\. It is unknown"):
+                writer.submit_nowait(turn).wait_stored(LONG)
+            server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            server.execute("SELECT pg_reload_conf()")
+            until(lambda: server.execute("SHOW synchronous_standby_names").fetchone() == ("",))
+            alice.upsert_preference("likes", "juice")
+
+
+@pytest.mark.parametrize("name", ["postgres"])
+def test_the_first_of_two_servers_that_is_silent_leaves_time_for_the_other(place):
+    with servers.postgres(*place) as url, socket.create_server(("127.0.0.1", 0)) as silent:
+        both = url.replace("@", f"@127.0.0.1:{silent.getsockname()[1]},")
+        with Diary(f"{both}?timeout=6", agent="rules") as diary:
+            diary.user("alice").upsert_preference("likes", "tea")
+
+
 def test_a_silent_server_is_waited_for_once_and_not_for_each_connection():
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 

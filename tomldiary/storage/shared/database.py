@@ -325,9 +325,12 @@ def outcome(
                     return {kind: after.versions[kind] for kind in step.contents}
                 raise error  # the first attempt was only slow: check again
             if not step.records:
+                _confirm(database, timeout, user)
                 return None
             seq, text = step.records[-1]
             found = answer(database, timeout, partial(database.records, user, seq + 1, 1))
+            if found == [(seq, text)]:
+                _confirm(database, timeout, user)
         except DatabaseLost as lost:
             if time.monotonic() >= deadline:
                 raise unknown_outcome(database, error) from lost
@@ -343,6 +346,15 @@ def outcome(
         is_newest = now.revision == head.revision + step.growth
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
     raise AssertionError
+
+
+def _confirm(database: Database, timeout: float, user: str) -> None:
+    """Return once the server has answered a write that follows what is stored now.
+
+    A server that waits for its replicas shows a step before they have it, once the wait is cancelled. It answers a later
+    write only when they have both.
+    """
+    answer(database, timeout, partial(database.touch, user))
 
 
 def _is_cut(now: Head, seq: int, found: Sequence[tuple[int, str]]) -> bool:
