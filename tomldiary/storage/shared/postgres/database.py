@@ -33,7 +33,7 @@ from tomldiary.storage.shared.postgres.listener import PostgresListener, reason
 from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import psycopg
     from psycopg_pool import ConnectionPool
@@ -119,7 +119,7 @@ class PostgresDatabase:
             )
         self._url = url
         try:
-            conninfo_to_dict(url)
+            parameters = conninfo_to_dict(url)
         except (psycopg.ProgrammingError, UnicodeError) as error:
             raise self._not_an_address(error) from None
         self._schema = schema
@@ -130,7 +130,7 @@ class PostgresDatabase:
         self._settings: dict[str, Any] = {
             "autocommit": True,
             "client_encoding": "utf8",  # the default is the encoding of the database
-            "connect_timeout": max(1, int(timeout)),
+            "connect_timeout": max(1, int(timeout / _attempts(parameters))),
             "fallback_application_name": "tomldiary",
             "tcp_user_timeout": self._milliseconds,
         }
@@ -462,6 +462,15 @@ class PostgresDatabase:
                 self._dropped.detach()
                 self.renew()
         pool.close(patience)
+
+
+def _attempts(parameters: Mapping[str, Any]) -> int:
+    """Return the number of parts of a time limit in which a call connects although all hosts but one are silent.
+
+    A first call opens two connections, and each one asks the hosts in turn.
+    """
+    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "").count(",") + 1
+    return 2 * hosts if hosts > 1 else 1
 
 
 def _close_dropped(pool: ConnectionPool[psycopg.Connection[Any]], pid: int) -> None:
