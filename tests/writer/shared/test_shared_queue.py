@@ -329,6 +329,41 @@ def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
     assert {entry.seq for entry in alice.history()} == {1, 2, 3}
 
 
+def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engine, opened):
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    tables = [f"{schema}.{name}" for name in ("users", "documents", "history")]
+    begun = {text: threading.Event() for text in ("one", "two")}
+    gates = {text: threading.Event() for text in begun}
+
+    def slow(message, deps):
+        begun[deps.user_msg].set()
+        gates[deps.user_msg].wait(LONG)
+        deps.upsert("likes", "new", deps.user_msg, [])
+
+    alice = Diary(opened(), agent="rules").user("alice")
+    with (
+        MemoryWriter(Diary(opened(), agent=slow, similarity=101)) as writer,
+        psycopg.connect(engine.server, autocommit=True) as server,
+    ):
+        receipts = [writer.submit_nowait(Turn("alice", "s", text, "Noted.")) for text in begun]
+        assert all(each.wait_stored(LONG) for each in receipts)
+        assert begun["one"].wait(LONG)
+        for table in tables:
+            server.execute(f"CREATE TABLE {table}_before AS TABLE {table}")
+        gates["one"].set()
+        assert begun["two"].wait(LONG)
+        with server.transaction():  # as after a failover to a replica without the last steps
+            for table in tables:
+                server.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+                server.execute(f"INSERT INTO {table} TABLE {table}_before")
+        gates["two"].set()
+        assert writer.flush(LONG)
+        assert all(each.wait(LONG).transaction for each in receipts)
+    assert [item.text for item in alice.preferences("likes").values()] == ["one", "two"]
+
+
 def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
     dead, diary = Claims(opened(), 60.0, works=True), Diary(opened(), agent="rules")
     job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)

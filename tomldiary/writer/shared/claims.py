@@ -100,18 +100,26 @@ class Claims:
         is_recent = time.monotonic() - since < self.heartbeats.lease
         return owner != "" and is_recent and not self.heartbeats.is_dead(owner)
 
-    def check(self, job: Job) -> None:
+    def check(self, job: Job) -> set[str]:
         """Raise `TurnTaken` unless this writer still has the claim on the turn's user.
 
         Inside a transaction, the commit fails if the claim changes after this check.
+
+        Returns:
+            The operation ids of the turns that were stored before this one and still wait.
         """
-        if not self.holds(job):
+        turns = self._claimed(job)
+        if turns is None:
             raise TurnTaken("another writer has taken this turn over.")
+        return turns.before(job.operation)
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn still waits and this writer has its claim; an erasure removes the turn."""
+        return self._claimed(job) is not None
+
+    def _claimed(self, job: Job) -> Turns | None:
         turns = self._turns(self._backend.hidden_parts(job.turn.user_id, QUEUE))
-        return turns.owner == self.writer and turns.has(job.operation)
+        return turns if turns.owner == self.writer and turns.has(job.operation) else None
 
     def append_operations(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout
+from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout, TurnTaken
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.storage.shared.database import unreachable
@@ -52,8 +52,7 @@ class SharedQueue(StoringQueue):
     ) -> None:
         super().__init__("tomldiary-queue", str(backend.database), admission, poll=_POLL)
         claims = self.claims = Claims(backend, lease, works=works)
-        self.check, self.holds = claims.check, claims.holds
-        self.append_operations = claims.append_operations
+        self.holds, self.append_operations = claims.holds, claims.append_operations
         self.durability: Durability = "process"  # the thread asks the database
         self._backend = backend
         self._resolve = resolve
@@ -223,6 +222,14 @@ class SharedQueue(StoringQueue):
                 _logger.debug("%s: the result of a turn cannot be read (%s)", self.root, error)
 
     # Called by the workers, like the methods of `claims`
+
+    def check(self, job: Job) -> None:
+        """Raise `TurnTaken` unless this writer still has the turn, and each earlier one that waits.
+
+        A server that lost its last steps may have an earlier turn again. The search then claims all in their order.
+        """
+        if not self.claims.check(job) <= self._held.get(job.turn.user_id, set()):
+            raise TurnTaken("the database lost steps, and an earlier turn waits again.")
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """Remove turns that were applied, parked or cancelled; leave those that another writer took over."""
