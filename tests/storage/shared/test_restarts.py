@@ -18,10 +18,12 @@ from typer.testing import CliRunner
 
 import engines
 import servers
+from counted_requests import Counting
 from tomldiary import BackendError, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.heads import CALM
 from tomldiary.storage.shared.redis import RedisDatabase
 from waiting import until
 
@@ -545,3 +547,48 @@ def test_a_state_from_before_a_loss_is_never_taken_for_a_later_one(engine, opene
     before.upsert_preference("likes", "cycling")
     assert liked(after) == liked(before) == ["walnuts", "dominoes", "yoga", "cycling"]
     assert [entry.seq for entry in after.history()] == [4, 3, 2, 1]
+
+
+def test_a_write_after_a_loss_is_soon_one_request(engine, opened):
+    backend = opened()
+    counted = backend.transactions.database = Counting(backend.database)
+    alice = Diary(backend, agent="rules", similarity=101).user("alice")
+    for number in range(30):
+        alice.upsert_preference("likes", f"lost thing {number}")
+    emptied(engine)
+    for number in range(CALM + 3):  # fewer than were lost
+        counted.requests.clear()
+        alice.upsert_preference("likes", f"thing number {number}")
+    assert counted.requests == ["apply"]
+
+
+@engines.needs("postgres")
+def test_a_watched_state_after_a_loss_is_trusted_again():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    engine = engines.space("postgres")
+    name = engine.url.rpartition("=")[2]
+    url = f"{engine.url}&watch=2&application_name={name}"
+    with Diary(url, agent="rules", similarity=101) as diary:
+        backend, alice = diary.engine.backend, diary.user("alice")
+        counted = backend.transactions.database = Counting(backend.database)
+        for number in range(10):
+            alice.upsert_preference("likes", f"lost thing {number}")
+
+        def asks_nothing():
+            counted.requests.clear()
+            return liked(alice) is not None and counted.requests == []
+
+        until(asks_nothing)
+        emptied(engine)
+        Diary(opened_again := engine.backend(), agent="rules").user("alice").upsert_preference(
+            "likes", "tea"
+        )
+        opened_again.close()
+        with psycopg.connect(engine.server, autocommit=True) as server:
+            ended = (
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+            )
+            server.execute(ended, [name])
+        until(lambda: liked(alice) == ["tea"])
+        until(asks_nothing)

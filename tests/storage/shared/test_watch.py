@@ -448,7 +448,7 @@ def test_a_notice_during_a_request_makes_its_answer_invalid(place):
         lambda: heads.notice(notice_key("alice"), 7),
         heads.forget_all,
     ):
-        known.noticed = 0
+        known.noticed = (0, 0)
         stamp = heads.stamp(known)
         heads.keep(known, head, stamp)
         assert heads.valid(known) is not None

@@ -37,6 +37,8 @@ _LEAST_SILENCE = 0.2  # seconds
 _BEATS = 4  # checks of the connection within `silence`
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds between two attempts to connect
 _TOUCH_AFTER = (3, 6, 12, 24)  # conflicts after which a process raises the revision
+Stamp = tuple[int, int, int]
+"""The number of the watch's connection, and how many notices without a revision and how many states came before."""
 
 
 @lru_cache(_CACHED_USERS)
@@ -61,9 +63,11 @@ class Remembered:
     """The time until which a request may assume that no other process writes; it is in the past after a change."""
     notices: int = 0
     """The number of notices without a revision."""
-    noticed: int = 0
-    """The highest revision in a notice."""
-    confirmed: tuple[int, int] | None = None
+    noticed: tuple[int, int] = 0, 0
+    """The number of the connection that received the newest notice, and the highest revision in its notices."""
+    kept: int = 0
+    """The number of states that were cached so far."""
+    confirmed: Stamp | None = None
     """The stamp of the request that returned the state; see `Heads.stamp`."""
 
     @property
@@ -119,17 +123,24 @@ class Heads:
         if time.monotonic() >= self._trusted_until or known.confirmed != self.stamp(known):
             return None
         head = known.head
-        return head if head is not None and head.revision >= known.noticed else None
+        is_noticed = head is not None and (self._connection, head.revision) < known.noticed
+        return None if is_noticed else head
 
-    def stamp(self, known: Remembered) -> tuple[int, int]:
+    def stamp(self, known: Remembered) -> Stamp:
         """Return a stamp to take before a request; a later notice changes it, which makes the answer invalid."""
-        return self._connection, known.notices
+        return self._connection, known.notices, known.kept
 
-    def keep(self, known: Remembered, head: Head, stamp: tuple[int, int]) -> None:
-        """Cache the state that a request returned, unless a newer one is cached."""
+    def keep(self, known: Remembered, head: Head, stamp: Stamp) -> None:
+        """Cache the state that a request returned, unless a newer one is cached.
+
+        A state with a lower revision is the newer one if no other was cached since its request began: the database has
+        lost steps, as after a restore.
+        """
         with self._guard:
-            if known.head is None or head.revision >= known.head.revision:
-                known.head, known.confirmed = head, stamp
+            is_latest = known.head is None or head.revision >= known.head.revision
+            if is_latest or stamp[-1] == known.kept:
+                known.kept += 1
+                known.head, known.confirmed = head, (*stamp[:-1], known.kept)
 
     # Called by the watch
 
@@ -142,7 +153,7 @@ class Heads:
             if revision is None:
                 known.notices += 1
             else:
-                known.noticed = max(known.noticed, revision)
+                known.noticed = max(known.noticed, (self._connection, revision))
 
     def trust(self, until: float) -> None:
         """Allow reads to use cached states until a time of the monotonic clock."""
