@@ -284,7 +284,7 @@ def test_a_wrong_password_of_postgres_names_the_remedy(password, monkeypatch, ca
     assert caplog.messages == []  # the settings of a server that refuses are no finding
     assert said.startswith("the server refused the connection (")
     assert said.endswith(
-        "Check the user, the password (PGPASSWORD or a password file) and the name of the database."
+        "Check the user, the password (PGPASSWORD or a password file), the name of the database and the options of the address."
     )
 
 

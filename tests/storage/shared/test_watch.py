@@ -335,6 +335,15 @@ def test_a_restore_of_postgres_that_disables_the_trigger_meanwhile_is_noticed():
     watch.backend.close()
 
 
+def test_rows_that_postgres_replicates_are_noticed():
+    place, watch, alice = trusted_watch()
+    replicating = "options=-c%20session_replication_role%3Dreplica"
+    with Diary(f"{place.url}&{replicating}", agent="rules") as other:
+        other.user("alice").upsert_preference("likes", "coffee")
+    until(lambda: texts(alice) == ["coffee", "tea"])
+    watch.backend.close()
+
+
 def test_the_permissions_that_an_error_of_redis_names_are_enough_for_a_watch():
     import redis  # noqa: PLC0415 - slow to import, and used with servers only
 

@@ -274,7 +274,7 @@ class PostgresDatabase:
             raise DatabaseAway(reason(error)) from error
         raise BackendError(
             f"{self}: the server refused the connection ({refused[1]}). Check the user, the password (PGPASSWORD"
-            " or a password file) and the name of the database."
+            " or a password file), the name of the database and the options of the address."
         ) from error
 
     def _not_an_address(self, error: Exception) -> BackendError:

@@ -57,7 +57,8 @@ CREATE OR REPLACE FUNCTION {schema}.notify_watchers() RETURNS trigger LANGUAGE p
 END $$;
 DROP TRIGGER IF EXISTS tomldiary_watch ON {schema}.users;
 CREATE TRIGGER tomldiary_watch AFTER INSERT OR UPDATE ON {schema}.users
-    FOR EACH ROW EXECUTE FUNCTION {schema}.notify_watchers({channel})"""
+    FOR EACH ROW EXECUTE FUNCTION {schema}.notify_watchers({channel});
+ALTER TABLE {schema}.users ENABLE ALWAYS TRIGGER tomldiary_watch"""  # also for rows of a logical replication
 LISTEN: LiteralString = "LISTEN {channel}"
 # Sends nothing if a restore has replaced the table since, or has disabled its trigger, as its changes then send no notices.
 # The number `xmin` of a trigger is another one after each change, also if it is enabled again.
