@@ -46,6 +46,21 @@ def test_a_failure_in_an_assumed_state_is_tried_on_the_stored_one(opened):
     assert texts(elsewhere) == ["tea"]
 
 
+def test_a_document_that_is_removed_during_an_attempt_is_no_hand_edit(opened, monkeypatch):
+    one, other = opened(), Diary(opened(), agent="rules").user("alice")
+    other.upsert_preference("likes", "tea")
+    removals, text = [partial(other.forget, everything=True)], one.transactions.text
+
+    def removed(*arguments):
+        if removals:
+            removals.pop()()
+        return text(*arguments)
+
+    monkeypatch.setattr(one.transactions, "text", removed)
+    Diary(one, agent="rules").user("alice").upsert_preference("likes", "coffee")
+    assert texts(other) == ["coffee"]
+
+
 def test_a_write_waits_only_once_for_a_database_that_is_away(counted):
     def lost(*_):
         raise DatabaseLost("away")
