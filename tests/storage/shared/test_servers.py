@@ -972,7 +972,8 @@ def test_a_locked_table_of_postgres_is_one_error_within_the_timeout():
         for call in (alice.preferences, lambda: alice.upsert_preference("likes", "coffee")):
             begin = time.monotonic()
             with pytest.raises(
-                BackendError, match=r"no answer within 1 seconds; is a table locked, or a replica away\?"
+                BackendError,
+                match=r"no answer within 1 seconds; is a table locked, or a replica away\?",
             ):
                 call()
             assert time.monotonic() - begin < IN_TIME
