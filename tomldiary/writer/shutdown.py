@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ T = TypeVar("T")
 background_tasks: set[asyncio.Task[Any]] = set()
 _writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 _first: list[Callable[[], None]] = []
+_open_runs: list[Callable[[], bool]] = []
 _closing: set[asyncio.Task[Any] | None] = set()
 """The tasks in which `shutdown_all_background_tasks` runs."""
 _hooks = threading.Lock()
@@ -43,6 +45,17 @@ def close_at_exit(writer: MemoryWriter) -> None:
 def before_writers_close(hook: Callable[[], None]) -> None:
     """Call a function when the interpreter ends, before the writers are closed."""
     _first.append(hook)
+
+
+def collect_left_runs(has_open_runs: Callable[[], bool]) -> None:
+    """Before a writer closes, end the runs whose reader left the stream, if `has_open_runs` returns True then."""
+    _open_runs.append(has_open_runs)
+
+
+def end_left_runs() -> None:
+    """End the runs whose stream is garbage: in a reference cycle, as web frameworks leave it, it lasts until a collection."""
+    if any(has_open_runs() for has_open_runs in _open_runs):
+        gc.collect()
 
 
 def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:

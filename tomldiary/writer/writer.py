@@ -38,7 +38,7 @@ from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, is_overridden, refuse_own_work
 from tomldiary.writer.shared.queue import SharedQueue
-from tomldiary.writer.shutdown import close_at_exit
+from tomldiary.writer.shutdown import close_at_exit, end_left_runs
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
@@ -458,6 +458,7 @@ class MemoryWriter(Viewed):
         check_timeout(timeout)
         checked_flag(drain, "drain")
         refuse_own_work(self._state)
+        end_left_runs()
         self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
         try:

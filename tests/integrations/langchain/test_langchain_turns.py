@@ -1121,6 +1121,22 @@ def test_a_stream_may_be_collected_while_another_run_is_recorded(writer, monkeyp
     assert {user: status for status, user, _ in ended(writer)} == said
 
 
+def test_a_closing_writer_gets_the_turn_of_a_stream_in_a_reference_cycle(writer):
+    given = {"messages": [HumanMessage("I like rain.")]}
+    gc.disable()
+    try:
+        # Web frameworks leave the stream of a client that has gone like this.
+        cycle: list[Any] = [agent_of(writer, NOOP, OK).stream(given, stream_mode="updates")]
+        assert any("model" in part for part in cycle[0])
+        cycle.append(cycle)
+        del cycle
+        writer.close_sync()
+    finally:
+        gc.enable()
+    assert ended(writer) == [("aborted", "I like rain.", "")]
+    assert writer.stats()["completed"] == 1
+
+
 def test_a_turn_of_an_abandoned_async_stream_is_submitted(writer):
     async def leave():
         agent = agent_of(writer, NOOP, OK)
