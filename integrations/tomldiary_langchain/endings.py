@@ -21,7 +21,7 @@ from langgraph.types import Command
 
 from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, register_within
 from tomldiary.agents.identity import field_of
-from tomldiary.writer.shutdown import collect_left_runs
+from tomldiary.writer.shutdown import await_open_runs
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -63,9 +63,9 @@ class Endings(RunTree, BaseCallbackHandler):
         if graph is not None and not self.running[graph].is_shared:
             self._watched.setdefault(graph, {})[owner] = run, failed
 
-    def has_watched(self) -> bool:
+    def has_open_runs(self) -> bool:
         """Return whether a watched run has not ended."""
-        return bool(self._watched)
+        return any(graph in self.running for graph in list(self._watched))
 
     def watched(self, config: RunnableConfig, owner: object, graph: str) -> Any:
         """Return the run that `watch` got for the graph that calls this, or None.
@@ -181,7 +181,7 @@ def endings() -> Endings:
     """Return the handler of this process, registered with LangChain from the first call on."""
     handler = Endings()
     register_configure_hook(ContextVar("tomldiary_endings", default=handler), inheritable=True)
-    collect_left_runs(handler.has_watched)
+    await_open_runs(handler.has_open_runs)
     register_within(LANGCHAIN, lambda: handler.is_of_agent(ensure_config()))
     return handler
 

@@ -310,6 +310,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 if run.is_turn:
                     await self._record(ctx, run, status, result)
             finally:
+                run.task = None
                 self._toolset.turns.end(run.turn)
 
     async def _begin(self, ctx: RunContext[AgentDepsT], run: RunState) -> None:

@@ -21,7 +21,7 @@ from tomldiary.agents.delegation import PYDANTIC_AI, register_within
 from tomldiary.agents.turn_messages import digest, memory_place
 from tomldiary.agents.utterances import Utterance
 from tomldiary.extraction.context import Turn
-from tomldiary.writer.shutdown import before_writers_close
+from tomldiary.writer.shutdown import await_open_runs, before_writers_close
 from tomldiary_pydantic_ai.conversation import (
     PAUSED,
     answered,
@@ -90,7 +90,7 @@ class RunState:
     has_memory: bool = False
     """Whether the conversation contains the memory, or needed none."""
     task: asyncio.Task[Any] | None = None
-    """The task that records the run when it ends."""
+    """The task that records the run when it ends; None before and afterwards."""
     began_in: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
     """The process and the thread of the run."""
     has_ended: bool = False
@@ -323,7 +323,14 @@ def _end_stopped_runs() -> None:
                 loop.run_until_complete(asyncio.wait([task], timeout=_SECONDS_TO_END))
 
 
+def _has_open_runs() -> bool:
+    """Return whether a run has not ended, or is being recorded."""
+    tasks = [run.task for run in list(_RUNS)]
+    return any(task is not None and not task.done() for task in tasks)
+
+
 before_writers_close(_end_stopped_runs)
+await_open_runs(_has_open_runs)
 
 
 @dataclass(eq=False)

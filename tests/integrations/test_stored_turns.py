@@ -14,9 +14,13 @@ from pathlib import Path
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.models.test import TestModel
 
 import programs
 from tomldiary import Diary, MemoryWriter
@@ -24,6 +28,7 @@ from tomldiary.errors import BackendError
 from tomldiary.extraction.context import Turn
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import submit_node
+from tomldiary_pydantic_ai import DiaryCapability
 
 SAID = "I like rain."
 
@@ -154,6 +159,52 @@ def test_an_async_run_waits_while_the_queue_is_full(tmp_path, host, is_cancelled
         asyncio.run(main(writer))
         assert writer.flush(20)
         assert writer.stats()["completed"] == 3
+
+
+async def langchain_run(writer, hang):
+    class Hanging(AgentMiddleware):
+        async def awrap_model_call(self, request, handler):
+            await hang()
+
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+    model = FakeListChatModel(responses=["ok"])
+    await create_agent(model, middleware=[memory, Hanging()]).ainvoke({"messages": SAID})
+
+
+async def pydantic_ai_run(writer, hang):
+    class Hanging(AbstractCapability):
+        async def wrap_model_request(self, ctx, *, request_context, handler):
+            await hang()
+
+    memory = DiaryCapability(writer.diary, user_id="alice", writer=writer)
+    await Agent(TestModel(), capabilities=[memory, Hanging()]).run(SAID)
+
+
+@pytest.mark.parametrize("start", [langchain_run, pydantic_ai_run])
+@pytest.mark.parametrize(("timeout", "count"), [(None, 1), (0, 0)])
+def test_a_writer_that_is_closed_with_the_requests_cancelled_gets_their_turns(
+    tmp_path, start, timeout, count
+):
+    async def main():
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def hang():
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+
+        run = asyncio.create_task(start(writer, hang))
+        await begun.wait()
+        run.cancel()  # uvicorn does this, and does not wait before it ends the lifespan
+        asyncio.get_running_loop().call_later(0.1, may_end.set)
+        assert (await writer.close(timeout))["completed"] == count
+        await asyncio.wait([run])
+        assert run.cancelled()
+
+    writer = MemoryWriter(Diary(tmp_path, agent="rules"))
+    asyncio.run(main())
 
 
 UNREAD = """

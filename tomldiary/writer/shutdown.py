@@ -26,6 +26,7 @@ _closing: set[asyncio.Task[Any] | None] = set()
 """The tasks in which `shutdown_all_background_tasks` runs."""
 _hooks = threading.Lock()
 _ENDING = 1.0  # seconds in which cancelled tasks may end
+_PAUSE = 0.01  # seconds between two looks at them
 
 
 def close_at_exit(writer: MemoryWriter) -> None:
@@ -47,15 +48,26 @@ def before_writers_close(hook: Callable[[], None]) -> None:
     _first.append(hook)
 
 
-def collect_left_runs(has_open_runs: Callable[[], bool]) -> None:
-    """Before a writer closes, end the runs whose reader left the stream, if `has_open_runs` returns True then."""
+def await_open_runs(has_open_runs: Callable[[], bool]) -> None:
+    """Give the open runs of an adapter time to end before a writer closes, while `has_open_runs` returns True."""
     _open_runs.append(has_open_runs)
+
+
+async def open_runs_ended(timeout: float | None) -> None:  # noqa: ASYNC109 - the argument of `close`
+    """Wait until no run is open, at most a second: web servers cancel requests and close the writer at the same time."""
+    deadline = time.monotonic() + min(_ENDING, _ENDING if timeout is None else timeout)
+    while _are_runs_open() and time.monotonic() < deadline:  # noqa: ASYNC110 - runs of several loops and threads
+        await asyncio.sleep(_PAUSE)
 
 
 def end_left_runs() -> None:
     """End the runs whose stream is garbage: in a reference cycle, as web frameworks leave it, it lasts until a collection."""
-    if any(has_open_runs() for has_open_runs in _open_runs):
+    if _are_runs_open():
         gc.collect()
+
+
+def _are_runs_open() -> bool:
+    return any(has_open_runs() for has_open_runs in _open_runs)
 
 
 def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:

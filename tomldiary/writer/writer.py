@@ -38,7 +38,7 @@ from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, is_overridden, refuse_own_work
 from tomldiary.writer.shared.queue import SharedQueue
-from tomldiary.writer.shutdown import close_at_exit, end_left_runs
+from tomldiary.writer.shutdown import close_at_exit, end_left_runs, open_runs_ended
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
@@ -488,8 +488,10 @@ class MemoryWriter(Viewed):
         self._stop()
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync
-        """Close like `close_sync` without blocking the event loop."""
+        """Close like `close_sync` without blocking the event loop, which gives cancelled runs a second to end first."""
         running_loop()
+        check_timeout(timeout)
+        await open_runs_ended(timeout)
         return await asyncio.to_thread(self.close_sync, timeout, drain=drain)
 
     def _stop(self) -> None:
