@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.config import get_store
@@ -34,6 +34,14 @@ async def signed_in(authorization: str | None) -> str:
     if authorization not in users:
         raise Auth.exceptions.HTTPException(status_code=401, detail="The token is not known.")
     return users[authorization]
+
+
+@auth.on.threads
+async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dict[str, str]:
+    """Limit users to their own threads: without this, each signed-in user may read and change every thread."""
+    owner = {"owner": ctx.user.identity}
+    value.setdefault("metadata", {}).update(owner)
+    return owner
 
 
 @asynccontextmanager
