@@ -53,11 +53,11 @@ def await_open_runs(has_open_runs: Callable[[], bool]) -> None:
     _open_runs.append(has_open_runs)
 
 
-async def open_runs_ended(timeout: float | None) -> None:  # noqa: ASYNC109 - the argument of `close`
+def wait_for_open_runs(timeout: float | None) -> None:
     """Wait until no run is open, at most a second: web servers cancel requests and close the writer at the same time."""
     deadline = time.monotonic() + min(_ENDING, _ENDING if timeout is None else timeout)
-    while _are_runs_open() and time.monotonic() < deadline:  # noqa: ASYNC110 - runs of several loops and threads
-        await asyncio.sleep(_PAUSE)
+    while _are_runs_open() and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
 
 
 def end_left_runs() -> None:

@@ -38,7 +38,7 @@ from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, is_overridden, refuse_own_work
 from tomldiary.writer.shared.queue import SharedQueue
-from tomldiary.writer.shutdown import close_at_exit, end_left_runs, open_runs_ended
+from tomldiary.writer.shutdown import close_at_exit, end_left_runs, wait_for_open_runs
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
@@ -491,8 +491,12 @@ class MemoryWriter(Viewed):
         """Close like `close_sync` without blocking the event loop, which gives cancelled runs a second to end first."""
         running_loop()
         check_timeout(timeout)
-        await open_runs_ended(timeout)
-        return await asyncio.to_thread(self.close_sync, timeout, drain=drain)
+
+        def close_here() -> WriterStats:
+            wait_for_open_runs(timeout)
+            return self.close_sync(timeout, drain=drain)
+
+        return await asyncio.to_thread(close_here)
 
     def _stop(self) -> None:
         with self._state:
