@@ -98,10 +98,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     The user is resolved when the run begins. A run without a user fails before its model is called.
 
+    The options `user_id`, `session_id`, `tools`, `descriptions`, `guidance`, `heading`, `max_tokens`, `token_counter`,
+    `query`, `on_error` and `approve` are those of `DiaryToolset`.
+
+    With `defer_loading=True`, the model loads the capability itself; this needs `record=False`. `description` is what
+    the model is told of such a capability.
+
     Args:
         diary: A `Diary`, or the path of its folder.
-        user_id, session_id, tools, descriptions, guidance, heading, max_tokens, token_counter, query, on_error, approve:
-            As for `DiaryToolset`.
         writer: Extracts the turns in the background; None takes the writer that all agents of the diary share, as the
             attribute `writer`. Flush or close it when the program no longer needs it; otherwise the interpreter
             closes it at exit.
@@ -110,8 +114,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             memory whose authors you trust; False does not show it.
         id: The name of this memory in the agent. Two memories of one agent need different names. The model sees
             any name but "diary" in the guidance and around the memory.
-        defer_loading: Whether the model loads the capability itself; needs `record=False`.
-        description: What the model is told of a capability that it loads itself.
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:

@@ -171,6 +171,14 @@ def test_every_block_names_its_language(page):
     assert [block.place for block in blocks(page) if block.language not in known] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_code_in_a_list_is_shown_as_code(page):
+    """The site shows code within a list as code if it has a fence that is indented by four spaces."""
+    text = page.read_text("utf-8")
+    assert re.findall(r"^ {1,3}```.*", text, re.MULTILINE) == []
+    assert re.findall(r"^(?:\d+\.|-) .+(?:\n +.+)*\n\n {4}(?!```)\S.*", text, re.MULTILINE) == []
+
+
 def test_the_readme_begins_with_ten_lines_and_the_file_they_wrote():
     first, second = list(blocks(README))[:2]
     assert first.language == "python"
