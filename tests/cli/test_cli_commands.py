@@ -23,7 +23,7 @@ from test_cli import on_a_terminal
 from typer.testing import CliRunner
 
 import programs
-from command_line import ROOT, call, program
+from command_line import ROOT, call, not_done, program
 from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.cli import output
 from tomldiary.cli.app import app
@@ -805,7 +805,7 @@ def test_import_from_is_a_dry_run_without_yes(tmp_path):
     for more in ([], ["--dry-run"], ["--yes", "--dry-run"]):
         told = call(*line, *more, check=0).stdout
         assert "would add      4\n" in told
-        assert told.endswith("Nothing was changed. Add --yes to apply the changes.\n")
+        assert told.endswith(f"{not_done(more)}\n")
         assert not (tmp_path / "m").exists()
     assert "added          4\n" in call(*line, "--yes", check=0).stdout
     again = json.loads(call(*line, "--yes", "--json", check=0).stdout)

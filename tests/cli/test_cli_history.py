@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from command_line import not_done
 from tomldiary import Constraint, Diary
 from tomldiary.cli.app import app, run
 
@@ -67,7 +68,7 @@ def test_history_drops_old_transactions_only_with_yes(alice, call):
         out = call("history", "--keep", "2", *more, check=0)[1].splitlines()
         told = r"would drop: transactions 1; transactions 2 \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\) to"
         assert re.match(told, out[0])
-        assert out[1] == "Nothing was changed. Add --yes to apply the changes."
+        assert out[1] == not_done(more)
     assert len(alice.history()) == 4
     planned = json.loads(call("history", "--keep", "2", "--json", check=0)[1])
     done = json.loads(call("history", "--keep", "2", "--yes", "--json", check=0)[1])
@@ -231,7 +232,7 @@ def test_rollback_is_a_dry_run_without_yes(alice, call, tmp_path):
         assert out.splitlines() == [
             "would undo: 4",
             "  goals/pref001",
-            "Nothing was changed. Add --yes to apply the changes.",
+            not_done(arguments),
         ]
         assert (tmp_path / "m/alice/preferences.toml").read_bytes() == before
     assert alice.last_transaction() == 4

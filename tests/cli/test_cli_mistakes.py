@@ -13,7 +13,7 @@ import pytest
 
 import programs
 from capabilities import needs_exchange, needs_leases
-from command_line import call, program, program_after
+from command_line import call, not_done, program, program_after
 from processes import as_user
 from tomldiary import Diary
 from tomldiary.cli.commands import edit
@@ -289,7 +289,7 @@ def test_a_dry_run_of_an_import_creates_no_folder(memories, tmp_path):
         place = ("--user", "bob", "--path", str(tmp_path / "m"))
         done = call("import", str(source), *place, *option)
         assert f"+ {key}" in done.stdout
-        assert done.stdout.endswith("Nothing was changed. Add --yes to apply the changes.\n")
+        assert done.stdout.endswith(f"{not_done(option)}\n")
         assert not (tmp_path / "m").exists()
 
 

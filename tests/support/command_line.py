@@ -16,6 +16,12 @@ from tomldiary.__main__ import main
 ROOT = Path(__file__).parents[2]
 
 
+def not_done(options):
+    """Return the last line of a command that changed nothing, given these options."""
+    what = "Use --yes instead of --dry-run" if "--dry-run" in options else "Add --yes"
+    return f"Nothing was changed. {what} to apply the changes."
+
+
 class Done(NamedTuple):
     returncode: int
     stdout: str

@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from command_line import not_done
 from hand_edits import age
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
@@ -786,7 +787,7 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
         assert plan[0] == "would import: 0 entries added, 1 changed, 0 removed"
         assert plan[1:] == [
             "  ~ blocks/persona",
-            "Nothing was changed. Add --yes to apply the changes.",
+            not_done(more),
         ]
     assert documents(bob) == before
     told = json.loads(call("import", file, "--replace", "--json", user="bob"))
@@ -811,7 +812,7 @@ def test_the_forget_command_is_a_dry_run_without_yes(tmp_path, call):
     for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
         told = call("forget", "--session", "s1", *more).splitlines()
         assert re.match(r"would forget: [3-9] entries, 1 conversation; \d+ transactions", told[0])
-        assert told[-1] == "Nothing was changed. Add --yes to apply the changes."
+        assert told[-1] == not_done(more)
         keys = alice.forget(session_id="s1", dry_run=True).keys
         assert told[1:-1] == [f"  {key}" for key in keys]
         assert "conversations/s1" in keys

@@ -101,8 +101,12 @@ def test_drop_needs_ids_or_all_and_keeps_other_dead_letters(tmp_path):
         unknown = call("writer", verb, ids[0], "unknown", "--path", str(tmp_path))
         assert unknown.returncode == 2
         assert "no turn in the dead letters has the id 'unknown'" in unknown.stderr
-    for more in ([], ["--dry-run", "--yes"]):
-        assert command(tmp_path, "drop", ids[0], *more) == "1 turn was not dropped; add --yes.\n"
+    for more, needed in (
+        ([], "add --yes"),
+        (["--dry-run", "--yes"], "use --yes instead of --dry-run"),
+    ):
+        told = command(tmp_path, "drop", ids[0], *more)
+        assert told == f"1 turn was not dropped; {needed}.\n"
     assert said(tmp_path) == ["tea", "juice"]
     assert command(tmp_path, "drop", ids[0], "--yes") == "1 turn was dropped.\n"
     assert said(tmp_path) == ["juice"]

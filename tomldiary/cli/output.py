@@ -84,9 +84,10 @@ def print_note(text: str) -> None:
         sys.stderr.write(f"{printable(text)}\n")
 
 
-def print_not_done(needed: str = "--yes") -> None:
-    """Print that nothing was changed, and which options apply the change."""
-    print_text(f"Nothing was changed. Add {needed} to apply the changes.")
+def print_not_done(needed: str = "--yes", *, dry_run: bool) -> None:
+    """Print that nothing was changed, and which options apply the change, instead of --dry-run if that was given."""
+    what = f"Use {needed} instead of --dry-run" if dry_run else f"Add {needed}"
+    print_text(f"Nothing was changed. {what} to apply the changes.")
 
 
 def ranges(numbers: list[int]) -> str:

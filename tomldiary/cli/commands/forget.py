@@ -98,14 +98,19 @@ def forget(
     if not is_known:  # no error, because an erasure may be repeated
         what = "only turns that wait or failed are" if has_turns else "nothing is"
         print_text(f"{what} stored for {one_line(user)} in {one_line(shown(path))}")
-    _print(alice, receipt, matching, is_folder=everything and is_known)
+    _print(alice, receipt, matching, is_folder=everything and is_known, dry_run=dry_run)
     if has_turns and receipt.is_done:
         is_left = user in users_with_turns(diary.engine.backend)
         print_text(f"turns that waited or failed: {'some are left' if is_left else 'all erased'}")
 
 
 def _print(
-    alice: UserDiary, receipt: ForgetReceipt, matching: str | None, *, is_folder: bool
+    alice: UserDiary,
+    receipt: ForgetReceipt,
+    matching: str | None,
+    *,
+    is_folder: bool,
+    dry_run: bool,
 ) -> None:
     if receipt.hint:
         print_text(one_line(receipt.hint))
@@ -125,6 +130,6 @@ def _print(
     if len(receipt.keys) > _MOST_KEYS:
         print_text(f"  … {len(receipt.keys) - _MOST_KEYS:,} more; --json names all")
     if is_folder or receipt.entries or receipt.conversations or receipt.records:
-        print_not_done()
+        print_not_done(dry_run=dry_run)
     else:  # a dry run does not search the queues of writers
         print_text("Nothing was changed. --yes would only erase turns that wait or failed.")

@@ -107,7 +107,7 @@ def history(
         check_absent(
             narrowing, "--keep and --drop-before drop the history of all entries; leave this out"
         )
-        _drop(alice, keep, drop_before, is_done=yes and not dry_run, as_json=as_json)
+        _drop(alice, keep, drop_before, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     if yes:
         raise InvalidValue("use --yes with --keep or --drop-before", where="--yes")
@@ -167,9 +167,16 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _drop(
-    alice: UserDiary, keep: int | None, before: str | None, *, is_done: bool, as_json: bool
+    alice: UserDiary,
+    keep: int | None,
+    before: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Drop old transactions, or print which ones would be dropped."""
+    is_done = yes and not dry_run
     moment = point(before, alice) if before is not None else None
     if isinstance(moment, int):
         raise InvalidValue("expected a time such as 2026-11-20", where=str(before))
@@ -185,7 +192,7 @@ def _drop(
         f" transactions {kept.first} ({to_second(kept.since)}) to {kept.last} are kept"
     )
     if gone and not is_done:
-        print_not_done()
+        print_not_done(dry_run=dry_run)
 
 
 def why(
@@ -361,4 +368,5 @@ def rollback(
     for key in result.keys:
         print_text(f"  {one_line(key)}{'  (changed since)' if key in result.conflicts else ''}")
     if not is_done:
-        print_not_done("--yes --force" if result.conflicts and not force else "--yes")
+        needed = "--yes --force" if result.conflicts and not force else "--yes"
+        print_not_done(needed, dry_run=dry_run)

@@ -190,7 +190,9 @@ def import_memory(
         for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
         check_absent(for_sources, "is only valid with --from")
         alice = Diary(place, agent="rules").user(user)
-        _import_export(alice, file, replace=replace, dry_run=is_trial, as_json=as_json)
+        _import_export(
+            alice, file, replace=replace, is_trial=is_trial, dry_run=dry_run, as_json=as_json
+        )
         return
     check_absent(
         {"--replace": replace}, "is only valid for exports; --from never changes existing entries"
@@ -212,7 +214,7 @@ def import_memory(
     if as_json:
         print_json(done)
     else:
-        _print_import(alice, done)
+        _print_import(alice, done, dry_run=dry_run)
     if not done.found:
         print_error(
             f"{shown(file)}: nothing of {source} was found in it, and nothing was imported. Check the file and --from."
@@ -221,14 +223,14 @@ def import_memory(
 
 
 def _import_export(
-    alice: UserDiary, file: str, *, replace: bool, dry_run: bool, as_json: bool
+    alice: UserDiary, file: str, *, replace: bool, is_trial: bool, dry_run: bool, as_json: bool
 ) -> None:
     text = decode(sys.stdin.buffer.read(), file) if file == "-" else read_text(Path(file))
     data: Any = parse(text, file, "an export as JSON")
     try:
-        if dry_run:
+        if is_trial:
             found = alice.import_preview(data, replace=replace)
-            print_json(found) if as_json else _print_preview(found)
+            print_json(found) if as_json else _print_preview(found, dry_run=dry_run)
             return
         changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
     except EntryConflict as error:
@@ -253,7 +255,7 @@ def _singletons(given: list[str]) -> dict[str, str]:
     return {name: field for name, _, field in pairs}
 
 
-def _print_import(alice: UserDiary, done: Import) -> None:
+def _print_import(alice: UserDiary, done: Import, *, dry_run: bool) -> None:
     found = ", ".join(counted(number, kind) for kind, number in done.found.items())
     print_text(f"found          {found or 'nothing'}")
     print_text(f"{'added' if done.is_done else 'would add':<15}{len(done.added)}")
@@ -270,7 +272,7 @@ def _print_import(alice: UserDiary, done: Import) -> None:
                 f" than {_USUAL}"
             )
     if not done.is_done and done.added:
-        print_not_done()
+        print_not_done(dry_run=dry_run)
 
 
 def _print_keys(sign: str, keys: list[str]) -> None:
@@ -280,7 +282,7 @@ def _print_keys(sign: str, keys: list[str]) -> None:
         print_text(f"  {sign} {len(keys) - _SHOWN} more")
 
 
-def _print_preview(found: list[Difference]) -> None:
+def _print_preview(found: list[Difference], *, dry_run: bool) -> None:
     added = sum(one.before is None for one in found)
     removed = sum(one.after is None for one in found)
     print_text(
@@ -290,7 +292,7 @@ def _print_preview(found: list[Difference]) -> None:
     for one in found:
         sign = "+" if one.before is None else "-" if one.after is None else "~"
         print_text(f"  {sign} {one_line(one.key)}")
-    print_not_done()
+    print_not_done(dry_run=dry_run)
 
 
 def copy_memory(

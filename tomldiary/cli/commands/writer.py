@@ -87,9 +87,9 @@ def drop(
     is_done = yes and not dry_run
     if is_done:
         found = letters.drop(found)  # without those that were requeued meanwhile
-    _print_letters(
-        "dropped" if is_done or not found else "not dropped; add --yes", found, as_json=as_json
-    )
+    needed = "use --yes instead of --dry-run" if dry_run else "add --yes"
+    what = "dropped" if is_done or not found else f"not dropped; {needed}"
+    _print_letters(what, found, as_json=as_json)
 
 
 def _row(letter: DeadLetter) -> Row:
