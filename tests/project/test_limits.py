@@ -1,0 +1,64 @@
+"""The limits and defaults that the pages name are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from tomldiary import CompactionConfig, Diary, MemoryWriter, RetryPolicy, UserDiary
+from tomldiary.compaction.draft import MAX_TEXT
+from tomldiary.entries.fields import MAX_KEY
+from tomldiary.entries.kinds.blocks import MAX_BLOCK
+from tomldiary.entries.kinds.parts import LARGEST
+from tomldiary.extraction.context import CONTEXT_TURNS, MAX_EXCHANGE
+from tomldiary.extraction.draft import MOST_REMOVED
+from tomldiary.extraction.message import MEMORY_CHARACTERS
+from tomldiary.extraction.rules import MAX_CHARACTERS, MAX_SENTENCE, MAX_STATEMENTS
+from tomldiary.identifiers.user_ids import MAX_FOLDER
+from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES
+from tomldiary.toml.parse import MAX_BYTES
+
+DOCS = Path(__file__).parents[2] / "docs"
+WORDS = {4: "four", 5: "five", 10: "ten"}
+
+
+def default(function, option):
+    return inspect.signature(function).parameters[option].default
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("durability", f"After {CHECKPOINT_INTERVAL} transactions"),
+        ("durability", f"`lock_timeout` ({default(Diary, 'lock_timeout'):g} seconds)"),
+        ("editing", f"above {MAX_BYTES >> 20} MiB"),
+        ("extraction", f"more than {MEMORY_CHARACTERS:,} characters"),
+        ("extraction", f"the last {WORDS[CONTEXT_TURNS]} exchanges"),
+        ("extraction", f"each message cut to {MAX_EXCHANGE:,} characters"),
+        ("extraction", f"text of a preference | {MAX_TEXT:,} characters"),
+        ("extraction", f"summary | {default(Diary, 'max_summary_chars'):,} characters"),
+        ("extraction", f"preferences and facts that one turn removes | {MOST_REMOVED} |"),
+        ("extraction", f"no end after {default(Diary, 'extraction_timeout'):g} seconds"),
+        ("extraction", f"at least {default(Diary, 'similarity'):g} of 100"),
+        ("extraction", f"reads the first {MAX_CHARACTERS:,} characters"),
+        ("extraction", f"at most {MAX_STATEMENTS} sentences, none longer than {MAX_SENTENCE} "),
+        ("extraction", f"`cooldown_seconds` ({CompactionConfig().cooldown_seconds})"),
+        ("files", f"with 1 to {MAX_KEY} characters"),
+        ("files", f"the text, at most {MAX_BLOCK:,} characters"),
+        ("files", f"longer than {MAX_FOLDER} characters"),
+        ("files", f"larger than {LARGEST >> 10} KB"),
+        ("files", f"a new segment after {SEGMENT_BYTES >> 20} MB"),
+        ("files", f"{default(UserDiary.render, 'max_tokens'):,} by default"),
+        ("trust", f"{default(Diary, 'draft_lifetime').total_seconds() / 3600:g} hours"),
+        ("writer", f"`RetryPolicy(attempts={RetryPolicy().attempts})`"),
+        ("writer", f"the longest pause ({RetryPolicy().longest_pause:g} s)"),
+        ("writer", f"After {WORDS[default(MemoryWriter, 'breaker')]} transient errors"),
+        ("writer", f"longer than `timeout` ({default(MemoryWriter, 'timeout'):g} s)"),
+        ("writer", f"within {WORDS[default(MemoryWriter, 'takeover_interval')]} seconds"),
+        ("scaling", f"for `lease` seconds ({default(MemoryWriter, 'lease'):g})"),
+    ],
+)
+def test_a_page_names_the_limit_of_the_code(page, shown):
+    assert shown in " ".join((DOCS / f"{page}.md").read_text("utf-8").split())
