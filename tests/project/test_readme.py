@@ -264,6 +264,16 @@ def test_every_verb_of_a_user_is_on_the_reference_page():
     assert [verb for verb in dir(alice) if not verb.startswith("_") and verb not in shown] == []
 
 
+def test_the_pages_of_the_adapters_answer_the_same_questions():
+    asked = []
+    for page in ("langgraph", "langchain", "pydantic-ai"):
+        text = (ROOT / f"docs/{page}.md").read_text("utf-8")
+        table = text.partition("## At a glance")[2].partition("## ")[0]
+        asked.append(re.findall(r"^\| ([^|`-]+) \|", table, re.MULTILINE))
+    assert len(asked[0]) > 10
+    assert asked[0] == asked[1] == asked[2]
+
+
 def test_the_page_about_backends_names_every_protocol_and_member():
     rows = re.findall(r"^\| `.*", (ROOT / "docs/backends.md").read_text("utf-8"), re.MULTILINE)
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", "\n".join(rows)))))
