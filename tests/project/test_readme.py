@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import pytest
 
+import pictures
 import programs
 import tomldiary
 from command_line import call
@@ -188,6 +189,12 @@ def test_the_readme_begins_with_ten_lines_and_the_file_they_wrote():
     assert FILE.match(second.text)
     before = README.read_text("utf-8").partition("```")[0]
     assert len(before.split()) <= 55
+
+
+def test_the_picture_of_a_terminal_shows_the_score_of_a_hit(tmp_path):
+    diary = pictures.remembered(str(tmp_path))
+    (hit,) = diary.user("alice").recall("coffee")
+    assert f"{hit.score:.2f}" in (ROOT / "docs/images/terminal.svg").read_text("utf-8")
 
 
 @pytest.mark.parametrize("line", SET_UP)
