@@ -9,16 +9,22 @@ import pytest
 
 from tomldiary import CompactionConfig, Diary, MemoryWriter, RetryPolicy, UserDiary
 from tomldiary.compaction.draft import MAX_TEXT
+from tomldiary.doctor import doctor
 from tomldiary.entries.fields import MAX_KEY
 from tomldiary.entries.kinds.blocks import MAX_BLOCK
 from tomldiary.entries.kinds.parts import LARGEST
+from tomldiary.extraction import context, tools
 from tomldiary.extraction.context import CONTEXT_TURNS, MAX_EXCHANGE
 from tomldiary.extraction.draft import MOST_REMOVED
 from tomldiary.extraction.message import MEMORY_CHARACTERS
 from tomldiary.extraction.rules import MAX_CHARACTERS, MAX_SENTENCE, MAX_STATEMENTS
+from tomldiary.hooks import delivery, hooks
 from tomldiary.identifiers.user_ids import MAX_FOLDER
+from tomldiary.retrieval import lexical_index, spelling
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES
+from tomldiary.storage.local import forget_job
 from tomldiary.toml.parse import MAX_BYTES
+from tomldiary_pydantic_ai import memory_files
 
 DOCS = Path(__file__).parents[2] / "docs"
 WORDS = {4: "four", 5: "five", 10: "ten"}
@@ -45,6 +51,17 @@ def default(function, option):
         ("extraction", f"reads the first {MAX_CHARACTERS:,} characters"),
         ("extraction", f"at most {MAX_STATEMENTS} sentences, none longer than {MAX_SENTENCE} "),
         ("extraction", f"`cooldown_seconds` ({CompactionConfig().cooldown_seconds})"),
+        ("extraction", f"at most the last {context._MOST_EARLIER} are shown"),
+        ("extraction", f"`list_preferences` | about {tools._LISTED:,} characters"),
+        ("cli", f"over {WORDS[doctor._LONGEST_WAIT // 60]} minutes"),
+        ("forgetting", f"`forget` waits for {forget_job._LONGEST:g} seconds"),
+        ("hooks", f"tries again after {hooks._FIRST_PAUSE:g} s"),
+        ("hooks", f"asked for up to {delivery._MOST_ASKED:,}."),
+        ("langgraph", f"the first {spelling._MOST_WORDS} of these words"),
+        ("langgraph", f"over {lexical_index._LONG} characters"),
+        ("langgraph", f"by passages of {lexical_index._PASSAGE}."),
+        ("langgraph", f"the {lexical_index._SCORED} that look best"),
+        ("pydantic-ai", f"the last {memory_files._KEPT_RECEIPTS:,} operations"),
         ("files", f"with 1 to {MAX_KEY} characters"),
         ("files", f"the text, at most {MAX_BLOCK:,} characters"),
         ("files", f"longer than {MAX_FOLDER} characters"),
