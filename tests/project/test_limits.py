@@ -21,9 +21,11 @@ from tomldiary.extraction.rules import MAX_CHARACTERS, MAX_SENTENCE, MAX_STATEME
 from tomldiary.hooks import delivery, hooks
 from tomldiary.identifiers.user_ids import MAX_FOLDER
 from tomldiary.retrieval import lexical_index, spelling
+from tomldiary.storage import PostgresBackend, RedisBackend
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES
 from tomldiary.storage.local import forget_job
 from tomldiary.toml.parse import MAX_BYTES
+from tomldiary_langchain import ChatModelExtractor
 from tomldiary_pydantic_ai import memory_files
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,6 +59,9 @@ def default(function, option):
         ("forgetting", f"`forget` waits for {forget_job._LONGEST:g} seconds"),
         ("hooks", f"tries again after {hooks._FIRST_PAUSE:g} s"),
         ("hooks", f"asked for up to {delivery._MOST_ASKED:,}."),
+        ("hooks", f"every `poll` seconds, {default(hooks.Hooks.add, 'poll'):g} by default"),
+        ("hooks", f" s to {default(hooks.Hooks.add, 'longest_pause'):g} s"),
+        ("langchain", f"After {default(ChatModelExtractor, 'max_rounds')} answers a turn"),
         ("langgraph", f"the first {spelling._MOST_WORDS} of these words"),
         ("langgraph", f"over {lexical_index._LONG} characters"),
         ("langgraph", f"by passages of {lexical_index._PASSAGE}."),
@@ -74,6 +79,8 @@ def default(function, option):
         ("writer", f"After {WORDS[default(MemoryWriter, 'breaker')]} transient errors"),
         ("writer", f"longer than `timeout` ({default(MemoryWriter, 'timeout'):g} s)"),
         ("writer", f"within {WORDS[default(MemoryWriter, 'takeover_interval')]} seconds"),
+        ("scaling", f"connections of a process, {default(PostgresBackend, 'connections')} |"),
+        ("scaling", f"does not answer, {default(RedisBackend, 'timeout'):g} |"),
         ("scaling", f"for `lease` seconds ({default(MemoryWriter, 'lease'):g})"),
     ],
 )
