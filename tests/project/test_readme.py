@@ -271,6 +271,16 @@ def test_every_verb_of_a_user_is_on_the_reference_page():
     assert [verb for verb in dir(alice) if not verb.startswith("_") and verb not in shown] == []
 
 
+def test_every_test_in_the_table_of_stores_exists():
+    page = (ROOT / "docs/langgraph.md").read_text("utf-8")
+    table = page.partition("### Behaviour where stores differ")[2].partition("\n### ")[0]
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "tomldiary/testing/store").glob("*.py")]
+    known = "".join(file.read_text("utf-8") for file in files)
+    named = re.findall(r"`(test_\w+)(…?)`", table)
+    assert len(named) > 30
+    assert [name for name, more in named if f"def {name}{'' if more else '('}" not in known] == []
+
+
 def test_the_pages_of_the_adapters_answer_the_same_questions():
     asked = []
     for page in ("langgraph", "langchain", "pydantic-ai"):

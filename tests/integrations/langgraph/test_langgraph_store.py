@@ -742,6 +742,17 @@ def test_sync_and_async_give_the_same(store):
     )
 
 
+def test_sync_methods_work_inside_a_running_loop(tmp_path):
+    async def put_and_get():
+        store = DiaryStore(tmp_path)
+        store.put(("alice",), "k", {"n": 1})
+        return store.get(("alice",), "k"), store.search(("alice",))
+
+    item, found = asyncio.run(put_and_get())
+    assert item is not None
+    assert (item.value, [each.key for each in found]) == ({"n": 1}, ["k"])
+
+
 def test_the_event_loop_is_not_blocked_while_a_put_waits(tmp_path):
     store = DiaryStore(Diary(tmp_path, Table, lock_timeout=5))
 
