@@ -271,6 +271,13 @@ def test_every_verb_of_a_user_is_on_the_reference_page():
     assert [verb for verb in dir(alice) if not verb.startswith("_") and verb not in shown] == []
 
 
+def test_every_example_is_linked_from_a_page():
+    pages = "".join(page.read_text("utf-8") for page in PAGES)
+    examples = [path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").rglob("*.py")]
+    assert len(examples) > 15
+    assert [each for each in examples if f"{each})" not in pages] == []
+
+
 def test_every_test_in_the_table_of_stores_exists():
     page = (ROOT / "docs/langgraph.md").read_text("utf-8")
     table = page.partition("### Behaviour where stores differ")[2].partition("\n### ")[0]
