@@ -41,12 +41,14 @@ from tomldiary.errors import (
     UnknownEntry,
 )
 from tomldiary.forgetting import forget as forget_module
+from tomldiary.forgetting import redact_tables
 from tomldiary.forgetting.redact_tables import Versions
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.ingest import ingest
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.layout import JOB_NAME
+from tomldiary.toml import document
 from tomldiary.toml.lexer import split_blocks
 
 RULES = """\
@@ -1552,6 +1554,30 @@ def pruned(diary):
 
 def forgotten(diary):
     diary.user("alice").forget(session_id="s2")
+
+
+def test_an_erasure_that_is_computed_again_parses_unchanged_documents_once(tmp_path, monkeypatch):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "walnuts", session_id="s1")
+    alice.blocks.set("notes", "unrelated")
+    parsed = []
+
+    def interfered(*given):
+        if len(alice.preferences("likes")) == 1:
+            Diary(tmp_path).user("alice").upsert_preference("likes", "tea", session_id="s2")
+        return erase(*given)
+
+    def counted(text, **where):
+        parsed.append("unrelated" in text)
+        return parse_toml(text, **where)
+
+    erase, parse_toml = forget_module.erase, redact_tables.parse_toml
+    monkeypatch.setattr(forget_module, "erase", interfered)
+    for module in (redact_tables, document):
+        monkeypatch.setattr(module, "parse_toml", counted)
+    assert alice.forget(key="likes/pref001").entries == 1
+    assert sum(parsed) == 2  # the document and its entry
+    assert alice.blocks["notes"].text == "unrelated"
 
 
 @pytest.mark.parametrize("meanwhile", [None, written, saved_by_hand, pruned, forgotten])

@@ -62,13 +62,14 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     """
     counted: list[ForgetReceipt] = []
     engine.refuse_open(user)
-    made = _made_ahead(engine, user, selection)
+    parsed = Parsed()
+    made = _made_ahead(engine, user, selection, parsed)
 
     def run() -> ForgetReceipt:
         if not selection.everything:
             # Erasure keeps hand edits unchanged, so hand edits of immutable entries are reverted first.
             engine.restore_immutable(user)
-            current = _current(engine, user, selection, made)
+            current = _current(engine, user, selection, made, parsed)
             rewrite, receipt = current.rewrite, current.receipt
         else:
             # Count only once, because with a long history another process could write during each count.
@@ -128,16 +129,25 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     receipt = ForgetReceipt()
     engine.refuse_open(user)
     if engine.kinds(user) or engine.backend.last_record(user):  # documents may be deleted by hand
-        made = _made_ahead(engine, user, selection)
+        parsed = Parsed()
+        made = _made_ahead(engine, user, selection, parsed)
         with engine.backend.lock(user, engine.lock_timeout):
             if selection.everything:
                 receipt = _count_all(engine, user)
             else:
-                receipt = _current(engine, user, selection, made).receipt
+                receipt = _current(engine, user, selection, made, parsed).receipt
     return replace(receipt, epoch=engine.backend.epoch(user), is_done=False)
 
 
 # The redacted history and documents
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What one computation has parsed. If another write interferes, the next one parses only what it changed."""
+
+    documents: dict[str, Known] = field(default_factory=dict[str, "Known"])
+    versions: dict[str, Versions] = field(default_factory=dict[str, "Versions"])
 
 
 @dataclass(slots=True)
@@ -160,7 +170,9 @@ class Erased:
     """Records that lost their session, actor, reason and operation id."""
 
 
-def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Selection) -> Erased:
+def erase(
+    records: Sequence[Record], texts: Mapping[str, str], selection: Selection, parsed: Parsed
+) -> Erased:
     """Redact a selection in a history, oldest record first, and in the current documents.
 
     Raises:
@@ -172,7 +184,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
     parts: dict[tuple[int, str], _Part] = {}
     touched: set[int] = set()
     conflicts: set[str] = set()
-    for kind, document, replay in _studied(records, texts, kinds, selection):
+    for kind, document, replay in _studied(records, texts, kinds, selection, parsed):
         text = texts.get(kind)
         document.decide()
         for part in _parts(document, replay):
@@ -212,7 +224,11 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
 
 
 def _studied(
-    records: Sequence[Record], texts: Mapping[str, str], kinds: Sequence[str], selection: Selection
+    records: Sequence[Record],
+    texts: Mapping[str, str],
+    kinds: Sequence[str],
+    selection: Selection,
+    parsed: Parsed,
 ) -> Iterator[tuple[str, Tables, Replay]]:
     """Yield each document with its collected states, which include those of the other parts of its kind."""
     now = datetime.now(UTC)
@@ -230,7 +246,8 @@ def _studied(
         found: list[tuple[str, Tables, Replay]] = []
         for kind in names:
             text = texts.get(kind)
-            document = Tables(kind, selection, found[0][1] if found else None)
+            versions = parsed.versions.setdefault(kind, Versions(kind))
+            document = Tables(versions, selection, found[0][1] if found else None)
             replay = Replay(records, kind, text)
             for number, before, after in replay.steps():
                 when = datetime.fromisoformat(records[number].time)
@@ -335,23 +352,25 @@ class Plan:
         )
 
 
-def _made_ahead(engine: Engine, user: str, selection: Selection) -> Plan | None:
+def _made_ahead(engine: Engine, user: str, selection: Selection, parsed: Parsed) -> Plan | None:
     """Compute a redaction without the user's lock, because it may take longer than other writers wait for the lock."""
     if not selection.everything and isinstance(engine.backend, LocalFolder):
         # Also if a write interferes; `plan` under the lock raises lasting errors again, and waits for saves.
         with suppress(DiaryError):
-            return plan(engine, user, selection, 0)
+            return plan(engine, user, selection, 0, parsed)
     return None
 
 
-def _current(engine: Engine, user: str, selection: Selection, made: Plan | None) -> Plan:
+def _current(
+    engine: Engine, user: str, selection: Selection, made: Plan | None, parsed: Parsed
+) -> Plan:
     """Return the redaction of the current state; the caller holds the user's lock."""
     if made is not None and made.is_current(engine.backend, user):
         return made
-    return plan(engine, user, selection, engine.save_timeout)
+    return plan(engine, user, selection, engine.save_timeout, parsed)
 
 
-def plan(engine: Engine, user: str, selection: Selection, timeout: float) -> Plan:
+def plan(engine: Engine, user: str, selection: Selection, timeout: float, parsed: Parsed) -> Plan:
     """Compute a redaction and its counts. This writes nothing. Wait `timeout` seconds for saves of other programs.
 
     Raises:
@@ -366,7 +385,8 @@ def plan(engine: Engine, user: str, selection: Selection, timeout: float) -> Pla
         with suppress(InvalidTOML):  # a damaged record cannot be searched, so it is removed
             records.append(parse_record(text))
             history.append(text)
-    stored, known = _documents(engine.backend, user, history, timeout)
+    stored, known = _documents(engine.backend, user, history, timeout, parsed.documents)
+    parsed.documents.update(known)
     for kind, found in known.items():
         _check_is_read(engine.backend.place(user, kind), kind, found.document)
     number = next_sequence(engine.backend.last_record(user))
@@ -375,7 +395,7 @@ def plan(engine: Engine, user: str, selection: Selection, timeout: float) -> Pla
         add_save(saved, kind, found)
     all_records = [*records, saved] if saved.results else records
     texts = {kind: found.document.text for kind, found in known.items()}
-    erased = erase(all_records, texts, selection)
+    erased = erase(all_records, texts, selection, parsed)
     removed = erased.removed & known.keys()
     if texts == erased.texts and all_records == erased.records and not removed:
         return Plan(Rewrite(selection.to_table(), epoch), ForgetReceipt(), history, stored)
@@ -409,7 +429,11 @@ def plan(engine: Engine, user: str, selection: Selection, timeout: float) -> Pla
 
 
 def _documents(
-    backend: Backend, user: str, history: Sequence[str], timeout: float
+    backend: Backend,
+    user: str,
+    history: Sequence[str],
+    timeout: float,
+    cached: Mapping[str, Known],
 ) -> tuple[dict[str, Stored], dict[str, Known]]:
     """Return each document as it is stored, and as history or a hand edit has it."""
     source = _ReadableHistory(backend, history)
@@ -419,7 +443,7 @@ def _documents(
     known: dict[str, Known] = {}
     for kind in backend.kinds(user):
         while (file := backend.read(user, kind)) is not None:
-            found = look(source, user, kind, file, None, index)
+            found = look(source, user, kind, file, cached.get(kind), index)
             if found.problem is not None:
                 raise found.problem
             if not found.is_settling:
@@ -462,7 +486,8 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
         gone.setdefault(name, []).append(path)
     # History may still have earlier states of an entry that was removed from its document.
     for name, paths in erased.changed.items():
-        gone.setdefault(name, []).extend(paths)
+        if paths:
+            gone.setdefault(name, []).extend(paths)
     for name in gone.keys() & erased.texts.keys():
         document = Document.parse(erased.texts[name])
         edit = Edit(document)

@@ -248,16 +248,18 @@ class Tables:
     """The entries of one document in all its versions, and the states to redact.
 
     Args:
-        kind: The document.
+        versions: The versions of the document.
         selection: The data to redact.
         part: Another part of the same kind; its statements are shared, because they count in all parts.
     """
 
-    def __init__(self, kind: str, selection: Selection, part: Tables | None = None) -> None:
-        self.kind = kind
+    def __init__(
+        self, versions: Versions, selection: Selection, part: Tables | None = None
+    ) -> None:
+        self.kind = versions.kind
         self.affected: set[Path] = set()
         self._selection = selection
-        self._versions = Versions(kind)
+        self._versions = versions
         self.kept: dict[Path, dict[str, str]] = {} if part is None else part.kept
         """The content that stays, with a session that stated it."""
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
@@ -440,8 +442,10 @@ class Tables:
         Raises:
             InvalidValue: A selected state is still present, or another state changed.
         """
-        parse_toml(made)
-        old, new = self._versions.cut(text).states, self._versions.cut(made).states
+        old = new = self._versions.cut(text).states
+        if made != text:
+            parse_toml(made)
+            new = self._versions.cut(made).states
         changed: list[Path] = []
         for path, state in old.items():
             found = new.get(path)
