@@ -117,6 +117,16 @@ def test_a_text_with_hidden_characters_is_forgotten_quickly():
     assert took(alice.forget, matching=f"{text}Y", dry_run=True) < 1
 
 
+@pytest.mark.parametrize("run", ["\u0301\u0316", "\uff9e\u0301", "\u0301\u0316\u200b"])
+def test_a_text_with_many_marks_on_a_letter_is_forgotten_quickly(run):
+    store = DiaryStore("memory:")
+    store.put(("alice",), "k", {"text": f"walnuts {run * 10 * LONGEST} e\u0301"})
+    alice = store.diary.user("alice")
+    assert took(alice.traces, "walnuts") < 2
+    assert took(alice.forget, matching="\u00e9") < 2
+    assert alice.traces("walnuts") == []
+
+
 def test_a_broken_document_with_a_key_of_spaces_is_explained_quickly():
     header = f'["{" " * 10 * LONGEST}"]\n'
     assert took(_broken, header * 2) < 1

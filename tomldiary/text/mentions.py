@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from unicodedata import normalize
 
-from tomldiary.text.visible import HIDDEN
+from tomldiary.text.visible import HIDDEN, compatible
 
 _HIDDEN_RUN = "\u200b"
 _RUN = re.compile(rf"[\s{HIDDEN}]{{2,}}|[^\S ]|[{HIDDEN}]")  # all but a single space
@@ -19,7 +18,7 @@ def folded(text: str) -> str:
 
     A run of hidden characters becomes one of them. Turkish letters without a dot become `i`, as `I` does.
     """
-    text = normalize("NFKC", normalize("NFKC", text).casefold())
+    text = compatible(compatible(text).casefold())
     return _RUN.sub(_one_character, text.replace("i\u0307", "i").replace("\u0131", "i"))
 
 

@@ -26,6 +26,8 @@ _OBEYED = re.compile(
     "\ud800-\udfff"  # surrogates, which cannot be encoded
     f"{HIDDEN}]"
 )
+# Marks on a letter, or other signs. NFKC makes a mark of each of the two letters, too.
+_MARKS = re.compile(r"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){30}")
 _JOINERS = "\u200c\u200d"
 _EMOJI_JOINER = "\u200d"
 _PRESENTATIONS = "\ufe0e\ufe0f"
@@ -54,6 +56,14 @@ def visible(text: str) -> str:
     if text.isascii():
         return text
     return _HIDDEN_CHARACTER.sub(lambda found: found.group() if _is_needed(found) else "", text)
+
+
+def compatible(text: str) -> str:
+    """Return text in NFKC, in a time that grows with its length; a hidden character follows 30 marks in a row.
+
+    `normalize` sorts a run of marks in quadratic time, so the Stream-Safe Text Format of Unicode limits its length.
+    """
+    return unicodedata.normalize("NFKC", _MARKS.sub("\\g<0>\u034f", text))
 
 
 def as_stored(quoted: str, text: str) -> str:
