@@ -807,3 +807,33 @@ def test_a_rollback_over_removed_records_changes_nothing(alice, gap):
         with pytest.raises(DocumentError, match="transactions 3 to 4"):
             alice.rollback(**asked)
     assert len(texts(alice)) == 6
+
+
+def many_namespaces(user):
+    """Store an item in each of 20 namespaces, and return the state before another transaction changed all of them."""
+    store = DiaryStore(user.diary)
+    for text in ("tea", "coffee"):
+        store.batch([PutOp(("alice", f"n{each:02}"), "k", {"text": text}) for each in range(20)])
+    return user.as_of(1)
+
+
+def test_a_past_state_reads_many_documents_with_few_reads_of_history(alice, monkeypatch):
+    past, read, reads = many_namespaces(alice), Timeline.texts, []
+    monkeypatch.setattr(Timeline, "texts", lambda *given: reads.append(given) or read(*given))
+    documents = past.export()["documents"]
+    assert [text.count("tea") for text in documents.values()] == [1] * 20
+    assert len(reads) <= 5
+
+
+def test_a_past_document_is_read_though_the_history_of_the_next_one_is_damaged(alice, monkeypatch):
+    past, read = many_namespaces(alice), Timeline.texts
+
+    def damaged(timeline, kinds, *given):
+        if "items/n05" in kinds:
+            raise DocumentError("items/n05: its history is damaged")
+        return read(timeline, kinds, *given)
+
+    monkeypatch.setattr(Timeline, "texts", damaged)
+    assert past.items.get("n04/k") == {"text": "tea"}
+    with pytest.raises(DocumentError, match="n05: its history"):
+        past.items.get("n05/k")
