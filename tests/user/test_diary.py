@@ -640,6 +640,9 @@ def test_a_diary_that_is_copied_or_pickled_says_to_open_it_in_each_process(tmp_p
         for shared in (diary, alice, alice.facts, writer):
             with pytest.raises(TypeError, match=r"a Diary has locks .* Open one in each process\."):
                 again(shared)
+        receipt = writer.submit_nowait(Turn("alice", "s1", "I love jazz.", "Noted."))
+        with pytest.raises(TypeError, match=r"belongs to a writer .* Pass receipt\.turn"):
+            again(receipt)
 
 
 class Plans(Table):

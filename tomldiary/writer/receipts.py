@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tomldiary.diary import Diary
 from tomldiary.engine.engine import is_erased
@@ -63,6 +63,17 @@ class Receipt(Viewed):
         self._done: Future[Applied | None] = _Outcome()
         self._stored: Future[bool] = _Outcome()
         self._process = os.getpid()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies and pickles.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "a Receipt belongs to a writer of this process, so it cannot be copied or pickled. Pass receipt.turn or"
+            " receipt.result."
+        )
 
     @property
     def result(self) -> Applied | BaseException | None:
