@@ -72,6 +72,13 @@ def test_an_address_in_place_of_a_file_is_shown_without_its_password(memories, w
     assert "hunter2" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [[], ["show"], ["writer"]])
+def test_an_unknown_option_is_shown_with_escapes(words):
+    done = call(*words, "--\u202e\x1b[31mX")
+    assert done.returncode == 2
+    assert r"No such option: --\u202e\x1b[31mX" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [(["shwo"], "show"), (["get"], "show"), (["delete"], "forget")],

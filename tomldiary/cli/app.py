@@ -6,9 +6,10 @@ import io
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need rich; __main__ reports if it is missing
 import typer
@@ -18,7 +19,10 @@ from tomldiary import __version__
 from tomldiary.cli.output import EXIT_PARTIAL, drop_output, print_error, print_text
 from tomldiary.errors import DiaryError
 from tomldiary.logging import show_once
-from tomldiary.text.visible import one_line
+from tomldiary.text.visible import one_line, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 # A command is imported when it is called, because imports dominate the start-up time.
 _COMMANDS = {
@@ -65,6 +69,19 @@ _MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 _REPLACED = ("install_completion", "show_completion")
 
 
+_UsageError: Any = typer.BadParameter.__base__
+
+
+@contextmanager
+def _printable() -> Generator[None]:
+    """Escape what a terminal obeys in the message of a wrong call, such as in the name of an unknown option."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = printable(error.message)
+        raise
+
+
 class _Command(TyperCommand):
     """Says what an argument too many was probably meant to be."""
 
@@ -91,6 +108,16 @@ class _Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options without those of typer, which the command `completion` replaces."""
         return [each for each in super().get_params(ctx) if each.name not in _REPLACED]
+
+    @_printable()
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Return the context of a call."""
+        return super().make_context(*args, **options)
+
+    @_printable()
+    def invoke(self, ctx: Any) -> Any:
+        """Run the called command."""
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; an option of the commands before the command is an error that says so."""
