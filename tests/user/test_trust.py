@@ -505,6 +505,16 @@ def test_accepting_obeys_the_rules_and_changes_of_today(diary, alice):
     assert alice.facts.get("diet/user").data.value == "omnivore"
 
 
+def test_accepting_an_imported_conversation_keeps_the_turns_counted_since(alice):
+    other = Diary("memory:", agent="rules").user("alice")
+    other.add_turn("Hello.", "Hi.", session_id="s1")
+    alice.import_(other.export(), actor="web:dump")
+    for _ in range(3):
+        alice.add_turn("Hello.", "Hi.", session_id="s1")
+    alice.review.accept(*[each.id for each in alice.review()], force=True)
+    assert alice.conversations()["s1"].turns == 3
+
+
 def test_a_change_that_pruned_history_no_longer_shows_is_a_conflict(alice):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "spam", id="pref001", actor="web")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.fields import Problem, count_of, said_by, text_list, toml_word
+from tomldiary.entries.fields import Problem, said_by, text_list, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import copied
@@ -200,8 +200,6 @@ def to_pending(
     document, path = place_of(entry)
     based_on: object = entry.get("based_on")
     after = copied(held_entry(entry))
-    if after and before and "_turns" in after:  # further turns of the session may have been counted
-        after["_turns"] = max(count_of(each.get("_turns"), 0) for each in (before, after))
     return PendingChange(
         id=name,
         key=key,

@@ -12,6 +12,7 @@ from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
 from tomldiary.entries.fields import (
     author,
+    count_of,
     entry_data,
     number_of,
     same_data,
@@ -377,7 +378,10 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
         new_episode(tx.writing(rules, session), each.after, when, key)
     elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         # A lifetime begins with the decision, or the entry could have expired while it waited.
-        now = {"_updated": timestamp()} if "_updated" in each.after else {}
+        now: dict[str, Any] = {"_updated": timestamp()} if "_updated" in each.after else {}
+        if "_turns" in each.after:  # further turns of the session may have been counted
+            known = (edit.table(path) or {}, each.after)
+            now["_turns"] = max(count_of(one.get("_turns"), 0) for one in known)
         edit.put(path, renewed({**each.after, **now}))
 
 
