@@ -183,7 +183,7 @@ class DiaryRetriever(BaseRetriever):
 def _document(hit: Hit) -> Document:
     return Document(
         visible(hit.text),
-        id=f"{hit.kind}/{hit.key}",
+        id=hit.full_key if hit.kind == "items" else f"{hit.kind}/{hit.key}",
         metadata={
             "kind": hit.kind,
             "id": hit.key,

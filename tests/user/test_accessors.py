@@ -245,6 +245,12 @@ def test_the_key_of_an_item_in_a_namespace_named_items_names_no_other_item():
     assert {*shown} == {each.key for each in alice.history()}
     assert [alice.items[key] for key in shown] == [*alice.items().values()]
     assert [*alice.items("items")] == ["items/porto", "items/items/trips/porto"]
+    hits = alice.recall("items trips")
+    assert {hit.key for hit in hits} == {*alice.items}
+    assert {hit.full_key for hit in hits} == {*shown}
+    for hit in hits:
+        assert alice.items[hit.key] == alice.items[hit.full_key]
+        assert hit.text in str(alice.items[hit.key])
 
 
 def test_an_accessor_takes_each_form_of_an_id():

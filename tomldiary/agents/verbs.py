@@ -471,7 +471,7 @@ def _is_line_of(line: str, hit: Hit) -> bool:
     """Return whether a line of a prompt, escaped and without its bullet, is that of an entry."""
     group = hit.key  # of a block
     if hit.kind == ITEMS.name:
-        group = hit.key.rpartition("/")[0]
+        group = hit.full_key.removeprefix(f"{ITEMS.name}/").rpartition("/")[0]
     elif hit.kind in {PREFERENCES.name, FACTS.name}:
         group = hit.key.partition("/")[0]
     text = re.escape(escape_for_model(f"{group}: {hit.text}"))

@@ -138,7 +138,7 @@ class UserItems(DictAccessor[dict[str, Any]]):
                 is_shown = self._current(name, document)
                 for short, entry in kind.entries(document, self._diary):
                     full = f"{ITEMS.name}/{short}"
-                    key = full if ITEMS.path(short) else short  # the short key names another item
+                    key = ITEMS.short_key(short)
                     if short.startswith(prefix) and key not in found and is_shown(full, entry):
                         found[key] = entry
         return found

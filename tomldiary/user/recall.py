@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import last_used
-from tomldiary.entries.kinds import KINDS, PREFERENCES, shown_kinds
+from tomldiary.entries.kinds import ITEMS, KINDS, PREFERENCES, shown_kinds
 from tomldiary.errors import InvalidValue, printed, wrong_value
 from tomldiary.retrieval.lexical_index import UserIndex
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
@@ -72,7 +72,7 @@ class Hit(Viewed):
     key: str
     """`category/id`, `type/key`, `namespace/key` of an item, or else the session, the name or the id.
 
-    It identifies the entry within its kind; `why`, `history`, `confirm` and `forget` take `full_key`.
+    It identifies the entry within its kind, and is the key of `alice.items()`, which may begin with `items/`; `why`, `history`, `confirm` and `forget` take `full_key`.
     """
     text: str
     score: float
@@ -87,6 +87,8 @@ class Hit(Viewed):
     @property
     def full_key(self) -> str:
         """The key for `history`, `why` and the tools; it includes the kind except for preferences."""
+        if self.kind == ITEMS.name:
+            return ITEMS.full_key(self.key)
         return self.key if self.kind == PREFERENCES.name else f"{self.kind}/{self.key}"
 
 
@@ -452,7 +454,7 @@ def _hit(source: IndexedEntry, score: float, asked: Sequence[Asked]) -> Hit:
     entry = source.entry
     return Hit(
         source.kind.name,
-        source.key,
+        ITEMS.short_key(source.key) if source.kind.name == ITEMS.name else source.key,
         source.text,
         score,
         matched_words(asked, source.searched_text, source.searched_names),

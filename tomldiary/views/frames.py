@@ -151,7 +151,7 @@ def _facts(found: Iterable[Fact]) -> Iterable[_Row]:
 
 def _items(found: Mapping[str, _Row]) -> Iterable[_Row]:
     return (
-        _beside({"key": key, "full_key": key if ITEMS.path(key) else f"items/{key}"}, value)
+        _beside({"key": key, "full_key": ITEMS.full_key(key)}, value)
         for key, value in found.items()
     )
 

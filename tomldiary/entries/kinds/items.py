@@ -82,6 +82,17 @@ class ItemKind(EntryKind):
         base, _, name = key.rpartition("/")
         return (base, unquote(name)) if base.startswith(f"{self.name}/") else None
 
+    def short_key(self, short: str) -> str:
+        """Return the key of an item in listings: without `items/`, unless this names another item."""
+        return short if self.path(short) is None else f"{self.name}/{short}"
+
+    def full_key(self, shown: str) -> str:
+        """Return the key with `items/` for a result of `short_key`."""
+        return f"{self.name}/{shown}" if self.path(shown) is None else shown
+
+    def title(self, name: str, updated: str) -> str:
+        return self.full_key(name)
+
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         yield self.chosen_name(path[-1])
         # With the names of fields, because the writer chose them.
