@@ -20,7 +20,7 @@ from tomldiary.entries.kinds.conversations import MAX_SUMMARY
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_types, weights
-from tomldiary.errors import SchemaError, wrong_type, wrong_value
+from tomldiary.errors import SchemaError, missing_attribute, wrong_type, wrong_value
 from tomldiary.extraction.context import CONTEXT_TURNS, Sessions, Turn
 from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.turns import Turns, untrusted
@@ -51,7 +51,7 @@ from tomldiary.toml.values import (
     checked_seconds,
     checked_text,
 )
-from tomldiary.user.deprecated import NAMES_OF_OTHERS, missing_attribute
+from tomldiary.user.deprecated import NAMES_OF_OTHERS
 from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
 

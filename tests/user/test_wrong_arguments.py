@@ -995,15 +995,21 @@ def test_a_single_collection_is_evaluated(alice: UserDiary) -> None:
     ("name", "told"),
     [
         ("recal", ". Use recall."),
+        ("facts.gett", ". Use get."),
+        ("blocks.sett", ". Use set."),
+        ("review.acept", ". Use accept."),
+        ("facts.xyz", ""),
         ("upsert_preferences", ". Use upsert_preference."),
         ("aupsert_preferences", ". Use aupsert_preference."),
         ("xyz", ""),
     ],
 )
 def test_a_misspelt_method_is_named_in_notebooks_too(name: str, told: str) -> None:
-    alice = Diary("memory:").user("alice")
+    alice, (*parts, missing) = Diary("memory:").user("alice"), name.split(".")
+    owner = getattr(alice, parts[0]) if parts else alice
     with pytest.raises(AttributeError) as caught:
-        getattr(alice, name)
-    assert str(caught.value) == f"'UserDiary' object has no attribute {name!r}{told}"
+        getattr(owner, missing)
+    expected = f"{type(owner).__name__!r} object has no attribute {missing!r}{told}"
+    assert str(caught.value) == expected
     # Python adds a suggestion of its own only to an error with a name.
     assert (caught.value.name is None) == bool(told)

@@ -16,7 +16,7 @@ from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text
 from tomldiary.entries.kinds.conversations import MAX_SUMMARY, Conversations, checked_summary
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_count
-from tomldiary.errors import ExtractionError, InvalidValue, SchemaError
+from tomldiary.errors import ExtractionError, InvalidValue, SchemaError, missing_attribute
 from tomldiary.extraction.context import NO_WRITES, ToolWrites
 from tomldiary.extraction.operations import (
     CommitFact,
@@ -42,7 +42,6 @@ from tomldiary.toml.values import (
     same_value,
     timestamp,
 )
-from tomldiary.user.deprecated import missing_attribute
 
 if TYPE_CHECKING:
     from datetime import datetime

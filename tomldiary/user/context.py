@@ -6,13 +6,13 @@ import functools
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from tomldiary.engine.rules import full_key
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind, path_of
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import Why, held_entry
-from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.errors import InvalidValue, SchemaError, missing_attribute
 from tomldiary.logging import get_logger, tell
 from tomldiary.past.as_of import PastTexts
 from tomldiary.past.queries import HistoryQueries, Made, change_made
@@ -292,6 +292,11 @@ class Accessor(Viewed, UserPart, ABC, Generic[E]):
         return f"{type(self).__name__}({self._context.user_id!r})"
 
     _repr_pretty_ = pretty
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
     @abstractmethod
     def __call__(self) -> ListView[E] | DictView[str, E]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
+from tomldiary.errors import missing_attribute
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import UserContext, delegated
@@ -34,37 +35,6 @@ NAMES_OF_OTHERS = {
     "search": "recall(query)",
 }
 """By names of other libraries, what does the same for a user."""
-
-
-_SIMILARITY = 0.8
-"""The least similarity of a name that is meant by a misspelt one."""
-
-
-def missing_attribute(owner: object, name: str, use: str | None) -> AttributeError:
-    """Return the error about an attribute that an object lacks.
-
-    Args:
-        owner: The object.
-        name: The attribute.
-        use: What to use instead, if it is known.
-
-    Raises:
-        AttributeError: The object has the attribute, and reading it failed; then this is the error of the reading.
-    """
-    if name in dir(type(owner)):
-        object.__getattribute__(owner, name)
-    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    if use:
-        return AttributeError(f"{text}. Use {use}.", name=name, obj=owner)
-    if not name.startswith("_"):
-        import difflib  # noqa: PLC0415 - few programs need it
-
-        names = dir(owner)  # without the names of coroutines
-        names += [f"a{each}" for each in names if hasattr(type(owner), f"a{each}")]
-        for similar in difflib.get_close_matches(name, names, 1, _SIMILARITY):
-            # Without `name`, because Python would suggest the same; IPython suggests nothing.
-            return AttributeError(f"{text}. Use {similar}.", obj=owner)
-    return AttributeError(text, name=name, obj=owner)
 
 
 def _moved(

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tomldiary.entries.fields import plain
 from tomldiary.entries.kinds import ITEMS, find_entry
 from tomldiary.entries.kinds.items import item_value
-from tomldiary.errors import UnknownEntry
+from tomldiary.errors import UnknownEntry, missing_attribute
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
 from tomldiary.toml.values import checked_text, copied, storable_copy
 from tomldiary.user.context import DictAccessor
-from tomldiary.user.deprecated import missing_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
