@@ -127,6 +127,18 @@ def test_a_text_with_many_marks_on_a_letter_is_forgotten_quickly(run):
     assert alice.traces("walnuts") == []
 
 
+def test_a_text_with_many_marks_on_a_letter_is_compared_quickly():
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("likes", "tea")
+    assert took(alice.similar, "likes", "e" + "\u0301\u0316" * 4 * LONGEST) < 1
+
+
+@pytest.mark.parametrize("form", [normalise, identity])
+def test_a_long_run_of_signs_ends_a_text_like_a_short_one(form):
+    assert form(f"tea{'…' * 70}") == form("tea…")
+    assert form(f"{'🎉' * 70}x") == "🎉" * 70 + "x"
+
+
 def test_a_broken_document_with_a_key_of_spaces_is_explained_quickly():
     header = f'["{" " * 10 * LONGEST}"]\n'
     assert took(_broken, header * 2) < 1

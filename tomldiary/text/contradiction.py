@@ -7,7 +7,6 @@ less harmful than a wrong merge, which loses a statement.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +31,7 @@ from tomldiary.text.languages import (
     UNITS,
 )
 from tomldiary.text.replaced_value import have_own_words, replaced_value
+from tomldiary.text.visible import compatible
 from tomldiary.text.words import ascii_digits, is_english
 
 _CLOSE = 3
@@ -109,7 +109,7 @@ _SUBJECTS = frozenset("i he she we they it ich er wir je il elle yo eu".split())
 def plain_signs(text: str) -> str:
     """Return text with one spelling of each sign; 10² becomes 10^2, and the Greek question mark "?"."""
     text = _SUPERSCRIPT.sub(lambda found: f"^{found.group()}", text)
-    text = ascii_digits(unicodedata.normalize("NFKC", text)).translate(_ONE_SPELLING)
+    text = ascii_digits(compatible(text)).translate(_ONE_SPELLING)
     return _GREEK_QUESTION.sub("?", text)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from tomldiary.runtime.lru import cached_if_short
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
 from tomldiary.text.languages import NEGATIONS
-from tomldiary.text.visible import visible
+from tomldiary.text.visible import compatible, visible
 from tomldiary.text.words import ascii_digits
 
 _logger = get_logger(__name__)
@@ -56,7 +55,7 @@ def normalise(text: str) -> str:
 
     Words, numbers, symbols and emoji are kept.
     """
-    folded = unicodedata.normalize("NFKC", visible(text)).casefold().replace("’", "'")
+    folded = compatible(visible(text)).casefold().replace("’", "'")
     folded = ascii_digits(folded)
     if "'" in folded:
         folded = _APOSTROPHE.sub("", folded)
