@@ -210,7 +210,8 @@ def _queue(
 ) -> list[DeadLetter]:
     """Add turns to the queue in a database, unless something was forgotten since `epoch`, and return them.
 
-    A turn that is still in the queue is left out, because the worker that has just parked it will remove it.
+    A turn that is still in the queue is left out, because the worker that has just parked it will remove it. One that
+    an earlier attempt added is not: its answer may have been lost.
     """
     added: list[DeadLetter] = []
 
@@ -218,7 +219,7 @@ def _queue(
         if now != epoch:
             raise Forgotten.meanwhile()
         turns = Turns.parse(parts, backend.queue_part)
-        added[:] = [each for each in letters if not turns.has(each.id)]
+        added[:] = [each for each in letters if each in added or not turns.has(each.id)]
         for each in added:
             turns.add([_job(each)], each.epoch)
         return turns.render()

@@ -30,7 +30,7 @@ from tomldiary.extraction.operations import TurnOperation
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.log import LogRecord, scan_log
-from tomldiary.storage.shared.database import DatabaseAway
+from tomldiary.storage.shared.database import DatabaseAway, DatabaseLost
 from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal import render_turn
@@ -738,6 +738,44 @@ def test_a_retry_keeps_a_turn_that_its_worker_has_not_removed_from_the_queue_yet
     park(letters, "first")
     assert letters.requeue(letters.list()) == []
     assert [letter.id for letter in letters.list()] == ["first"]
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_a_retry_with_a_lost_answer_moves_the_turn(opened, is_overtaken):
+    letters, other = DeadLetters(opened()), opened()
+    park(letters, "first")
+    database = letters._backend.database
+    apply = database.apply
+
+    def lost(user, head, step):
+        database.apply = apply
+        apply(user, head, step)
+        if is_overtaken:
+            other.change_hidden(user, ".other", lambda *_: "x")
+        raise DatabaseLost("broken")
+
+    found = letters.list()
+    database.apply = lost
+    assert letters.requeue(found) == found
+    assert letters.list() == []
+    assert [*Turns.parse(other.hidden_parts("alice", QUEUE), 8192).numbers()] == ["first"]
+
+
+def test_a_drop_with_a_lost_answer_returns_the_turn(opened):
+    letters = DeadLetters(opened())
+    park(letters, "first")
+    database = letters._backend.database
+    apply = database.apply
+
+    def lost(user, head, step):
+        database.apply = apply
+        apply(user, head, step)
+        raise DatabaseLost("broken")
+
+    found = letters.list()
+    database.apply = lost
+    assert letters.drop(found) == found
+    assert letters.list() == []
 
 
 @pytest.mark.parametrize("moment", ["hidden_parts", "change_parts"])
