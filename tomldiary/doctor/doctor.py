@@ -151,7 +151,7 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
     if risk:
         yield Finding("warning", place, f"the server {risk}")
     try:
-        backend.database.check_writes()
+        backend.transactions.asked(backend.database.check_writes)
     except BackendError as error:
         yield _problem(place, error)
 

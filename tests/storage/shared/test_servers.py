@@ -495,6 +495,21 @@ def test_doctor_says_that_a_database_answers(engine):
     assert verdict == "0 problems, 0 warnings."
 
 
+def test_doctor_repeats_the_check_of_writes_after_a_broken_connection(engine):
+    diary, losses = Diary(engine.backend(), agent="rules"), [DatabaseLost("broken")]
+    database = diary.engine.backend.database
+    checked = database.check_writes
+
+    def broken():
+        if losses:
+            raise losses.pop()
+        checked()
+
+    database.check_writes = broken
+    assert [found.level for found in check(diary)] == ["note"]
+    assert losses == []
+
+
 @pytest.mark.parametrize("command", ["doctor", "users"])
 def test_users_are_read_at_once_and_reported_in_order(engine, command, monkeypatch):
     users = [f"user {number:02}" for number in range(16)]
