@@ -49,7 +49,16 @@ def texts(alice):
 
 
 @pytest.mark.parametrize(
-    "code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "ABORTED"]
+    "code",
+    [
+        "UNAVAILABLE",
+        "DEADLINE_EXCEEDED",
+        "INTERNAL",
+        "RESOURCE_EXHAUSTED",
+        "ABORTED",
+        "UNKNOWN",
+        "CANCELLED",
+    ],
 )
 def test_a_read_is_repeated_after_a_code_that_may_pass(proxy, alice, code):
     proxy.faults = [("RunQuery", code)] * 2
@@ -126,13 +135,15 @@ def test_a_server_that_never_answers_is_given_up_in_time(proxy, alice):
         "RESOURCE_EXHAUSTED",
         "ABORTED",
         "LOST UNAVAILABLE",
+        "LOST ABORTED",
         "LOST UNKNOWN",
         "LOST CANCELLED",
     ],
 )
 def test_a_write_is_applied_once_after_a_code_that_may_pass(proxy, alice, code):
     proxy.faults = [("Commit", code)] * 2
-    alice.upsert_preference("likes", "coffee")
+    with alice.transaction() as transaction:  # is not repeated
+        transaction.upsert_preference("likes", "coffee")
     assert proxy.faults == [] or code.startswith("LOST")
     assert texts(alice) == ["coffee", "tea"]
     assert [entry.seq for entry in alice.history()] == [2, 1]

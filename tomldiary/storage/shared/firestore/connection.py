@@ -144,15 +144,12 @@ class Connection:
                     f"{self}: the project has no such Firestore database. Create it, or name another one with"
                     " ?database=."
                 ) from error
+            # A broken connection may end a request with these codes, also an applied commit.
+            if isinstance(error, exceptions.Aborted | exceptions.Unknown | exceptions.Cancelled):
+                raise DatabaseLost(_reason(error)) from error
             refusals = exceptions.FailedPrecondition, exceptions.NotFound, exceptions.Conflict
             if is_conditional and isinstance(error, refusals):
                 raise Refused from error
-            # A broken connection may end a commit with these codes, also an applied one.
-            broken = exceptions.Unknown, exceptions.Cancelled
-            if isinstance(error, exceptions.Aborted) or (
-                is_conditional and isinstance(error, broken)
-            ):
-                raise DatabaseLost(_reason(error)) from error
             reason = f"{error.message}".rstrip(".") or type(error).__name__
             raise BackendError(
                 f"{self}: Firestore refused ({reason}). Check the project and the path of the address."
