@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import os
 import threading
@@ -17,6 +18,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
 from tomldiary.history import verify as verification
 from tomldiary.history.record import parse_record
+from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.store import ItemStore
@@ -64,6 +66,19 @@ def test_last_put_of_a_key_in_one_tick_wins(diary):
     assert second.created_at == first.created_at < second.updated_at
     diary.user("alice").rollback(1)
     assert store.get(NS, "k").value == {"n": 19}
+
+
+def test_puts_of_one_tick_are_one_transaction_after_an_interrupted_block(diary):
+    def interrupted():
+        with diary.user("alice").transaction():
+            left = SCOPE.get()
+        SCOPE.set(left)  # as after an interrupt while the block ended
+        assert (
+            gathered(DiaryStore(diary), *[(NS, f"k{n}", {"n": n}) for n in range(5)]) == [None] * 5
+        )
+
+    contextvars.copy_context().run(interrupted)
+    assert len(records(diary)) == 1
 
 
 def test_invalid_put_in_a_tick_fails_alone(diary):

@@ -7,9 +7,10 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tomldiary.engine.transaction import Transaction, open_here
+from tomldiary.engine.transaction import Transaction
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import Namespace, document_of
+from tomldiary.runtime.async_bridge import scope_here
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import RecentBySize
 from tomldiary.store.catalog import Catalog, next_part
@@ -97,7 +98,7 @@ class ItemPuts:
         Args:
             namespaces: The namespaces of the operations, not validated yet.
         """
-        if open_here() is not None:
+        if scope_here() is not None:
             return None
         owners: set[str | None] = set()
         for labels in namespaces:
