@@ -120,14 +120,16 @@ def test_every_door_returns_the_same_texts_in_the_same_order(tmp_path):
 
 
 def test_of_equal_matches_the_newest_is_first_in_recall_and_in_the_store():
-    diary = Diary("memory:")
+    diary = Diary("memory:", max_prefs_per_category=100)
     alice, store = diary.user("alice"), DiaryStore(diary)
-    for color in ("green", "blue", "red"):
-        alice.upsert_preference("likes", f"Her favourite color is {color}", id=color)
-    hits = alice.recall("What is her favourite color?")
-    items = store.search(("alice", "diary", "preferences", "likes"), query="favourite color")
-    assert [hit.key for hit in hits] == ["likes/red", "likes/blue", "likes/green"]
-    assert [item.key for item in items] == ["red", "blue", "green"]
+    names = [f"c{number:02}" for number in range(50)]  # more than are scored exactly
+    for name in names:
+        alice.upsert_preference("likes", f"Her favourite color is {name}", id=name)
+    hits = alice.recall("What is her favourite color?", None)
+    namespace = ("alice", "diary", "preferences", "likes")
+    items = store.search(namespace, query="favourite color", limit=100)
+    assert [hit.key for hit in hits] == [f"likes/{name}" for name in reversed(names)]
+    assert [item.key for item in items] == names[::-1]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +252,7 @@ class Searched(NamedTuple):
     searched_text: str
     searched_names: str = ""
     day: None = None
+    order: tuple[()] = ()
     turn: tuple[str, str] | None = None
 
 

@@ -17,6 +17,7 @@ class Searched(NamedTuple):
     searched_text: str
     searched_names: str = ""
     day: None = None
+    order: tuple[()] = ()
     turn: tuple[str, str] | None = None
 
 

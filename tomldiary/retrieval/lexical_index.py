@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left, insort
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from itertools import groupby, islice, pairwise
 from math import log
 from operator import itemgetter
@@ -227,8 +227,7 @@ class LexicalIndex(Generic[E]):
         self, question: Question, shares: dict[int, float], estimates: dict[int, float]
     ) -> dict[E, float]:
         """Return the exact scores of the entries with the best estimates."""
-        rows = nlargest(_SCORED, estimates, key=estimates.__getitem__)
-        best = {self._owners[row] for row in rows}
+        best = {self._owners[row] for row in self._best(estimates)}
         beside = {entry: self._beside(entry) for entry in best}
         for turns in list(beside.values()):
             for _, row in turns:
@@ -244,6 +243,13 @@ class LexicalIndex(Generic[E]):
             + self._entry_score(entry, scores)
             for entry, turns in beside.items()
         }
+
+    def _best(self, estimates: dict[int, float]) -> list[int]:
+        """Return the rows with the best estimates, and of the equal last ones those whose entries are first in order."""
+        least = nlargest(_SCORED, estimates.values())[-1]
+        rows = [row for row, estimate in estimates.items() if estimate > least]
+        equal = [row for row, estimate in estimates.items() if estimate == least]
+        return rows + nsmallest(_SCORED - len(rows), equal, key=lambda row: self._owners[row].order)
 
     def _entry_score(self, entry: E, scores: dict[int, float]) -> float:
         passages = [scores.get(row, 0.0) for row in self._places[entry]]
