@@ -281,6 +281,20 @@ def test_recall_tells_the_model_which_statement_is_newer(alice, verbs):
     lines = verbs.recall("Where do I live?").splitlines()
     assert "- biography/pref001: I live in Bergen. (2026-03-01)" in lines
     assert "- biography/pref002: I live in Oslo now. (2026-03-09)" in lines
+    alice.blocks.set("home", "A flat with a view of the sea")
+    assert "\n- blocks/home: (20" in verbs.recall("flat")
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"), [("2026-03-09T23:30:00-05:00", " (2026-03-10)"), ("a <b>", "")]
+)
+def test_recall_shows_only_days_and_in_utc(tmp_path, written, shown):
+    alice = Diary(tmp_path).user("alice")
+    alice.upsert_preference("likes", "green tea")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(re.sub('(?<=_updated = ").*(?=")', written, file.read_text()))
+    lines = MemoryVerbs(alice, "s").recall("tea").splitlines()
+    assert f"- likes/pref001: green tea{shown}" in lines
 
 
 def test_a_conversation_is_recalled_by_its_day_not_by_its_session(alice, verbs):
@@ -567,7 +581,8 @@ def test_a_category_named_like_a_kind_keeps_its_keys(tmp_path):
 def test_a_recalled_block_over_the_budget_is_cut_with_a_mark(alice, verbs):
     alice.blocks.set("persona", "\n".join(f"Line {n} about walnuts." for n in range(2000)))
     text = verbs.recall("walnuts")
-    assert "- blocks/persona:\n  Line 0 about walnuts.\n" in text
+    assert "\n- blocks/persona: (20" in text
+    assert ")\n  Line 0 about walnuts.\n" in text
     assert "more lines are stored" in text
 
 

@@ -39,6 +39,7 @@ from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines
+from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -495,6 +496,6 @@ def _block_data(name: str, block: TextBlock) -> dict[str, Any]:
 
 def _fact(hit: Hit) -> str:
     """Return a hit as a line with the day it was last said or changed, which tells an older statement from its correction."""
-    kind, day = entry_kind(hit.kind), (hit.updated or hit.created)[:10]
-    note = f"({day})" if day and hit.kind in _NAMED_BY_LINE else ""
+    kind, when = entry_kind(hit.kind), moment(hit.updated or hit.created)
+    note = f"({when.date()})" if when is not None and hit.kind in _NAMED_BY_LINE else ""
     return rendered(EntryLine(kind.title(hit.key, hit.updated), hit.text, note, kind.is_long))

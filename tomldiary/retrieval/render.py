@@ -41,10 +41,10 @@ _FRAMED = re.compile(
 def rendered(line: EntryLine) -> str:
     """Return an entry as one escaped line, or a long entry as escaped lines below its title."""
     title = escape_for_model(line.title)
+    note = f" {escape_for_model(line.note)}" if line.note else ""
     if line.is_long:  # indented, so that no line looks like a fact
         lines = (escape_for_model(each) for each in line.text.split("\n"))
-        return "\n".join([f"{title}:", *(f"  {each}" for each in lines if each)])
-    note = f" {escape_for_model(line.note)}" if line.note else ""
+        return "\n".join([f"{title}:{note}", *(f"  {each}" for each in lines if each)])
     return f"{title}: {escape_for_model(line.text)}{note}"
 
 
