@@ -139,6 +139,8 @@ def test_of_equal_matches_the_newest_is_first_in_recall_and_in_the_store():
         ("what happened on October 13th, 2026", ["b", "c"]),
         ("Was habe ich am 13. Oktober gesagt?", ["b", "a"]),  # of any year
         ("what did I do in June", ["d"]),
+        ("qu'ai-je dit le 1er fevrier ?", ["e"]),
+        ("qu'ai-je dit le \uff11 fe\u0301vrier ?", ["e"]),
         ("What does June like?", []),
         ("What did I say on 2026-11-13?", []),
     ],
@@ -147,6 +149,7 @@ def test_a_question_that_names_a_day_finds_what_was_said_then(question, found):
     diary = Diary("memory:")
     alice = diary.user("alice")
     days = {"a": (2025, 10, 13), "b": (2026, 10, 13), "c": (2026, 10, 20), "d": (2026, 6, 2)}
+    days["e"] = (2026, 2, 1)
     for text, day in days.items():
         alice.episodes.add(text, "", session_id=text, now=datetime(*day, tzinfo=UTC))
     assert sorted(hit.text.strip() for hit in alice.recall(question)) == sorted(found)
@@ -162,6 +165,16 @@ def test_an_item_is_found_by_the_day_of_its_put_unless_it_is_not_indexed():
     query = f"what did I note on {datetime.now(UTC):%Y-%m-%d}"
     items = store.search(("alice", "n"), query=query)
     assert [item.key for item in items if item.score is not None] == ["k"]
+
+
+def test_an_item_without_times_has_no_day(tmp_path):
+    store = DiaryStore(Diary(tmp_path))
+    store.put(("alice", "n"), "k", {"text": "tea"})
+    [file] = tmp_path.rglob("items/*.toml")
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(line for line in lines if line[:3] not in {"_cr", "_up"}))
+    [item] = store.search(("alice", "n"), query="what did I note on 1970-01-01")
+    assert (item.updated_at.year, item.score) == (1970, None)
 
 
 def test_a_write_indexes_only_the_changed_entry(monkeypatch):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tomldiary.entries.fields import (
@@ -26,7 +26,7 @@ from tomldiary.entries.fields import (
     wrong_fields,
 )
 from tomldiary.text.json_paths import texts_in
-from tomldiary.toml.values import moment, render_path
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
@@ -327,11 +327,6 @@ class EntryKind:
     def names(self, name: str, entry: Mapping[str, Any]) -> str:
         """Return additional search terms for an entry, such as its category; `name` is its key without the kind."""
         return name.partition("/")[0] if self.depth > EntryKind.depth else name
-
-    def day(self, entry: Mapping[str, Any]) -> date | None:
-        """Return the day of the last change of an entry, in UTC; None if it is unknown."""
-        when = moment(last_used(entry))
-        return None if when is None else when.date()
 
     def turn(self, name: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the session of an entry that is a turn, and its position in it as text; None if it is not a turn."""

@@ -140,8 +140,8 @@ class Entry:
 
     @property
     def day(self) -> date | None:
-        """The day of the last put, in UTC; None if the item is excluded from search."""
-        return None if self.index is False else self.moments[1].date()
+        """The day of the last put, in UTC; None if a hand edit removed it."""
+        return (_EPOCH + self.updated * _MICROSECOND).date() if self.updated else None
 
     @property
     def turn(self) -> tuple[str, str] | None:

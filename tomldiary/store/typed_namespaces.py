@@ -19,7 +19,6 @@ from tomldiary.store.typed_entries import TypedEntries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import date
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kind import Collected
@@ -47,10 +46,6 @@ class _TypedEntry(Entry):
     @property
     def searched_names(self) -> str:
         return self._kind.names(self._name, self.table)
-
-    @property
-    def day(self) -> date | None:
-        return self._kind.day(self.table)
 
     @property
     def turn(self) -> tuple[str, str] | None:

@@ -78,10 +78,10 @@ _LONGEST_WORD = 64  # letters; a longer one is no word
 DAY_MARK = "@"
 """Marks a day or a month at its beginning; no word of a text begins with it."""
 _DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)(?:-(\d\d))?(?!\d)")
-_DAY = re.compile("0?[1-9]|[12][0-9]|3[01]")
 _YEAR = re.compile("[0-9]{4}")
+_DAYS = frozenset(f"{number:02}" for number in range(1, 32))
 _OF_DATE = re.compile(r"\d+|[^\W\d_]+")
-_WITHIN_DATE = frozenset(["st", "nd", "rd", "th", "the", "of", "de", "del", "di"])
+_WITHIN_DATE = frozenset(["st", "nd", "rd", "th", "er", "the", "of", "de", "del", "di"])
 _INSIDE = frozenset(["in", "im", "en", "em", "last", "this", "since", "during"])
 """Words before a month without a day or year; elsewhere it may be a name or a verb, such as "June" and "may"."""
 _LONG = 8  # letters of a word that may be a compound
@@ -127,6 +127,9 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFD", text)))
 
 
+_MONTHS = {folded(word): number for word, number in MONTHS.items()}
+
+
 def indexed_words(text: str) -> list[str]:
     """Return the words of a text for an index, in order; ends of compounds, amounts and signs are last."""
     lower = folded(text)
@@ -169,7 +172,7 @@ def asked_words(query: str) -> list[Asked]:
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
     found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
-    found += [Asked(each, (each,)) for each in _asked_days(query.lower())]
+    found += [Asked(each, (each,)) for each in _asked_days(text)]
     return found
 
 
@@ -194,22 +197,23 @@ def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
 
 def day_words(day: date | None) -> list[str]:
     """Return the words of a day for an index: the day, its month, and both in any year; none for None."""
-    forms = ("%Y-%m-%d", "%Y-%m", "%m-%d", "%m") if day is not None else ()
-    return [f"{DAY_MARK}{day:{form}}" for form in forms]
+    iso = "" if day is None else day.isoformat()
+    return [DAY_MARK + each for each in (iso, iso[:7], iso[5:], iso[5:7]) if each]
 
 
 def _asked_days(text: str) -> list[str]:
-    """Return the words of `day_words` for the days and months that a text in lower case names."""
+    """Return the words of `day_words` for the days and months that a folded text names."""
     dates: list[tuple[str, str, str]] = _DATE.findall(text)
     words = ["", *(word for word in _OF_DATE.findall(text) if word not in _WITHIN_DATE), "", ""]
     for at, word in enumerate(words):
-        if word in MONTHS:
+        if word in _MONTHS:
             before, after, last = words[at - 1], words[at + 1], words[at + 2]
-            day = next((each for each in (before, after) if _DAY.fullmatch(each)), "")
+            day = next((each.zfill(2) for each in (before, after) if each.zfill(2) in _DAYS), "")
             year = next((each for each in (after, last) if _YEAR.fullmatch(each)), "")
             if day or year or before in _INSIDE:
-                dates.append((year, MONTHS[word], day and day.zfill(2)))
+                dates.append((year, _MONTHS[word], day))
     found = [DAY_MARK + "-".join(filter(None, each)) for each in dates]
+    # The month as well, because days are in UTC, so the day of the user may be the one before or after.
     found += [f"{DAY_MARK}{year}-{month}" for year, month, day in dates if year and day]
     return list(dict.fromkeys(found))
 

@@ -21,7 +21,7 @@ from tomldiary.toml.values import When, checked_count, checked_limit, checked_te
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from datetime import date, datetime
+    from datetime import datetime
 
     from tomldiary.entries.kind import EntryKind, Rules
     from tomldiary.text.words import Asked
@@ -39,23 +39,20 @@ TimeRange = tuple[When | None, When | None]
 class IndexedEntry:
     """An indexed entry, with what a search and a hit need; it stays the same object while `entry` does."""
 
-    __slots__ = ("entry", "key", "kind", "order", "searched_names", "searched_text", "text")
+    __slots__ = ("day", "entry", "key", "kind", "order", "searched_names", "searched_text", "text")
 
     def __init__(self, kind: EntryKind, key: str, entry: Mapping[str, Any]) -> None:
         self.kind = kind
         self.key = key
         self.entry = entry
         when = moment(last_used(entry))
+        self.day = None if when is None else when.date()
+        """The day of its last change, in UTC; None if it is unknown."""
         self.order = 0.0 if when is None else -when.timestamp(), kind.name, key
         """The sort key of entries with equal scores: the newest first, as in stores."""
         self.text = kind.text(entry)
         self.searched_text = kind.body(entry)
         self.searched_names = kind.names(key, entry)
-
-    @property
-    def day(self) -> date | None:
-        """The day of its last change."""
-        return self.kind.day(self.entry)
 
     @property
     def turn(self) -> tuple[str, str] | None:

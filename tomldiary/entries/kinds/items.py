@@ -27,7 +27,7 @@ from tomldiary.toml.values import decode_nulls, moment, same_value, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import date, datetime
+    from datetime import datetime
 
     from tomldiary.entries.fields import Problem
     from tomldiary.entries.kind import Collected, Tables, Until, Writing
@@ -120,9 +120,6 @@ class ItemKind(EntryKind):
 
     def names(self, name: str, entry: Mapping[str, Any]) -> str:
         return searched_names(item_value(entry), entry.get("_index"))
-
-    def day(self, entry: Mapping[str, Any]) -> date | None:
-        return None if entry.get("_index") is False else super().day(entry)
 
     def turn(self, name: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
         key = unquote(name.rpartition("/")[2])
