@@ -171,12 +171,13 @@ def test_a_category_that_is_no_text_is_listed_as_left_out(alice, tmp_path):
     assert (done.added, done.left_out) == (["biography/imported-m1"], ["field of metadata: 1"])
 
 
-def test_a_message_of_the_assistant_in_mem0_is_no_preference(alice, tmp_path):
+@pytest.mark.parametrize("field", ["role", "attributed_to"])
+def test_a_statement_of_the_assistant_in_mem0_is_no_preference(alice, tmp_path, field):
     said = [("m1", "user", "I play chess"), ("m2", "assistant", "You may like go")]
-    records = [{"id": id_, "memory": text, "role": role} for id_, role, text in said]
+    records = [{"id": id_, "memory": text, field: by} for id_, by, text in said]
     (tmp_path / "mem0.json").write_text(json.dumps(records))
     done = carry_over(alice, "mem0", str(tmp_path / "mem0.json"))
-    left_out = ["message of the assistant: 1"]
+    left_out = ["statement of the assistant: 1"]
     assert (done.added, done.left_out) == (["biography/imported-m1"], left_out)
 
 

@@ -43,7 +43,7 @@ _TRIPLES = "triples"
 _LATEST = datetime.max.replace(tzinfo=UTC)
 _EXPORTED = {"blocks", "episodes", "facts"}
 _FIRESTORE = "firestore://"
-_MEM0 = {"id", "memory", "hash", "metadata", "categories", "created_at", "updated_at", "user_id", "role", "score"}  # fmt: skip
+_MEM0 = {"id", "memory", "hash", "metadata", "categories", "created_at", "updated_at", "user_id", "role", "attributed_to", "score"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,9 @@ def _mem0(found: Found) -> None:
             found.leave_out("record without a memory")
         elif owner and owner != found.user:
             found.users.add(owner)
-        elif (
-            memory.get("role") == "assistant"
-        ):  # a message as it was said; what a model extracts has no role
-            found.leave_out("message of the assistant")
+        elif "assistant" in (memory.get("role"), memory.get("attributed_to")):
+            # A message has a role; what mem0's model extracts has the field `attributed_to`.
+            found.leave_out("statement of the assistant")
         else:
             metadata = as_object(memory.get("metadata"))
             category = as_text(metadata.get("category"))
