@@ -8,7 +8,7 @@ import random
 import sys
 import threading
 import tracemalloc
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 import pytest
@@ -264,7 +264,7 @@ class Searched(NamedTuple):
 
     searched_text: str
     searched_names: str = ""
-    day: None = None
+    day: date | None = None
     order: tuple[()] = ()
     turn: tuple[str, str] | None = None
 
@@ -275,6 +275,14 @@ def test_a_day_of_no_entry_changes_no_score():
     index.add(Searched("coffee"))
     asked = question_of("tea in October 2026", [index])
     assert [word.shown for word, _ in asked.words] == ["tea", "in", "october", "2026"]
+
+
+def test_a_day_and_its_month_do_not_count_as_adjacent_words():
+    index = LexicalIndex()
+    index.add(Searched("tea", day=date(2026, 10, 13)))
+    index.add(Searched("coffee"))
+    asked = question_of("tea on 2026-10-13", [index])
+    assert index.matches(asked).scored == index.matches(asked._replace(pairs=[])).scored
 
 
 def test_an_index_that_lost_most_of_its_entries_frees_their_memory():

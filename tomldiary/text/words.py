@@ -212,10 +212,11 @@ def _asked_days(text: str) -> list[str]:
             year = next((each for each in (after, last) if _YEAR.fullmatch(each)), "")
             if day or year or before in _INSIDE:
                 dates.append((year, _MONTHS[word], day))
-    found = [DAY_MARK + "-".join(filter(None, each)) for each in dates]
-    # The month as well, because days are in UTC, so the day of the user may be the one before or after.
-    found += [f"{DAY_MARK}{year}-{month}" for year, month, day in dates if year and day]
-    return list(dict.fromkeys(found))
+    # The month as well, because days are in UTC, so the day of the user may be the one before or after. It is first,
+    # because an index has it after the day, and adjacent words count more.
+    found = [f"{year}-{month}" for year, month, day in dates if year and day]
+    found += ["-".join(filter(None, each)) for each in dates]
+    return [DAY_MARK + each for each in dict.fromkeys(found)]
 
 
 def _asked(kind: str | None, word: str, little: frozenset[str], joined: str) -> Iterator[Asked]:
