@@ -38,7 +38,7 @@ class Searchable(Protocol):
 
     @property
     def day(self) -> date | None:
-        """The day of its last change, which a question may name."""
+        """The day of its last change in UTC, which a question may name."""
         ...
 
     @property

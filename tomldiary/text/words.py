@@ -82,7 +82,7 @@ _YEAR = re.compile("[0-9]{4}")
 _DAYS = frozenset(f"{number:02}" for number in range(1, 32))
 _OF_DATE = re.compile(r"\d+|[^\W\d_]+")
 _WITHIN_DATE = frozenset(["st", "nd", "rd", "th", "er", "the", "of", "de", "del", "di"])
-_INSIDE = frozenset(["in", "im", "en", "em", "last", "this", "since", "during"])
+_INSIDE = frozenset(["in", "im", "en", "em", "last", "this", "during"])
 """Words before a month without a day or year; elsewhere it may be a name or a verb, such as "June" and "may"."""
 _LONG = 8  # letters of a word that may be a compound
 _SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
