@@ -162,7 +162,7 @@ def test_an_item_is_found_by_the_day_of_its_put_unless_it_is_not_indexed():
     store = DiaryStore("memory:")
     store.put(("alice", "n"), "k", {"text": "tea"})
     store.put(("alice", "n"), "hidden", {"text": "tea"}, index=False)
-    query = f"what did I note on {datetime.now(UTC):%Y-%m-%d}"
+    query = f"what did I note on {store.get(('alice', 'n'), 'k').updated_at:%Y-%m-%d}"
     items = store.search(("alice", "n"), query=query)
     assert [item.key for item in items if item.score is not None] == ["k"]
 
