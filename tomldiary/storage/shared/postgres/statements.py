@@ -45,10 +45,12 @@ ALTER TABLE {schema}.documents ALTER COLUMN content SET COMPRESSION lz4;
 ALTER TABLE {schema}.history ALTER COLUMN record SET COMPRESSION lz4"""
 SET_VERSION: LiteralString = """
 INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
-# The trigger of a schema that was renamed or restored under another name has another channel.
+# The trigger of a schema that was renamed or restored under another name has another channel. One that a restore has
+# disabled and enabled again is not enabled for replicated rows.
 IS_WATCHED: LiteralString = """
 SELECT xmin::text FROM pg_trigger
-WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch' AND tgargs = convert_to(%s, 'UTF8') || '\\x00'::bytea"""
+WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch' AND tgenabled IN ('A', 'D')
+    AND tgargs = convert_to(%s, 'UTF8') || '\\x00'::bytea"""
 # Created only when a watch begins, because PostgreSQL runs commits with a notice one at a time.
 WATCH: LiteralString = """
 CREATE OR REPLACE FUNCTION {schema}.notify_watchers() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
