@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
@@ -190,9 +191,17 @@ def test_a_write_that_waits_for_an_absent_replica_is_not_acknowledged(place):
 
 
 @pytest.mark.parametrize("name", ["postgres"])
-def test_the_first_of_two_servers_that_is_silent_leaves_time_for_the_other(place):
+@pytest.mark.parametrize("is_named_by", ["address", "environment"])
+def test_the_first_of_two_servers_that_is_silent_leaves_time_for_the_other(
+    place, is_named_by, monkeypatch
+):
     with servers.postgres(*place) as url, socket.create_server(("127.0.0.1", 0)) as silent:
-        both = url.replace("@", f"@127.0.0.1:{silent.getsockname()[1]},")
+        hosts = f"127.0.0.1:{silent.getsockname()[1]}", urlsplit(url).netloc.partition("@")[2]
+        both = url.replace("@", f"@{hosts[0]},")
+        if is_named_by == "environment":
+            monkeypatch.setenv("PGHOST", ",".join(each.partition(":")[0] for each in hosts))
+            monkeypatch.setenv("PGPORT", ",".join(each.partition(":")[2] for each in hosts))
+            both = url.replace(hosts[1], "")
         with Diary(f"{both}?timeout=6", agent="rules") as diary:
             diary.user("alice").upsert_preference("likes", "tea")
 

@@ -469,7 +469,8 @@ def _attempts(parameters: Mapping[str, Any]) -> int:
 
     A first call opens two connections, and each one asks the hosts in turn.
     """
-    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "").count(",") + 1
+    named = (parameters.get("host"), parameters.get("hostaddr"), os.environ.get("PGHOST"))
+    hosts = str(next(filter(None, named), "")).count(",") + 1
     return 2 * hosts if hosts > 1 else 1
 
 
