@@ -17,7 +17,7 @@ from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.cli.commands.edit import save_text
 from tomldiary.engine import engine
-from tomldiary.errors import BackendError, LimitReached, RevisionConflict
+from tomldiary.errors import BackendError, LimitReached, RevisionConflict, RollbackConflict
 from tomldiary.history.record import Source
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
@@ -46,7 +46,23 @@ def test_a_failure_in_an_assumed_state_is_tried_on_the_stored_one(opened):
     assert texts(elsewhere) == ["tea"]
 
 
-def test_a_document_that_is_removed_during_an_attempt_is_no_hand_edit(opened, monkeypatch):
+def in_a_block(alice):
+    with alice.transaction() as tx:
+        tx.upsert_preference("likes", "coffee")
+
+
+@pytest.mark.parametrize(
+    ("write", "stored"),
+    [
+        (lambda alice: alice.upsert_preference("likes", "coffee"), ["coffee"]),
+        (in_a_block, RevisionConflict),
+        (lambda alice: alice.rollback(), RollbackConflict),
+    ],
+    ids=["call", "block", "rollback"],
+)
+def test_a_document_that_is_removed_during_a_write_is_no_hand_edit(
+    opened, monkeypatch, write, stored
+):
     one, other = opened(), Diary(opened(), agent="rules").user("alice")
     other.upsert_preference("likes", "tea")
     removals, text = [partial(other.forget, everything=True)], one.transactions.text
@@ -57,8 +73,14 @@ def test_a_document_that_is_removed_during_an_attempt_is_no_hand_edit(opened, mo
         return text(*arguments)
 
     monkeypatch.setattr(one.transactions, "text", removed)
-    Diary(one, agent="rules").user("alice").upsert_preference("likes", "coffee")
-    assert texts(other) == ["coffee"]
+    alice = Diary(one, agent="rules").user("alice")
+    if isinstance(stored, list):
+        write(alice)
+    else:
+        with pytest.raises(stored):
+            write(alice)
+        stored = []
+    assert texts(other) == stored
 
 
 def test_a_write_waits_only_once_for_a_database_that_is_away(counted):

@@ -157,8 +157,12 @@ class SharedBackend(AsyncVerbs):
             return Stored(group.texts[kind], group.head.versions[kind])
         seen = self.transactions.seen(user) if hold is None else None
         found = self.transactions.text(user, kind, seen)
-        if seen is not None and seen.versions.get(kind) != (found and found[1]):
-            self.transactions.refresh(user)  # its newest record may be older than the text
+        begun = seen if hold is None else hold.head
+        if begun is not None and begun.versions.get(kind) != (found and found[1]):
+            if hold is None:
+                self.transactions.refresh(user)  # its newest record may be older than the text
+            else:
+                self.transactions.verify(user)  # what another process removed is no hand edit
         return Stored(*found) if found is not None else None
 
     def kinds(self, user: str) -> list[str]:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.errors import (
     BackendError,
-    HandEditConflict,
     IdentifierError,
     LockTimeout,
     NotSupported,
@@ -254,11 +253,7 @@ class Transactions:
             if group is not None:
                 if not self.waiting(user) or group.is_full:
                     self._apply_group(user, group)
-            elif (
-                hold.is_assumed
-                # Another process may remove a document between the requests for the state and for its text.
-                or isinstance(failure, HandEditConflict)
-            ) and (
+            elif hold.is_assumed and (
                 failure is None
                 # After an error of the storage, a request would only wait for it again.
                 or (isinstance(failure, Exception) and not isinstance(failure, BackendError))
