@@ -167,10 +167,10 @@ def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
 def test_a_write_that_waits_for_an_absent_replica_is_not_acknowledged(place):
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
-    turn = Turn("alice", "s", "I love coffee.", "Noted.")
+    turn = Turn("alice", "s", "I love coffee.", "Noted.", operation_id="turn")
     with servers.postgres(*place) as url, Diary(f"{url}?timeout=1", agent="rules") as diary:
-        alice = diary.user("alice")
-        alice.upsert_preference("likes", "tea")
+        bob = diary.user("bob")
+        bob.upsert_preference("likes", "tea")
         with (
             psycopg.connect(url, autocommit=True) as server,
             MemoryWriter(diary, workers=0) as writer,
@@ -180,14 +180,19 @@ def test_a_write_that_waits_for_an_absent_replica_is_not_acknowledged(place):
             until(
                 lambda: server.execute("SHOW synchronous_standby_names").fetchone() == ("replica",)
             )
-            with pytest.raises(BackendError, match=r"replica away\?\)\. It is unknown"):
-                alice.upsert_preference("likes", "milk")
-            with pytest.raises(BackendError, match=r"replica away\?\)\. It is unknown"):
-                writer.submit_nowait(turn).wait_stored(LONG)
+            writes = [
+                lambda: writer.submit_nowait(turn).wait_stored(LONG),
+                lambda: bob.add_turn("I love milk.", "Noted.", session_id="s", operation_id="turn"),
+            ]
+            for write in writes:
+                with pytest.raises(BackendError, match=r"replica away\?\)\. It is unknown"):
+                    write()
+                with pytest.raises(BackendError, match=r"reached .*replica away\?\)"):
+                    write()  # finds its operation id, and changes nothing
             server.execute("ALTER SYSTEM RESET synchronous_standby_names")
             server.execute("SELECT pg_reload_conf()")
             until(lambda: server.execute("SHOW synchronous_standby_names").fetchone() == ("",))
-            alice.upsert_preference("likes", "juice")
+            assert all(write() for write in writes)
 
 
 @pytest.mark.parametrize("name", ["postgres"])

@@ -329,12 +329,12 @@ def outcome(
                 stored = answer(database, timeout, partial(database.read, user, [*step.contents]))
                 # A step of another process may have the same growth, as it is random, but not the same texts.
                 is_ours = is_newest and {each: stored[each][0] for each in stored} == step.contents
-                _confirm(database, timeout, user)
+                confirm(database, timeout, user)
                 return {kind: stored[kind][1] for kind in stored} if is_ours else None
             seq, text = step.records[-1]
             found = answer(database, timeout, partial(database.records, user, seq + 1, 1))
             if found == [(seq, text)]:
-                _confirm(database, timeout, user)
+                confirm(database, timeout, user)
         except DatabaseLost as lost:
             if time.monotonic() >= deadline:
                 raise unknown_outcome(database, error) from lost
@@ -351,7 +351,7 @@ def outcome(
     raise AssertionError
 
 
-def _confirm(database: Database, timeout: float, user: str) -> None:
+def confirm(database: Database, timeout: float, user: str) -> None:
     """Return once the server has answered a write that follows what is stored now.
 
     A server that waits for its replicas shows a step before they have it, once the wait is cancelled. It answers a later

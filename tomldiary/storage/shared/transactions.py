@@ -38,6 +38,7 @@ from tomldiary.storage.shared.database import (
     Head,
     Step,
     answer,
+    confirm,
     is_hidden,
     outcome,
     pause,
@@ -310,6 +311,10 @@ class Transactions:
                     seen[user] = head
             return head
         known = hold.known
+        if known.is_uncertain:
+            # Otherwise a call that changes nothing, such as a repeated one, would acknowledge what no replica has.
+            confirm(self.database, self.timeout, user)
+            known.is_uncertain, known.calm = False, 0
         if hold.group is not None:
             hold.head = hold.group.head
         elif hold.may_assume and known.is_alone and known.head is not None:
@@ -468,7 +473,9 @@ class Transactions:
             send = partial(self.database.apply, user, head, step)
             after = answer(self.database, self.timeout, send, DatabaseAway)
         except DatabaseLost as error:
+            known.is_uncertain = True
             versions = outcome(self.database, self.timeout, user, head, step, error)
+            known.is_uncertain = False
             if hold is not None and versions is None and not step.records:
                 hold.lost = error
         known.duration = time.monotonic() - begin
