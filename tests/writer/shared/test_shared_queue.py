@@ -364,6 +364,37 @@ def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engin
     assert [item.text for item in alice.preferences("likes").values()] == ["one", "two"]
 
 
+def test_a_turn_that_stays_in_the_queue_after_a_failed_submit_holds_up_no_later_one(
+    opened, monkeypatch
+):
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(message, deps):
+        begun.set()
+        gate.wait(LONG)
+
+    def fails_once(name):
+        method = getattr(Claims, name)
+
+        def failed(*arguments):
+            monkeypatch.setattr(Claims, name, method)
+            raise BackendError("away")
+
+        monkeypatch.setattr(Claims, name, failed)
+
+    with MemoryWriter(Diary(opened(), agent=slow)) as writer:
+        turns = [Turn("alice", "s", text, "Noted.") for text in ("one", "two", "three")]
+        receipts = [writer.submit_nowait(turn) for turn in turns[:2]]
+        assert all(each.wait_stored(LONG) for each in receipts)
+        assert begun.wait(LONG)
+        fails_once("store")
+        with pytest.raises(BackendError, match="away"):
+            writer.submit_nowait(turns[2]).wait_stored(LONG)
+        fails_once("remove")
+        gate.set()
+        assert [each.wait(LONG).transaction for each in receipts] == [1, 2]
+
+
 def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
     dead, diary = Claims(opened(), 60.0, works=True), Diary(opened(), agent="rules")
     job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)

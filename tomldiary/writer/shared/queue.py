@@ -133,6 +133,7 @@ class SharedQueue(StoringQueue):
             claim = self.claims.store(user, jobs)
         except BaseException:
             with self._state:
+                self._ended = {}
                 self._batch += jobs
                 for job in jobs:
                     self._remote.get(user, {}).pop(job.operation, None)
