@@ -329,12 +329,13 @@ def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
     assert {entry.seq for entry in alice.history()} == {1, 2, 3}
 
 
-def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engine, opened):
+@pytest.mark.parametrize("later", [[], ["three"]], ids=["alone", "with a later one"])
+def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engine, opened, later):
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
     schema = engine.url.rpartition("=")[2]
     tables = [f"{schema}.{name}" for name in ("users", "documents", "history")]
-    begun = {text: threading.Event() for text in ("one", "two")}
+    begun = {text: threading.Event() for text in ("one", "two", "three")}
     gates = {text: threading.Event() for text in begun}
 
     def slow(message, deps):
@@ -347,7 +348,8 @@ def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engin
         MemoryWriter(Diary(opened(), agent=slow, similarity=101)) as writer,
         psycopg.connect(engine.server, autocommit=True) as server,
     ):
-        receipts = [writer.submit_nowait(Turn("alice", "s", text, "Noted.")) for text in begun]
+        turns = {text: Turn("alice", "s", text, "Noted.") for text in begun}
+        receipts = [writer.submit_nowait(turns[text]) for text in ("one", "two")]
         assert all(each.wait_stored(LONG) for each in receipts)
         assert begun["one"].wait(LONG)
         for table in tables:
@@ -358,10 +360,13 @@ def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engin
             for table in tables:
                 server.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
                 server.execute(f"INSERT INTO {table} TABLE {table}_before")
+        receipts += [writer.submit_nowait(turns[text]) for text in later]
+        assert all(each.wait_stored(LONG) for each in receipts)
         gates["two"].set()
+        gates["three"].set()
         assert writer.flush(LONG)
         assert all(each.wait(LONG).transaction for each in receipts)
-    assert [item.text for item in alice.preferences("likes").values()] == ["one", "two"]
+    assert [item.text for item in alice.preferences("likes").values()] == ["one", "two", *later]
 
 
 def test_a_turn_that_stays_in_the_queue_after_a_failed_submit_holds_up_no_later_one(

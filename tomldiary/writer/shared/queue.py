@@ -161,8 +161,11 @@ class SharedQueue(StoringQueue):
         mine = self._remote.get(user, {})
         held = self._held.setdefault(user, set())
         jobs: list[Job] = []
+        ids = [*turns.numbers()]
+        # Only turns after those that the workers have: if an earlier one waits again, `check` refuses theirs.
+        after = max((place for place, each in enumerate(ids, 1) if each in held), default=0)
         # `turns` may have been read before some of them ended.
-        wanted = turns.numbers().keys() - held - self._ended.get(user, set())
+        wanted = set(ids[after:]) - self._ended.get(user, set())
         for job in turns.jobs(wanted) if wanted else ():
             held.update(each.operation for each in (job, *job.group))
             known = mine.get(job.operation)
