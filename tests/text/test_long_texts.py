@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import time
 import tracemalloc
+from unicodedata import combining, normalize
 
 import pytest
 
@@ -14,6 +17,7 @@ from tomldiary.extraction.failures import explained
 from tomldiary.retrieval.render import without_memory
 from tomldiary.text.redaction import Redactor
 from tomldiary.text.similarity import identity, normalise
+from tomldiary.text.visible import compatible
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_text
 from tomldiary_langgraph import DiaryStore
@@ -125,6 +129,35 @@ def test_a_text_with_many_marks_on_a_letter_is_forgotten_quickly(run):
     assert took(alice.traces, "walnuts") < 2
     assert took(alice.forget, matching="\u00e9") < 2
     assert alice.traces("walnuts") == []
+
+
+def test_a_text_with_many_marks_on_a_letter_is_forgotten_in_each_of_its_forms():
+    text = "walnuts e" + "\u0301\u0316" * 20
+    for wanted in (normalize("NFC", text), normalize("NFD", text), "walnuts \u00e9"):
+        alice = Diary("memory:").user("alice")
+        alice.upsert_preference("likes", text)
+        assert alice.traces(wanted) != []
+        assert alice.forget(matching=wanted).entries == 1
+
+
+def test_many_marks_in_a_row_have_the_compatible_form_of_unicode():
+    chars = [chr(each) for each in range(sys.maxunicode + 1)]
+    marks = [each for each in chars if combining(normalize("NFKD", each)[0])]
+    # Between them: letters, which may have marks already, syllables in parts, signs and hidden characters.
+    others = [*"eﬁｶ가\u1100\u1161\u11a8…🎉 ﷺ\u1f82\u0f77\u034f\u200b\u200d"]
+    chosen = random.Random(1)
+    for _ in range(2000):
+        few = chosen.sample(marks, 4)
+        counts = chosen.choices([0, 1, 29, 30, 31, 60, 61], k=3)
+        runs = [chosen.choices(chosen.choice([few, marks]), k=count) for count in counts]
+        text = "".join(chosen.choice(others) + "".join(run) for run in runs)
+        assert compatible(text) == normalize("NFKC", text)
+
+
+def test_a_text_with_many_marks_on_a_letter_is_recalled_quickly():
+    store = DiaryStore("memory:")
+    store.put(("alice",), "k", {"text": "tea e" + "\u0301\u0316" * 4 * LONGEST})
+    assert took(store.diary.user("alice").recall, "tea") < 1
 
 
 def test_a_text_with_many_marks_on_a_letter_is_compared_quickly():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import chain, groupby
 
 HIDDEN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
@@ -26,8 +27,8 @@ _OBEYED = re.compile(
     "\ud800-\udfff"  # surrogates, which cannot be encoded
     f"{HIDDEN}]"
 )
-# Marks on a letter, or other signs. NFKC makes a mark of each of the two letters, too.
-_MARKS = re.compile(r"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){30}")
+_LONGEST_RUN = 30
+_MARKS = re.compile(rf"[^\w\s\x00-\x7f]{{{_LONGEST_RUN},}}")  # on a letter, or other signs
 _JOINERS = "\u200c\u200d"
 _EMOJI_JOINER = "\u200d"
 _PRESENTATIONS = "\ufe0e\ufe0f"
@@ -59,12 +60,23 @@ def visible(text: str) -> str:
 
 
 def compatible(text: str) -> str:
-    """Return text in NFKC; of a run of marks, each 30 are sorted on their own.
+    """Return text in NFKC. Marks in a row are sorted first, because `normalize` sorts them in quadratic time."""
+    text = text.replace("\uff9e", "\u3099").replace(
+        "\uff9f", "\u309a"
+    )  # letters that NFKC makes marks of
+    return unicodedata.normalize("NFKC", _MARKS.sub(_in_order, text))
 
-    `normalize` sorts a run in quadratic time. So the Stream-Safe Text Format of Unicode divides it by a hidden character.
-    """
-    made = unicodedata.normalize("NFKC", _MARKS.sub("\\g<0>\u034f", text))
-    return made if "\u034f" in text else made.replace("\u034f", "")
+
+def _in_order(run: re.Match[str]) -> str:
+    """Return a run of marks and signs in NFKD, which has the same NFKC."""
+    text = run[0]
+    starts = range(0, len(text), _LONGEST_RUN)
+    marks = "".join([unicodedata.normalize("NFKD", text[at : at + _LONGEST_RUN]) for at in starts])
+    by_class = unicodedata.combining
+    found = (
+        sorted(each, key=by_class) for _, each in groupby(marks, lambda mark: not by_class(mark))
+    )
+    return "".join(chain.from_iterable(found))
 
 
 def as_stored(quoted: str, text: str) -> str:

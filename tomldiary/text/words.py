@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.text.languages import ENGLISH, IRREGULAR, MONTHS, OTHERS
-from tomldiary.text.visible import visible
+from tomldiary.text.visible import compatible, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,7 +122,7 @@ def folded(text: str) -> str:
     """Return text in lower case without accents and hidden characters, each letter and digit in one form."""
     if text.isascii():
         return text.lower()
-    text = unicodedata.normalize("NFKC", visible(text)).casefold().translate(_FOLDED)
+    text = compatible(visible(text)).casefold().translate(_FOLDED)
     text = ascii_digits(text)
     return unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFD", text)))
 
