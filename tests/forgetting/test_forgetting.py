@@ -15,6 +15,7 @@ import threading
 import time
 import tomllib
 import tracemalloc
+import weakref
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -50,6 +51,7 @@ from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.layout import JOB_NAME
 from tomldiary.toml import document
 from tomldiary.toml.lexer import split_blocks
+from tomldiary_langgraph import DiaryStore
 
 RULES = """\
 import sys, time
@@ -1578,6 +1580,25 @@ def test_an_erasure_that_is_computed_again_parses_unchanged_documents_once(tmp_p
     assert alice.forget(key="likes/pref001").entries == 1
     assert sum(parsed) == 2  # the document and its entry
     assert alice.blocks["notes"].text == "unrelated"
+
+
+def test_an_erasure_in_a_large_memory_keeps_no_parsed_versions_of_other_documents(monkeypatch):
+    store = DiaryStore("memory:")
+    alice = store.diary.user("alice")
+    for each in range(10):
+        store.put(("alice", f"n{each}"), "k", {"text": "walnuts"})
+    alive, most = weakref.WeakSet(), []
+
+    class Counted(Versions):
+        def __init__(self, kind):
+            super().__init__(kind)
+            alive.add(self)
+            most.append(len(alive))
+
+    monkeypatch.setattr(forget_module, "Versions", Counted)
+    monkeypatch.setattr(forget_module, "_MOST_KEPT", 100)
+    assert alice.forget(matching="walnuts").entries == 10
+    assert max(most) <= 3
 
 
 @pytest.mark.parametrize("meanwhile", [None, written, saved_by_hand, pruned, forgotten])

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.toml.lexer import Block
 
+_MOST_KEPT = 10_000_000
+"""Characters of documents and history whose versions stay parsed; they need about six times as much memory."""
+
 
 def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     """Erase a selection from the user's documents and history permanently.
@@ -142,12 +145,18 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
 # The redacted history and documents
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parsed:
     """What one computation has parsed. If another write interferes, the next one parses only what it changed."""
 
     documents: dict[str, Known] = field(default_factory=dict[str, "Known"])
-    versions: dict[str, Versions] = field(default_factory=dict[str, "Versions"])
+    versions: dict[str, Versions] | None = field(default_factory=dict[str, "Versions"])
+    """By document; None if a memory has more characters than `_MOST_KEPT`."""
+
+    def of(self, kind: str) -> Versions:
+        """Return the versions of a document."""
+        new = Versions(kind)
+        return new if self.versions is None else self.versions.setdefault(kind, new)
 
 
 @dataclass(slots=True)
@@ -246,8 +255,7 @@ def _studied(
         found: list[tuple[str, Tables, Replay]] = []
         for kind in names:
             text = texts.get(kind)
-            versions = parsed.versions.setdefault(kind, Versions(kind))
-            document = Tables(versions, selection, found[0][1] if found else None)
+            document = Tables(parsed.of(kind), selection, found[0][1] if found else None)
             replay = Replay(records, kind, text)
             for number, before, after in replay.steps():
                 when = datetime.fromisoformat(records[number].time)
@@ -395,6 +403,8 @@ def plan(engine: Engine, user: str, selection: Selection, timeout: float, parsed
         add_save(saved, kind, found)
     all_records = [*records, saved] if saved.results else records
     texts = {kind: found.document.text for kind, found in known.items()}
+    if sum(map(len, [*history, *texts.values()])) > _MOST_KEPT:
+        parsed.versions = None
     erased = erase(all_records, texts, selection, parsed)
     removed = erased.removed & known.keys()
     if texts == erased.texts and all_records == erased.records and not removed:
