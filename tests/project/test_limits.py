@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-import pytest
-
 from tomldiary import CompactionConfig, Diary, MemoryWriter, RetryPolicy, UserDiary
 from tomldiary.compaction.draft import MAX_TEXT
 from tomldiary.doctor import doctor
@@ -36,53 +34,57 @@ def default(function, option):
     return inspect.signature(function).parameters[option].default
 
 
-@pytest.mark.parametrize(
-    ("page", "shown"),
-    [
-        ("durability", f"After {CHECKPOINT_INTERVAL} transactions"),
-        ("durability", f"`lock_timeout` ({default(Diary, 'lock_timeout'):g} seconds)"),
-        ("editing", f"above {MAX_BYTES >> 20} MiB"),
-        ("extraction", f"more than {MEMORY_CHARACTERS:,} characters"),
-        ("extraction", f"the last {WORDS[CONTEXT_TURNS]} exchanges"),
-        ("extraction", f"each message cut to {MAX_EXCHANGE:,} characters"),
-        ("extraction", f"text of a preference | {MAX_TEXT:,} characters"),
-        ("extraction", f"summary | {default(Diary, 'max_summary_chars'):,} characters"),
-        ("extraction", f"preferences and facts that one turn removes | {MOST_REMOVED} |"),
-        ("extraction", f"no end after {default(Diary, 'extraction_timeout'):g} seconds"),
-        ("extraction", f"at least {default(Diary, 'similarity'):g} of 100"),
-        ("extraction", f"reads the first {MAX_CHARACTERS:,} characters"),
-        ("extraction", f"at most {MAX_STATEMENTS} sentences, none longer than {MAX_SENTENCE} "),
-        ("extraction", f"`cooldown_seconds` ({CompactionConfig().cooldown_seconds})"),
-        ("extraction", f"at most the last {context._MOST_EARLIER} are shown"),
-        ("extraction", f"`list_preferences` | about {tools._LISTED:,} characters"),
-        ("cli", f"over {WORDS[doctor._LONGEST_WAIT // 60]} minutes"),
-        ("forgetting", f"`forget` waits for {forget_job._LONGEST:g} seconds"),
-        ("hooks", f"tries again after {hooks._FIRST_PAUSE:g} s"),
-        ("hooks", f"asked for up to {delivery._MOST_ASKED:,}."),
-        ("hooks", f"every `poll` seconds, {default(hooks.Hooks.add, 'poll'):g} by default"),
-        ("hooks", f" s to {default(hooks.Hooks.add, 'longest_pause'):g} s"),
-        ("langchain", f"After {default(ChatModelExtractor, 'max_rounds')} answers a turn"),
-        ("langgraph", f"the first {spelling._MOST_WORDS} of these words"),
-        ("langgraph", f"over {lexical_index._LONG} characters"),
-        ("langgraph", f"by passages of {lexical_index._PASSAGE}."),
-        ("langgraph", f"the {lexical_index._SCORED} that look best"),
-        ("pydantic-ai", f"the last {memory_files._KEPT_RECEIPTS:,} operations"),
-        ("files", f"with 1 to {MAX_KEY} characters"),
-        ("files", f"the text, at most {MAX_BLOCK:,} characters"),
-        ("files", f"longer than {MAX_FOLDER} characters"),
-        ("files", f"larger than {LARGEST >> 10} KB"),
-        ("files", f"a new segment after {SEGMENT_BYTES >> 20} MB"),
-        ("files", f"{default(UserDiary.render, 'max_tokens'):,} by default"),
-        ("trust", f"{default(Diary, 'draft_lifetime').total_seconds() / 3600:g} hours"),
-        ("writer", f"`RetryPolicy(attempts={RetryPolicy().attempts})`"),
-        ("writer", f"the longest pause ({RetryPolicy().longest_pause:g} s)"),
-        ("writer", f"After {WORDS[default(MemoryWriter, 'breaker')]} transient errors"),
-        ("writer", f"longer than `timeout` ({default(MemoryWriter, 'timeout'):g} s)"),
-        ("writer", f"within {WORDS[default(MemoryWriter, 'takeover_interval')]} seconds"),
-        ("scaling", f"connections of a process, {default(PostgresBackend, 'connections')} |"),
-        ("scaling", f"does not answer, {default(RedisBackend, 'timeout'):g} |"),
-        ("scaling", f"for `lease` seconds ({default(MemoryWriter, 'lease'):g})"),
-    ],
-)
-def test_a_page_names_the_limit_of_the_code(page, shown):
-    assert shown in " ".join((DOCS / f"{page}.md").read_text("utf-8").split())
+# Each text is as short as the page allows, so that most other wording does not change it.
+NAMED = [
+    ("cli", f"over {WORDS[doctor._LONGEST_WAIT // 60]} minutes"),
+    ("durability", f"After {CHECKPOINT_INTERVAL} transactions"),
+    ("durability", f"`lock_timeout` ({default(Diary, 'lock_timeout'):g} seconds)"),
+    ("editing", f"above {MAX_BYTES >> 20} MiB"),
+    ("extraction", f"more than {MEMORY_CHARACTERS:,} characters"),
+    ("extraction", f"{WORDS[CONTEXT_TURNS]} exchanges"),
+    ("extraction", f"cut to {MAX_EXCHANGE:,} characters"),
+    ("extraction", f"text of a preference | {MAX_TEXT:,} "),
+    ("extraction", f"summary | {default(Diary, 'max_summary_chars'):,} "),
+    ("extraction", f"one turn removes | {MOST_REMOVED} |"),
+    ("extraction", f"no end after {default(Diary, 'extraction_timeout'):g} seconds"),
+    ("extraction", f"{default(Diary, 'similarity'):g} of 100"),
+    ("extraction", f"the first {MAX_CHARACTERS:,} characters"),
+    ("extraction", f"at most {MAX_STATEMENTS} sentences, none longer than {MAX_SENTENCE} "),
+    ("extraction", f"`cooldown_seconds` ({CompactionConfig().cooldown_seconds})"),
+    ("extraction", f"at most the last {context._MOST_EARLIER} "),
+    ("extraction", f"about {tools._LISTED:,} characters"),
+    ("files", f"1 to {MAX_KEY} characters"),
+    ("files", f"the text, at most {MAX_BLOCK:,} characters"),
+    ("files", f"longer than {MAX_FOLDER} characters"),
+    ("files", f"larger than {LARGEST >> 10} KB"),
+    ("files", f"a new segment after {SEGMENT_BYTES >> 20} MB"),
+    ("files", f"{default(UserDiary.render, 'max_tokens'):,} by default"),
+    ("forgetting", f"`forget` waits for {forget_job._LONGEST:g} seconds"),
+    ("hooks", f"again after {hooks._FIRST_PAUSE:g} s"),
+    ("hooks", f"up to {delivery._MOST_ASKED:,}."),
+    ("hooks", f"`poll` seconds, {default(hooks.Hooks.add, 'poll'):g} by default"),
+    ("hooks", f" s to {default(hooks.Hooks.add, 'longest_pause'):g} s"),
+    ("langchain", f"After {default(ChatModelExtractor, 'max_rounds')} answers"),
+    ("langgraph", f"the first {spelling._MOST_WORDS} of these words"),
+    ("langgraph", f"over {lexical_index._LONG} characters"),
+    ("langgraph", f"passages of {lexical_index._PASSAGE}."),
+    ("langgraph", f"the {lexical_index._SCORED} that look best"),
+    ("pydantic-ai", f"the last {memory_files._KEPT_RECEIPTS:,} operations"),
+    ("scaling", f"connections of a process, {default(PostgresBackend, 'connections')} |"),
+    ("scaling", f"does not answer, {default(RedisBackend, 'timeout'):g} |"),
+    ("scaling", f"`lease` seconds ({default(MemoryWriter, 'lease'):g})"),
+    ("trust", f"{default(Diary, 'draft_lifetime').total_seconds() / 3600:g} hours"),
+    ("writer", f"`RetryPolicy(attempts={RetryPolicy().attempts})`"),
+    ("writer", f"longest pause ({RetryPolicy().longest_pause:g} s)"),
+    ("writer", f"After {WORDS[default(MemoryWriter, 'breaker')]} transient errors"),
+    ("writer", f"`timeout` ({default(MemoryWriter, 'timeout'):g} s)"),
+    (
+        "writer",
+        f"within {WORDS[default(MemoryWriter, 'takeover_interval')]} seconds (`takeover_interval`)",
+    ),
+]
+
+
+def test_each_page_names_the_limits_of_the_code():
+    pages = {path.stem: " ".join(path.read_text("utf-8").split()) for path in DOCS.glob("*.md")}
+    assert [(page, text) for page, text in NAMED if text not in pages[page]] == []
