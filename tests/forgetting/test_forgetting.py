@@ -1582,6 +1582,13 @@ def test_an_erasure_that_is_computed_again_parses_unchanged_documents_once(tmp_p
     assert alice.blocks["notes"].text == "unrelated"
 
 
+def test_a_version_that_cannot_be_read_fails_each_time():
+    versions = Versions("blocks")
+    for _ in range(2):
+        with pytest.raises(InvalidTOML):
+            versions.cut('[blocks]\nnotes = {text = "walnuts", text = "tea"}\n')
+
+
 def test_an_erasure_in_a_large_memory_keeps_no_parsed_versions_of_other_documents(monkeypatch):
     store = DiaryStore("memory:")
     alice = store.diary.user("alice")

@@ -210,9 +210,11 @@ class Versions:
             return {}
         known = self._inline.get(block.text)
         if known is None:
-            known = self._inline[block.text] = {}
+            known = dict[Path, State]()
             if block.text.strip() and not block.is_array:
                 self._walk(values_at(block.text, block.path), block.path, known)
+            # Kept only now, so that a block that cannot be read fails each time.
+            self._inline[block.text] = known
         return known
 
     def _walk(self, table: dict[str, Any], path: Path, found: dict[Path, State]) -> None:
