@@ -7,24 +7,19 @@ from pathlib import Path
 
 from tomldiary import CompactionConfig, Diary, MemoryWriter, RetryPolicy, UserDiary
 from tomldiary.compaction.draft import MAX_TEXT
-from tomldiary.doctor import doctor
 from tomldiary.entries.fields import MAX_KEY
 from tomldiary.entries.kinds.blocks import MAX_BLOCK
 from tomldiary.entries.kinds.parts import LARGEST
-from tomldiary.extraction import context, tools
 from tomldiary.extraction.context import CONTEXT_TURNS, MAX_EXCHANGE
 from tomldiary.extraction.draft import MOST_REMOVED
 from tomldiary.extraction.message import MEMORY_CHARACTERS
 from tomldiary.extraction.rules import MAX_CHARACTERS, MAX_SENTENCE, MAX_STATEMENTS
-from tomldiary.hooks import delivery, hooks
+from tomldiary.hooks import hooks
 from tomldiary.identifiers.user_ids import MAX_FOLDER
-from tomldiary.retrieval import lexical_index, spelling
 from tomldiary.storage import PostgresBackend, RedisBackend
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES
-from tomldiary.storage.local import forget_job
 from tomldiary.toml.parse import MAX_BYTES
 from tomldiary_langchain import ChatModelExtractor
-from tomldiary_pydantic_ai import memory_files
 
 DOCS = Path(__file__).parents[2] / "docs"
 WORDS = {4: "four", 5: "five", 10: "ten"}
@@ -36,7 +31,6 @@ def default(function, option):
 
 # Each text is as short as the page allows, so that most other wording does not change it.
 NAMED = [
-    ("cli", f"over {WORDS[doctor._LONGEST_WAIT // 60]} minutes"),
     ("durability", f"After {CHECKPOINT_INTERVAL} transactions"),
     ("durability", f"`lock_timeout` ({default(Diary, 'lock_timeout'):g} seconds)"),
     ("editing", f"above {MAX_BYTES >> 20} MiB"),
@@ -51,25 +45,15 @@ NAMED = [
     ("extraction", f"the first {MAX_CHARACTERS:,} characters"),
     ("extraction", f"at most {MAX_STATEMENTS} sentences, none longer than {MAX_SENTENCE} "),
     ("extraction", f"`cooldown_seconds` ({CompactionConfig().cooldown_seconds})"),
-    ("extraction", f"at most the last {context._MOST_EARLIER} "),
-    ("extraction", f"about {tools._LISTED:,} characters"),
     ("files", f"1 to {MAX_KEY} characters"),
     ("files", f"the text, at most {MAX_BLOCK:,} characters"),
     ("files", f"longer than {MAX_FOLDER} characters"),
     ("files", f"larger than {LARGEST >> 10} KB"),
     ("files", f"a new segment after {SEGMENT_BYTES >> 20} MB"),
     ("files", f"{default(UserDiary.render, 'max_tokens'):,} by default"),
-    ("forgetting", f"`forget` waits for {forget_job._LONGEST:g} seconds"),
-    ("hooks", f"again after {hooks._FIRST_PAUSE:g} s"),
-    ("hooks", f"up to {delivery._MOST_ASKED:,}."),
     ("hooks", f"`poll` seconds, {default(hooks.Hooks.add, 'poll'):g} by default"),
     ("hooks", f" s to {default(hooks.Hooks.add, 'longest_pause'):g} s"),
     ("langchain", f"After {default(ChatModelExtractor, 'max_rounds')} answers"),
-    ("langgraph", f"the first {spelling._MOST_WORDS} of these words"),
-    ("langgraph", f"over {lexical_index._LONG} characters"),
-    ("langgraph", f"passages of {lexical_index._PASSAGE}."),
-    ("langgraph", f"the {lexical_index._SCORED} that look best"),
-    ("pydantic-ai", f"the last {memory_files._KEPT_RECEIPTS:,} operations"),
     ("scaling", f"connections of a process, {default(PostgresBackend, 'connections')} |"),
     ("scaling", f"does not answer, {default(RedisBackend, 'timeout'):g} |"),
     ("scaling", f"`lease` seconds ({default(MemoryWriter, 'lease'):g})"),
