@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -58,7 +57,6 @@ _NO_USERS = {
 }  # fmt: skip
 """First namespace labels in the documentation of LangGraph and langmem, which has the user as the second label."""
 _RETRY_SECONDS = 0.05  # a concurrent write has finished by the second read
-_USERS_AT_ONCE = 8
 _LONGEST_WAIT = 300  # seconds; the default of the writer's `health`
 _PATH = re.compile(r"(?:/|[A-Za-z]:\\).*?: ")
 """The path at the beginning of an error, which may contain the end of a sentence, such as `/home/Dr. B`."""
@@ -115,12 +113,7 @@ def findings(
     yield from _waiting_turns(backend, users)
     names = _users(backend) if users is None else sorted(users)
     found_of = partial(_findings_of, diary)
-    if not isinstance(backend, SharedBackend):
-        yield from chain.from_iterable(map(found_of, names))
-        return
-    # A check of a user mostly waits for the database.
-    with ThreadPoolExecutor(_USERS_AT_ONCE, "tomldiary-doctor") as threads:
-        yield from chain.from_iterable(threads.map(found_of, names))
+    yield from chain.from_iterable(diary.engine.of_each(names, found_of))
 
 
 def _check_key(backend: LocalBackend) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.deadlines import Deadlines
 from tomldiary.engine.transaction import open_here
@@ -27,7 +27,7 @@ from tomldiary.hand_edits.detect import Known, look, wait_for_save
 from tomldiary.hand_edits.three_way_merge import NOTHING, before_saves
 from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
-from tomldiary.runtime.async_bridge import SCOPE
+from tomldiary.runtime.async_bridge import SCOPE, scope_here
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import PerUser, Recent, RecentBySize
@@ -38,13 +38,14 @@ from tomldiary.storage.protocol import (
     ListsFolders,
     LocalFolder,
     ReadsOneState,
+    ReadsUsersAtOnce,
     Token,
 )
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.rules import EntryRules
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from tomldiary.history.record import Indexed
     from tomldiary.toml.document import Document
 
+R = TypeVar("R")
 _DOCUMENT_SIZE = 512  # more than the size of an empty document in memory, counted as characters
 _CACHED_USERS = 256
 _CACHED_EPOCHS = 4096  # users
@@ -81,6 +83,7 @@ class DocumentCache:
         """The index of each user's history."""
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
+        self._at_once = backend if isinstance(backend, ReadsUsersAtOnce) else None
         self.rules: EntryRules | None = None
         """The rules of the entries, which a diary sets; None in an engine without a diary."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
@@ -141,6 +144,15 @@ class DocumentCache:
     def reading(self) -> AbstractContextManager[None]:
         """Return a context in which this thread reads one state of each user, if the backend supports it."""
         return nullcontext() if self._one_state is None else self._one_state.reading()
+
+    def of_each(self, users: Sequence[str], work: Callable[[str], R]) -> Iterator[R]:
+        """Yield the result of `work` for each user, in order; for several users at once if the backend supports it.
+
+        Inside an open transaction, which belongs to the calling thread, it is called for one user after the other.
+        """
+        if self._at_once is None or scope_here() is not None:
+            return map(work, users)
+        return self._at_once.of_each(users, work)
 
     def readable(self, user: str, kind: str) -> Document:
         """Return all entries of a kind as one document, without the hand edits that its rules forbid.

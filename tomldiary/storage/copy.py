@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError
 from tomldiary.history.record import OWN_LINES
+from tomldiary.runtime.in_order import in_order
 from tomldiary.storage.locks import LOCK_TIMEOUT, repeated
 from tomldiary.storage.protocol import (
     Backend,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_USERS_AT_ONCE = 8  # a copy mostly waits for a database or a disk
 _SHOWN = 20  # users
 _LONGEST = 60  # characters of a user id in a message
 
@@ -90,10 +89,9 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
             failures[user] = error
             return None
 
-    with ThreadPoolExecutor(_USERS_AT_ONCE, "tomldiary-copy") as threads:
-        for each in threads.map(copied, (*users, *sorted(folders_left), *erased)):
-            if each is not None:
-                yield each
+    for each in in_order(copied, (*users, *sorted(folders_left), *erased), "tomldiary-copy"):
+        if each is not None:
+            yield each
     if failures:
         raise _failure(failures)
 

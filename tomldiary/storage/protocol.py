@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tomldiary.errors import DocumentError
     from tomldiary.storage.files import FileSystem
 
+R = TypeVar("R")
 Token = Any
 """Identifies one version of a stored document; compared with `==`, otherwise opaque."""
 
@@ -175,6 +176,18 @@ class ReadsOneState(Protocol):
         """Give this thread one state of each user for the block: the state at the user's first read.
 
         After a write of this thread, the next read of the user returns the new state.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsUsersAtOnce(Protocol):
+    """A backend whose calls mostly wait for a server, so that several users are read in less time at once."""
+
+    def of_each(self, users: Sequence[str], work: Callable[[str], R]) -> Iterator[R]:
+        """Yield the result of `work` for each user, in order; it is called for several users at once, in threads.
+
+        In a block of `reading`, the calls read the states of this block.
         """
         ...
 

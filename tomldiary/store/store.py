@@ -27,6 +27,7 @@ from tomldiary.logging import get_logger
 from tomldiary.runtime.callables import refuse_async
 from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage.protocol import LocalFolder
+from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.store.batch import Batches, PreparedBatch
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import (
@@ -45,7 +46,7 @@ from tomldiary.store.operations import (
 )
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View, lasting_token
-from tomldiary.store.ttl import Sweeper, sweep
+from tomldiary.store.ttl import Sweeper, expired, sweep
 from tomldiary.store.typed_entries import TypedEntries
 from tomldiary.store.writes import ItemPuts
 from tomldiary.toml.values import copied
@@ -315,7 +316,7 @@ class ItemStore(ItemPuts):
         found: list[Namespace] = []
         needed = op.offset + op.limit
         is_sorted = True
-        for user, names in _of_each(
+        for user, names in self._of_each(
             owners | typed, lambda user: self._names(view, user, op, owners, typed)
         ):
             is_sorted = is_sorted and (not found or not names or found[-1] < names[0])
@@ -466,13 +467,29 @@ class ItemStore(ItemPuts):
         """Remove the expired items and return their number.
 
         Raises:
-            DiaryError: The items of a user cannot be read or removed; those of all others were removed.
+            DiaryError: The items of a user cannot be read or removed; those of all others were removed, unless the
+                database cannot be reached.
         """
         engine, now = self.diary.engine, self._clock.now
         count, errors = 0, list[DiaryError]()
-        for user in engine.backend.users():
+        users = engine.backend.users()
+
+        def is_due(user: str) -> bool | DiaryError:
             try:
-                count += sweep(engine, self.catalog(user), engine.deadlines(user), now)
+                with engine.reading():
+                    return bool(expired(self.catalog(user), engine.deadlines(user), now()))
+            except DiaryError as error:
+                if isinstance(error.__cause__, DatabaseLost):
+                    raise  # each other user would wait for the database, too
+                return error
+
+        # The removals are in this thread, which may be that of a hook that must not write.
+        for user, found in zip(users, engine.of_each(users, is_due), strict=True):
+            try:
+                if isinstance(found, DiaryError):
+                    raise found
+                if found:
+                    count += sweep(engine, self.catalog(user), engine.deadlines(user), now)
             except DiaryError as error:
                 errors.append(error)
         if errors:
@@ -496,14 +513,12 @@ class ItemStore(ItemPuts):
             signed_in: As in `run`.
         """
         owners, typed = self._places(prefix, signed_in)
-        found = [
-            each
-            for _, mine in _of_each(owners, lambda user: self.catalog(user).snapshots(prefix))
-            for each in mine
-        ]
-        for _, mine in _of_each(typed, lambda user: self._typed.snapshots(user, prefix)):
-            found += mine
-        return found
+
+        def snapshots(user: str) -> list[Snapshot]:
+            items = self.catalog(user).snapshots(prefix) if user in owners else []
+            return items + (self._typed.snapshots(user, prefix) if user in typed else [])
+
+        return [*chain.from_iterable(mine for _, mine in self._of_each(owners | typed, snapshots))]
 
     def _places(self, prefix: Namespace, signed_in: str | None) -> tuple[Owned, Owned]:
         """Return the users who may have items, and those who may have typed entries, below a prefix."""
@@ -520,22 +535,27 @@ class ItemStore(ItemPuts):
         ]
         return owners, dict.fromkeys(users if len(prefix) <= 1 else ())
 
+    def _of_each(
+        self, owners: Owned, look: Callable[[str], Sequence[R]]
+    ) -> Iterator[tuple[str, Sequence[R]]]:
+        """Yield each owner with its results; a listing of several users omits an unreadable one.
 
-def _of_each(
-    owners: Owned, look: Callable[[str], Sequence[R]]
-) -> Iterator[tuple[str, Sequence[R]]]:
-    """Yield each owner with its results; a listing of several users omits an unreadable one.
+        Raises:
+            DocumentError: There is at most one owner besides the shared one, and a document cannot be read.
+        """
+        is_listing = len(owners) - (SHARED in owners) > 1
 
-    Raises:
-        DocumentError: There is at most one owner besides the shared one, and a document cannot be read.
-    """
-    is_listing = len(owners) - (SHARED in owners) > 1
-    for owner in sorted(owners):
-        try:
-            found = look(owner)
-        except DocumentError as error:
-            if not is_listing:
-                raise
-            _logger.warning("a user is omitted from a listing: %r: %s", owner, error)
-        else:
-            yield owner, found
+        def tried(owner: str) -> Sequence[R] | DocumentError:
+            try:
+                return look(owner)
+            except DocumentError as error:
+                return error
+
+        names = sorted(owners)
+        for owner, found in zip(names, self.diary.engine.of_each(names, tried), strict=True):
+            if not isinstance(found, DocumentError):
+                yield owner, found
+            elif is_listing:
+                _logger.warning("a user is omitted from a listing: %r: %s", owner, found)
+            else:
+                raise found

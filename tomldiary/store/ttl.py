@@ -86,28 +86,26 @@ class Sweeper:
         done.set_result(None)
 
 
+def expired(catalog: Catalog, deadlines: Deadlines, now: int) -> dict[Namespace, list[str]]:
+    """Return the keys of the expired items of a user by namespace."""
+    found: dict[Namespace, list[str]] = {}
+    for snapshot in catalog.snapshots():
+        keys = [
+            entry.key
+            for entry in snapshot.entries.values()
+            if deadlines.is_over(snapshot.base, entry, now)
+        ]
+        if keys:
+            found[snapshot.namespace] = keys
+    return found
+
+
 def sweep(engine: Engine, catalog: Catalog, deadlines: Deadlines, clock: Callable[[], int]) -> int:
     """Remove the expired items of a user and return their number."""
 
-    def over() -> dict[Namespace, list[str]]:
-        now = clock()
-        found: dict[Namespace, list[str]] = {}
-        for snapshot in catalog.snapshots():
-            keys = [
-                entry.key
-                for entry in snapshot.entries.values()
-                if deadlines.is_over(snapshot.base, entry, now)
-            ]
-            if keys:
-                found[snapshot.namespace] = keys
-        return found
-
-    if not over():
-        return 0
-
     def write(tx: Transaction) -> int:
-        # Checked again under the lock: another writer may have put or read an item.
-        found = over()
+        # Checked under the lock: another writer may have put or read an item.
+        found = expired(catalog, deadlines, clock())
         for namespace, keys in found.items():
             remove_items(tx, catalog, namespace, keys)
         return sum(map(len, found.values()))

@@ -126,17 +126,21 @@ class UserErasure(UserPart):
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
         """Return namespaces of other owners, cut after the label that equals this user."""
         backend = self._context.engine.backend
-        found: set[tuple[str, ...]] = set()
         owners: list[str] = []
         with suppress(DiaryError):  # the erasure itself is done
             owners = backend.users()
-        for owner in owners:
-            if owner == self._context.user_id:  # another process may write this user again
-                continue
-            with suppress(DiaryError):  # the documents of this owner cannot be listed
+
+        def places_of(owner: str) -> set[tuple[str, ...]]:
+            try:
                 bases = {part_of(kind)[0] for kind in backend.kinds(owner)}
-                places = {labels_up_to(self._context.user_id, owner, base) for base in bases}
-                found.update(place for place in places if place is not None)
+            except DiaryError:  # the documents of this owner cannot be listed
+                return set()
+            places = (labels_up_to(self._context.user_id, owner, base) for base in bases)
+            return {place for place in places if place is not None}
+
+        # Another process may write this user again.
+        others = [owner for owner in owners if owner != self._context.user_id]
+        found = set[tuple[str, ...]]().union(*self._context.engine.of_each(others, places_of))
         return tuple(sorted(found))
 
 

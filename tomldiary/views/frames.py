@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -99,10 +100,9 @@ def _beside(managed: _Row, own: _Row) -> _Row:
 
 
 def _diary(found: Diary) -> Iterable[_Row]:
-    for user in found.users():
-        each = summary_of(found, user)
+    for each in found.engine.of_each(found.users(), partial(summary_of, found)):
         yield {
-            "user": user,
+            "user": each.user,
             "entries": each.counts.total(),
             **{kind: each.counts[kind] for kind in _KINDS},
             "transactions": each.transactions,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.entries.fields import last_used
@@ -93,7 +94,7 @@ def _counts(counts: Counter[str]) -> str:
 def view_diary(found: Diary) -> Sheet:
     """Return the view of a diary: its users, their entries, and the last writes."""
     known = found.users()
-    summaries = [summary_of(found, user_id) for user_id in known[:_MOST_USERS]]
+    summaries = [*found.engine.of_each(known[:_MOST_USERS], partial(summary_of, found))]
     summaries.sort(key=lambda each: each.last_write, reverse=True)
     rows = [
         (

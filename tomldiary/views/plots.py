@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,8 @@ def _draw(ax: Any, steps: Sequence[tuple[datetime, int]], last: int, **options: 
 def growth(found: Diary, ax: Any = None) -> Any:
     """Draw the number of entries over time, for all users and for the largest ones."""
     ax = _axes(ax)
-    users = {user: summary_of(found, user).counts.total() for user in found.users()}
+    known = found.engine.of_each(found.users(), partial(summary_of, found))
+    users = {each.user: each.counts.total() for each in known}
     steps = {user: _steps(found.user(user).history(limit=None)) for user in users}
     if len(users) != 1:
         every = sorted(step for each in steps.values() for step in each)

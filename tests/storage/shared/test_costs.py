@@ -7,8 +7,13 @@ import threading
 import time
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from requests_counted import counted
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.cli.app import app
+from tomldiary.store.operations import List, Put, Search
+from tomldiary.store.store import ItemStore
 from tomldiary.writer.shared.claims import Heartbeats
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
@@ -21,9 +26,9 @@ def search_of(writer):
     return writer._journal_queue.claim_users
 
 
-def documented(engine):
+def documented(engine, title="What a call costs"):
     """Return the costs of an engine by what they are for: requests, and with Firestore the charged documents."""
-    section = PAGE.read_text("utf-8").partition("## What a call costs")[2].partition("\n## ")[0]
+    section = PAGE.read_text("utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in section.splitlines()
@@ -106,3 +111,46 @@ def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypa
     assert {*measured} == {*limits}
     for name, found in measured.items():
         assert all(a <= b for a, b in zip(found, limits[name], strict=False)), (name, found)
+
+
+def test_no_call_over_all_users_costs_more_than_its_documentation_says(engine, monkeypatch):
+    users = [f"user {number:02}" for number in range(30)]
+    with Diary(engine.url, agent="rules") as diary:
+        for user in users:
+            ItemStore(diary).run([Put((user, "notes"), "k", {"text": "tea"})])
+            diary.user(user).upsert_preference("likes", "milk")
+    counts = counted(engine.name, monkeypatch)
+
+    def cost(work):
+        counts.clear()
+        work()
+        once = 24  # requests that do not depend on the number of users, such as the list of them
+        return [max(0, -(-(counts[unit] - once) // len(users))) for unit in UNITS[:2]]
+
+    def command(name):
+        assert CliRunner().invoke(app, [name, "--path", engine.url]).exit_code == 0
+
+    def listed(store):
+        assert len(store.run([List(limit=100)])[0]) == 2 * len(users)
+
+    def searched(store):
+        assert len(store.run([Search((), limit=100)])[0]) == 2 * len(users)
+
+    def new():
+        return ItemStore(Diary(engine.backend()))
+
+    store = new()
+    first = [cost(lambda: searched(new())), cost(lambda: listed(store))]
+    later = [cost(lambda: searched(store)), cost(lambda: listed(store))]
+    measured = {
+        "the first `list_namespaces` or `search` of a process": map(max, zip(*first, strict=True)),
+        "a later one": map(max, zip(*later, strict=True)),
+        "`sweep_ttl` of a new process, if no item is over": cost(lambda: new().sweep()),
+        "`tomldiary users`": cost(lambda: command("users")),
+        "`tomldiary doctor`": cost(lambda: command("doctor")),
+    }
+    limits = documented(engine.name, "Calls over all users")
+    assert {*measured} == {*limits}
+    for name, found in measured.items():
+        figures = [*found]
+        assert all(a <= b for a, b in zip(figures, limits[name], strict=False)), (name, figures)

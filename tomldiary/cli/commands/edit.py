@@ -322,11 +322,15 @@ def pull(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
             where=str(folder),
         )
     names: set[str] = set()
-    for user in backend.users():
+
+    def texts_of(user: str) -> tuple[int, dict[str, str | None]]:
         # Read before the texts, so that edits of these texts are refused after an erasure.
         epoch = backend.epoch(user)
-        for kind in backend.kinds(user):
-            text = _numbered(diary.engine, user, kind)
+        return epoch, {k: _numbered(diary.engine, user, k) for k in backend.kinds(user)}
+
+    users = backend.users()
+    for user, (epoch, texts) in zip(users, diary.engine.of_each(users, texts_of), strict=True):
+        for kind, text in texts.items():
             if text is not None:
                 name = f"{encode_folder(user)}/{kind}.toml"
                 names.add(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Exit, Option
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
 
-_USERS_AT_ONCE = 8  # a count mostly waits for the database
 _COLUMNS = (
     Column("user", "cyan"),
     Column("entries", is_number=True),
@@ -59,14 +57,12 @@ def users(
                 raise
             return error  # it is of one user, so the others are listed
 
-    at_once = _USERS_AT_ONCE if isinstance(diary.engine.backend, SharedBackend) else 1
-    with ThreadPoolExecutor(at_once, "tomldiary-users") as threads:
-        for each in threads.map(figures, names[:limit]):
-            if isinstance(each, DiaryError):
-                print_error(one_line(each))
-                broken += 1
-            else:
-                found.append(each)
+    for each in diary.engine.of_each(names[:limit], figures):
+        if isinstance(each, DiaryError):
+            print_error(one_line(each))
+            broken += 1
+        else:
+            found.append(each)
     if as_json:
         print_json(found)
     else:

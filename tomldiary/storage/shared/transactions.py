@@ -30,6 +30,7 @@ from tomldiary.errors import (
 )
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.in_order import in_order
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.shared.database import (
     RESERVED,
@@ -47,7 +48,7 @@ from tomldiary.storage.shared.database import (
 from tomldiary.storage.shared.heads import Heads, Notifies, Remembered, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.database import Database
@@ -402,6 +403,16 @@ class Transactions:
             self._reading.heads = outer
             if outer is None:
                 self._reading.ahead = {}
+
+    def of_each(self, users: Sequence[str], work: Callable[[str], R]) -> Iterator[R]:
+        """Yield the result of `work` for each user, in order, computed in threads; they read the caller's states."""
+        heads = self._reading.heads
+
+        def in_block(user: str) -> R:
+            self._reading.heads = heads  # of the thread, which ends with this call of `of_each`
+            return work(user)
+
+        return in_order(in_block, users, "tomldiary-users")
 
     def seen(self, user: str) -> Head | None:
         """Return the state that the caller's block of `reading` has read, or None."""

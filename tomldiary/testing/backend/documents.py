@@ -17,6 +17,7 @@ from tomldiary.storage.protocol import (
     KeepsJournal,
     ListsFolders,
     LocalFolder,
+    ReadsUsersAtOnce,
 )
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
@@ -124,6 +125,7 @@ _CAPABILITIES: tuple[type, ...] = (
     KeepsJournal,
     ListsFolders,
     LocalFolder,
+    ReadsUsersAtOnce,
 )
 
 

@@ -1,0 +1,164 @@
+"""Operations over all users ask a database for several users at once, and for no state twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import BackendError
+from tomldiary.runtime.in_order import in_order
+from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.storage.shared.database import DatabaseLost
+from tomldiary.store.operations import List, Put, Search
+from tomldiary.store.store import ItemStore
+from tomldiary.views.memory import view_diary
+
+USERS = [f"user {number:02}" for number in range(40)]
+AT_ONCE = 8
+AHEAD = 16
+OPERATIONS = {
+    "list": lambda store: store.run([List(limit=100)]),
+    "search": lambda store: store.run([Search((), limit=100)]),
+    "sweep": lambda store: store.sweep(),
+    "forget": lambda store: store.diary.user("not stored").forget(matching="milk"),
+    "view": lambda store: view_diary(store.diary),
+}
+operations = pytest.mark.parametrize("work", OPERATIONS.values(), ids=OPERATIONS)
+
+
+@pytest.fixture
+def store(engine):
+    """The items of a process that has read nothing yet; 40 users have one item each."""
+    with Diary(engine.url, agent="rules") as diary:
+        for user in USERS:
+            ItemStore(diary).run([Put((user, "notes"), "k", {"text": "tea"})])
+    with Diary(engine.url, agent="rules") as diary:
+        yield ItemStore(diary)
+
+
+@pytest.fixture
+def asked(store, monkeypatch):
+    """The requests for the state of each user."""
+    counts, guard = Counter(), threading.Lock()
+    database = type(store.diary.engine.backend.database)
+    head = database.head
+
+    def counting(self, user, known=None):
+        with guard:
+            counts[user] += 1
+        return head(self, user, known)
+
+    monkeypatch.setattr(database, "head", counting)
+    return counts
+
+
+@operations
+def test_several_users_are_read_at_once(store, work, monkeypatch):
+    together, seen = threading.Barrier(AT_ONCE, timeout=20), set()
+    head = SharedBackend.tokens, SharedBackend.kinds
+
+    def waiting(original):
+        def read(self, user, *args):
+            if user in USERS and user not in seen:
+                seen.add(user)
+                together.wait()  # broken unless eight users are read at once
+            return original(self, user, *args)
+
+        return read
+
+    for name, original in zip(("tokens", "kinds"), head, strict=True):
+        monkeypatch.setattr(SharedBackend, name, waiting(original))
+    work(store)
+    assert seen == {*USERS}
+    assert not together.broken
+
+
+@operations
+def test_the_state_of_each_user_is_asked_for_once(store, work, asked):
+    for _ in range(2):
+        asked.clear()
+        work(store)
+        assert {asked[user] for user in USERS} == {1}
+
+
+def test_the_operations_of_a_batch_read_the_same_states(store, asked):
+    items, names = store.run([Search((), limit=100), List(limit=100)])
+    assert [item.namespace for item in sorted(items, key=lambda each: each.namespace)] == names
+    assert {asked[user] for user in USERS} == {1}
+
+
+def test_a_listing_that_ends_early_has_read_few_further_users(store, asked):
+    assert store.run([List(limit=2)]) == [[(user, "notes") for user in USERS[:2]]]
+    assert len(asked) <= 2 + AHEAD
+
+
+def test_an_unreadable_user_is_left_out(store, engine, caplog):
+    backend = engine.backend()
+    [kind] = [kind for kind in backend.kinds(USERS[3]) if kind.startswith("items")]
+    stored = backend.read(USERS[3], kind)
+    newer = stored.text.replace('"0.3"', '"99.0"')
+    backend.save_edit(USERS[3], kind, newer, version=stored.token)
+    assert len(store.run([Search((), limit=100)])[0]) == len(USERS) - 1
+    assert f"a user is omitted from a listing: {USERS[3]!r}" in caplog.text
+
+
+def test_inside_a_transaction_the_users_are_read_by_its_thread(store, monkeypatch):
+    threads, tokens = set(), SharedBackend.tokens
+
+    def noted(self, user, kinds):
+        threads.add(threading.get_ident())
+        return tokens(self, user, kinds)
+
+    monkeypatch.setattr(SharedBackend, "tokens", noted)
+    with store.diary.user(USERS[5]).transaction():
+        store.run([Put((USERS[5], "more"), "k", {"text": "milk"})])
+        [names] = store.run([List(limit=100)])
+    assert (USERS[5], "more") in names
+    assert len(names) == len(USERS) + 1
+    assert threads == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("name", ["list", "search", "sweep"])
+def test_a_lost_database_is_asked_for_few_users(store, name, monkeypatch):
+    backend, seen = store.diary.engine.backend, set()
+    backend.transactions.timeout = 0.01
+
+    def lost(_self, user, _known=None):
+        seen.add(user)
+        raise DatabaseLost("the test")
+
+    monkeypatch.setattr(type(backend.database), "head", lost)
+    with pytest.raises(BackendError, match="cannot be reached"):
+        OPERATIONS[name](store)
+    assert len(seen) <= AHEAD
+
+
+def test_results_come_in_order_and_an_error_ends_the_calls():
+    begun, first = [], threading.Event()
+
+    def work(number):
+        begun.append(number)
+        if number == 0:
+            first.wait(20)
+        if number == 3:
+            raise ValueError(number)
+        return number
+
+    found = in_order(work, range(1000), "test")
+    threading.Timer(0.05, first.set).start()
+    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="3"):
+        next(found)
+    assert len(begun) <= AHEAD
+    assert [*in_order(str, range(50), "test")] == [*map(str, range(50))]
+
+
+def test_calls_that_are_not_needed_do_not_begin():
+    begun = []
+    found = in_order(begun.append, range(1000), "test")
+    assert next(found) is None
+    found.close()
+    assert len(begun) <= AHEAD
