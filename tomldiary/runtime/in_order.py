@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,28 +31,31 @@ def in_order(work: Callable[[T], R], items: Iterable[T], name: str) -> Generator
     Raises:
         Exception: The function raised it for the next item.
     """
-    from concurrent.futures import CancelledError, ThreadPoolExecutor  # noqa: PLC0415 - part of asyncio
-
-    failed = threading.Event()
+    ended = threading.Event()
 
     def call(item: T) -> R:
-        if failed.is_set():
-            raise CancelledError  # an earlier item failed, so this result is not taken
+        if ended.is_set():
+            raise CancelledError  # an earlier item failed, or no further result is taken
         try:
             return work(item)
         except BaseException:
-            failed.set()
+            ended.set()
             raise
 
+    def begun(item: T) -> Callable[[], R]:
+        try:
+            return threads.submit(copy_context().run, call, item).result
+        except RuntimeError:  # no thread can be started, for example because the interpreter ends
+            return partial(work, item)
+
     with ThreadPoolExecutor(_AT_ONCE, name) as threads:
-        waiting: deque[Future[R]] = deque()
+        results: deque[Callable[[], R]] = deque()
         try:
             for item in items:
-                waiting.append(threads.submit(copy_context().run, call, item))
-                if len(waiting) >= _AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                results.append(begun(item))
+                if len(results) >= _AHEAD:
+                    yield results.popleft()()
+            while results:
+                yield results.popleft()()
         finally:
-            for each in waiting:
-                each.cancel()
+            ended.set()

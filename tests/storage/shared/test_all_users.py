@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 
@@ -162,3 +164,15 @@ def test_calls_that_are_not_needed_do_not_begin():
     assert next(found) is None
     found.close()
     assert len(begun) <= AHEAD
+
+
+def test_a_process_that_ends_can_still_read_all_users():
+    script = """
+import atexit
+from tomldiary.runtime.in_order import in_order
+atexit.register(lambda: print(*in_order(str, range(20), "test")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == [*map(str, range(20))], done.stderr
