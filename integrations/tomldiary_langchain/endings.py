@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import convert_to_messages
@@ -29,7 +29,18 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
+    from tomldiary.writer.writer import MemoryWriter
+
 Failed = Callable[[Any, BaseException], None]
+
+
+class Owner(Protocol):
+    """What watches runs: a middleware."""
+
+    @property
+    def writer(self) -> MemoryWriter:
+        """The writer that gets the turns of its runs."""
+        ...
 
 
 class Endings(RunTree, BaseCallbackHandler):
@@ -43,14 +54,14 @@ class Endings(RunTree, BaseCallbackHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._watched: dict[UUID, dict[object, tuple[Any, Failed]]] = {}
+        self._watched: dict[UUID, dict[Owner, tuple[Any, Failed]]] = {}
         self._handed_off: dict[UUID, list[tuple[Any, Failed, ParentCommand]]] = {}
         """By the outermost graph."""
 
     def watch(
         self,
         config: RunnableConfig,
-        owner: object,
+        owner: Owner,
         run: Any,
         failed: Failed,
     ) -> None:
@@ -63,11 +74,17 @@ class Endings(RunTree, BaseCallbackHandler):
         if graph is not None and not self.running[graph].is_shared:
             self._watched.setdefault(graph, {})[owner] = run, failed
 
-    def has_open_runs(self) -> bool:
-        """Return whether a watched run has not ended."""
-        return any(graph in self.running for graph in list(self._watched))
+    def has_open_runs(self, writer: MemoryWriter) -> bool:
+        """Return whether a watched run has not ended whose turn the writer gets."""
+        watched = self._watched.copy().items()
+        return any(
+            owner.writer is writer
+            for graph, runs in watched
+            if graph in self.running
+            for owner in runs.copy()
+        )
 
-    def watched(self, config: RunnableConfig, owner: object, graph: str) -> Any:
+    def watched(self, config: RunnableConfig, owner: Owner, graph: str) -> Any:
         """Return the run that `watch` got for the graph that calls this, or None.
 
         Args:

@@ -294,7 +294,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return await handler()
         status: TurnStatus = "failed"
         result: AgentRunResult[Any] | None = None
-        run.task = asyncio.current_task()
+        run.task, run.writer = asyncio.current_task(), self.writer
         try:
             await self._begin(ctx, run)
             result = await handler()

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.entries.kinds.episodes import ToolStep
     from tomldiary.extraction.context import TurnStatus
+    from tomldiary.writer.writer import MemoryWriter
 
 
 class _Part(NamedTuple):
@@ -91,6 +92,8 @@ class RunState:
     """Whether the conversation contains the memory, or needed none."""
     task: asyncio.Task[Any] | None = None
     """The task that records the run when it ends; None before and afterwards."""
+    writer: MemoryWriter | None = None
+    """The writer that gets the turn."""
     began_in: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
     """The process and the thread of the run."""
     has_ended: bool = False
@@ -323,9 +326,9 @@ def _end_stopped_runs() -> None:
                 loop.run_until_complete(asyncio.wait([task], timeout=_SECONDS_TO_END))
 
 
-def _has_open_runs() -> bool:
-    """Return whether a run has not ended, or is being recorded."""
-    tasks = [run.task for run in list(_RUNS)]
+def _has_open_runs(writer: MemoryWriter) -> bool:
+    """Return whether a run has not ended, or is being recorded, whose turn the writer gets."""
+    tasks = [run.task for run in list(_RUNS) if run.writer is writer]
     return any(task is not None and not task.done() for task in tasks)
 
 

@@ -180,9 +180,12 @@ async def pydantic_ai_run(writer, hang):
 
 @pytest.mark.parametrize("start", [langchain_run, pydantic_ai_run])
 @pytest.mark.parametrize(("timeout", "count"), [(None, 1), (0, 0)])
-def test_a_writer_waits_for_runs_that_are_cancelled_while_it_closes(
-    tmp_path, start, timeout, count
+def test_a_writer_waits_for_its_runs_that_are_cancelled_while_it_closes(
+    tmp_path, monkeypatch, start, timeout, count
 ):
+    collections = []
+    monkeypatch.setattr("gc.collect", lambda: collections.append(1))
+
     async def main():
         begun = asyncio.Event()
 
@@ -192,13 +195,38 @@ def test_a_writer_waits_for_runs_that_are_cancelled_while_it_closes(
 
         run = asyncio.create_task(start(writer, hang))
         await begun.wait()
+        await MemoryWriter(writer.diary).close()  # the run is not one of this writer
+        assert collections == []
         # uvicorn cancels requests and ends the lifespan; the cancelled requests cancel their streams.
         closing = asyncio.create_task(writer.close(timeout))
         await asyncio.wait([closing], timeout=0.2 if count else None)
         run.cancel()
         assert (await closing)["completed"] == count
+        await writer.close()  # it is closed, so no run can submit to it
+        assert collections == [1]
         await asyncio.wait([run])
         assert run.cancelled()
+
+    writer = MemoryWriter(Diary(tmp_path, agent="rules"))
+    asyncio.run(main())
+
+
+def test_the_time_for_open_runs_is_part_of_the_time_to_close(tmp_path, monkeypatch):
+    async def main():
+        begun, left = asyncio.Event(), []
+
+        async def hang():
+            begun.set()
+            await asyncio.Event().wait()
+
+        run = asyncio.create_task(pydantic_ai_run(writer, hang))
+        await begun.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(writer, "flush", lambda timeout: left.append(timeout) or True)
+            await writer.close(0.05)
+        assert left[0] == 0
+        run.cancel()
+        await asyncio.wait([run])
 
     writer = MemoryWriter(Diary(tmp_path, agent="rules"))
     asyncio.run(main())

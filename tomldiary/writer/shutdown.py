@@ -21,11 +21,11 @@ T = TypeVar("T")
 background_tasks: set[asyncio.Task[Any]] = set()
 _writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 _first: list[Callable[[], None]] = []
-_open_runs: list[Callable[[], bool]] = []
+_open_runs: list[Callable[[MemoryWriter], bool]] = []
 _closing: set[asyncio.Task[Any] | None] = set()
 """The tasks in which `shutdown_all_background_tasks` runs."""
 _hooks = threading.Lock()
-_ENDING = 1.0  # seconds in which cancelled tasks may end
+ENDING = 1.0  # seconds in which cancelled tasks and runs may end
 _PAUSE = 0.01  # seconds between two looks at them
 
 
@@ -48,26 +48,27 @@ def before_writers_close(hook: Callable[[], None]) -> None:
     _first.append(hook)
 
 
-def await_open_runs(has_open_runs: Callable[[], bool]) -> None:
-    """Give the open runs of an adapter time to end before a writer closes, while `has_open_runs` returns True."""
+def await_open_runs(has_open_runs: Callable[[MemoryWriter], bool]) -> None:
+    """Before a writer closes, end its open runs of an adapter, while `has_open_runs` returns True for the writer."""
     _open_runs.append(has_open_runs)
 
 
-def wait_for_open_runs(timeout: float | None) -> None:
-    """Wait until no run is open, at most a second: web servers cancel requests and close the writer at the same time."""
-    deadline = time.monotonic() + min(_ENDING, _ENDING if timeout is None else timeout)
-    while _are_runs_open() and time.monotonic() < deadline:
+def end_open_runs(writer: MemoryWriter, timeout: float) -> None:
+    """End the runs of a closing writer whose stream is garbage, and wait for the other ones.
+
+    Web frameworks leave a stream in a reference cycle, which lasts until a collection. Web servers cancel requests and
+    close the writer at the same time.
+    """
+    deadline = time.monotonic() + timeout
+    if _are_runs_open(writer):
+        gc.collect()
+    while _are_runs_open(writer) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
 
 
-def end_left_runs() -> None:
-    """End the runs whose stream is garbage: in a reference cycle, as web frameworks leave it, it lasts until a collection."""
-    if _are_runs_open():
-        gc.collect()
-
-
-def _are_runs_open() -> bool:
-    return any(has_open_runs() for has_open_runs in _open_runs)
+def _are_runs_open(writer: MemoryWriter) -> bool:
+    """Return whether a run is open whose turn the writer can still get."""
+    return writer.is_running and any(has_open_runs(writer) for has_open_runs in _open_runs)
 
 
 def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
@@ -98,7 +99,7 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
             for task in late:
                 task.cancel()
             if late:
-                await asyncio.wait(late, timeout=_ENDING)
+                await asyncio.wait(late, timeout=ENDING)
     finally:
         _closing.discard(current)
 

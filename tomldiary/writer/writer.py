@@ -13,6 +13,7 @@ import contextvars
 import logging
 import os
 import threading
+import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -38,7 +39,7 @@ from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, is_overridden, refuse_own_work
 from tomldiary.writer.shared.queue import SharedQueue
-from tomldiary.writer.shutdown import close_at_exit, end_left_runs, wait_for_open_runs
+from tomldiary.writer.shutdown import ENDING, close_at_exit, end_open_runs
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
@@ -455,14 +456,19 @@ class MemoryWriter(Viewed):
             InvalidValue: `timeout` is not a number, or `drain` is not True or False. The writer stays open.
             RuntimeError: An extractor of this writer called it. The writer stays open.
         """
+        return self._close(timeout, drain=drain, ending=0.0)
+
+    def _close(self, timeout: float | None, *, drain: bool, ending: float) -> WriterStats:
         check_timeout(timeout)
         checked_flag(drain, "drain")
         refuse_own_work(self._state)
-        end_left_runs()
-        self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
+        deadline = time.monotonic() + wait
+        end_open_runs(self, min(ending, wait))
+        self._admission.close()
+        left = max(0.0, deadline - time.monotonic())
         try:
-            self.flush(max(0.0, wait) if drain and self._options.workers else 0)
+            self.flush(left if drain and self._options.workers else 0)
         finally:  # also after Ctrl-C, so that the turns that are left are reported
             with self._ending:  # several threads may close the writer, and each more than once
                 if not self.has_ended:
@@ -488,15 +494,9 @@ class MemoryWriter(Viewed):
         self._stop()
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync
-        """Close like `close_sync` without blocking the event loop, which gives cancelled runs a second to end first."""
+        """Close like `close_sync` without blocking the event loop; open runs of agents get up to a second of `timeout` to end."""
         running_loop()
-        check_timeout(timeout)
-
-        def close_here() -> WriterStats:
-            wait_for_open_runs(timeout)
-            return self.close_sync(timeout, drain=drain)
-
-        return await asyncio.to_thread(close_here)
+        return await asyncio.to_thread(self._close, timeout, drain=drain, ending=ENDING)
 
     def _stop(self) -> None:
         with self._state:

@@ -1137,6 +1137,27 @@ def test_a_closing_writer_gets_the_turn_of_a_stream_in_a_reference_cycle(writer)
     assert writer.stats()["completed"] == 1
 
 
+def test_a_closing_writer_gets_the_turn_of_an_async_stream_in_a_reference_cycle(writer):
+    async def leave():
+        agent = agent_of(writer, NOOP, OK)
+        given = {"messages": [HumanMessage("I like rain.")]}
+        cycle: list[Any] = [agent.astream(given, stream_mode="updates")]
+        async for part in cycle[0]:
+            if "model" in part:
+                break
+        cycle.append(cycle)
+        del cycle
+        await writer.close()
+
+    gc.disable()
+    try:
+        asyncio.run(leave())
+    finally:
+        gc.enable()
+    assert ended(writer) == [("aborted", "I like rain.", "")]
+    assert writer.stats()["completed"] == 1
+
+
 def test_a_turn_of_an_abandoned_async_stream_is_submitted(writer):
     async def leave():
         agent = agent_of(writer, NOOP, OK)
