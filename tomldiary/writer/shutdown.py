@@ -61,9 +61,11 @@ def end_open_runs(writer: MemoryWriter, timeout: float) -> None:
     """
     deadline = time.monotonic() + timeout
     if _are_runs_open(writer):
-        gc.collect()
+        gc.collect()  # before the pauses, in which async streams end
     while _are_runs_open(writer) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
+    if timeout > 0 and _are_runs_open(writer):
+        gc.collect()  # sync streams that were left meanwhile
 
 
 def _are_runs_open(writer: MemoryWriter) -> bool:

@@ -1137,17 +1137,25 @@ def test_a_closing_writer_gets_the_turn_of_a_stream_in_a_reference_cycle(writer)
     assert writer.stats()["completed"] == 1
 
 
-def test_a_closing_writer_gets_the_turn_of_an_async_stream_in_a_reference_cycle(writer):
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_writer_that_waits_gets_the_turn_of_a_stream_in_a_reference_cycle(writer, is_async):
     async def leave():
         agent = agent_of(writer, NOOP, OK)
         given = {"messages": [HumanMessage("I like rain.")]}
-        cycle: list[Any] = [agent.astream(given, stream_mode="updates")]
-        async for part in cycle[0]:
-            if "model" in part:
-                break
+        closing = None
+        if is_async:
+            cycle: list[Any] = [agent.astream(given, stream_mode="updates")]
+            async for part in cycle[0]:
+                if "model" in part:
+                    break
+        else:
+            cycle = [agent.stream(given, stream_mode="updates")]
+            assert any("model" in part for part in cycle[0])
+            closing = asyncio.create_task(writer.close())
+            await asyncio.wait([closing], timeout=0.3)
         cycle.append(cycle)
         del cycle
-        await writer.close()
+        await (closing or writer.close())
 
     gc.disable()
     try:
