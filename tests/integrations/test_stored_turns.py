@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,30 @@ def test_a_writer_waits_for_its_runs_that_are_cancelled_while_it_closes(
         await asyncio.wait([run])
         assert run.cancelled()
 
+    writer = MemoryWriter(Diary(tmp_path, agent="rules"))
+    asyncio.run(main())
+
+
+def test_a_blocked_event_loop_takes_no_time_from_open_runs(tmp_path, monkeypatch):
+    async def main():
+        begun, looked = asyncio.Event(), threading.Event()
+
+        async def hang():
+            begun.set()
+            await asyncio.Event().wait()
+
+        run = asyncio.create_task(pydantic_ai_run(writer, hang))
+        await begun.wait()
+        monkeypatch.setattr("gc.collect", looked.set)
+        closing = asyncio.create_task(writer.close())
+        await asyncio.to_thread(looked.wait)
+        run.cancel()
+        # Like the end of a sync stream of LangGraph, which waits for its model.
+        time.sleep(0.2)  # noqa: ASYNC251
+        assert (await closing)["completed"] == 1
+        await asyncio.wait([run])
+
+    monkeypatch.setattr("tomldiary.writer.shutdown._PAUSES", 10)
     writer = MemoryWriter(Diary(tmp_path, agent="rules"))
     asyncio.run(main())
 

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ _open_runs: list[Callable[[MemoryWriter], bool]] = []
 _closing: set[asyncio.Task[Any] | None] = set()
 """The tasks in which `shutdown_all_background_tasks` runs."""
 _hooks = threading.Lock()
-ENDING = 1.0  # seconds in which cancelled tasks and runs may end
-_PAUSE = 0.01  # seconds between two looks at them
+_ENDING = 1.0  # seconds in which cancelled tasks may end
+_PAUSE, _PAUSES = 0.01, 100  # seconds between two looks at open runs, and their number
 
 
 def close_at_exit(writer: MemoryWriter) -> None:
@@ -53,19 +54,34 @@ def await_open_runs(has_open_runs: Callable[[MemoryWriter], bool]) -> None:
     _open_runs.append(has_open_runs)
 
 
-def end_open_runs(writer: MemoryWriter, timeout: float) -> None:
+def end_open_runs(
+    writer: MemoryWriter, loop: asyncio.AbstractEventLoop | None, timeout: float
+) -> None:
     """End the runs of a closing writer whose stream is garbage, and wait for the other ones.
 
     Web frameworks leave a stream in a reference cycle, which lasts until a collection. Web servers cancel requests and
     close the writer at the same time.
+
+    Args:
+        writer: The writer.
+        loop: The event loop that closes the writer; None waits for no run.
+        timeout: The maximum time in seconds. A second is enough, unless a sync stream that ends blocks the loop.
     """
     deadline = time.monotonic() + timeout
     if _are_runs_open(writer):
         gc.collect()  # before the pauses, in which async streams end
-    while _are_runs_open(writer) and time.monotonic() < deadline:
+    if loop is None:
+        return
+    for _ in range(_PAUSES):
+        left = deadline - time.monotonic()
+        if left <= 0 or not _are_runs_open(writer) or not loop.is_running():
+            return
+        has_run = threading.Event()
+        with suppress(RuntimeError):  # the loop was closed just now
+            loop.call_soon_threadsafe(has_run.set)
+            has_run.wait(left)
         time.sleep(_PAUSE)
-    if timeout > 0 and _are_runs_open(writer):
-        gc.collect()  # sync streams that were left meanwhile
+    gc.collect()  # sync streams that were left meanwhile
 
 
 def _are_runs_open(writer: MemoryWriter) -> bool:
@@ -101,7 +117,7 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
             for task in late:
                 task.cancel()
             if late:
-                await asyncio.wait(late, timeout=ENDING)
+                await asyncio.wait(late, timeout=_ENDING)
     finally:
         _closing.discard(current)
 

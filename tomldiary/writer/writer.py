@@ -39,7 +39,7 @@ from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, is_overridden, refuse_own_work
 from tomldiary.writer.shared.queue import SharedQueue
-from tomldiary.writer.shutdown import ENDING, close_at_exit, end_open_runs
+from tomldiary.writer.shutdown import close_at_exit, end_open_runs
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
@@ -456,15 +456,17 @@ class MemoryWriter(Viewed):
             InvalidValue: `timeout` is not a number, or `drain` is not True or False. The writer stays open.
             RuntimeError: An extractor of this writer called it. The writer stays open.
         """
-        return self._close(timeout, drain=drain, ending=0.0)
+        return self._close(timeout, None, drain=drain)
 
-    def _close(self, timeout: float | None, *, drain: bool, ending: float) -> WriterStats:
+    def _close(
+        self, timeout: float | None, loop: asyncio.AbstractEventLoop | None, *, drain: bool
+    ) -> WriterStats:
         check_timeout(timeout)
         checked_flag(drain, "drain")
         refuse_own_work(self._state)
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
         deadline = time.monotonic() + wait
-        end_open_runs(self, min(ending, wait))
+        end_open_runs(self, loop, wait)
         self._admission.close()
         left = max(0.0, deadline - time.monotonic())
         try:
@@ -495,8 +497,7 @@ class MemoryWriter(Viewed):
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync
         """Close like `close_sync` without blocking the event loop; open runs of agents get up to a second of `timeout` to end."""
-        running_loop()
-        return await asyncio.to_thread(self._close, timeout, drain=drain, ending=ENDING)
+        return await asyncio.to_thread(self._close, timeout, running_loop(), drain=drain)
 
     def _stop(self) -> None:
         with self._state:
