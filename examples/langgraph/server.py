@@ -36,9 +36,9 @@ async def signed_in(authorization: str | None) -> str:
     return users[authorization]
 
 
-@auth.on.threads
-async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dict[str, str]:
-    """Limit users to their own threads: without this, each signed-in user may read and change every thread."""
+@auth.on(resources=["threads", "crons"])
+async def only_own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dict[str, str]:
+    """Limit users to their own threads and cron jobs: without this, each signed-in user may read and change all of them."""
     owner = {"owner": ctx.user.identity}
     value.setdefault("metadata", {}).update(owner)
     return owner

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import GetOp, PutOp, SearchOp
+from langgraph_sdk.auth.exceptions import HTTPException
 from typing_extensions import TypedDict
 
 from tomldiary import Diary, MemoryWriter
@@ -21,6 +24,7 @@ from tomldiary.errors import IdentifierError
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
 
+EXAMPLE = Path(__file__).parents[3] / "examples/langgraph/server.py"
 MALLORY = {"langgraph_auth_user": {"identity": "mallory"}, "langgraph_auth_user_id": "mallory"}
 ANOTHER = "another user than the one"
 FORGED: dict[str, dict[str, Any]] = {
@@ -235,3 +239,29 @@ def test_a_request_of_the_store_routes_is_limited_to_its_user(diary, monkeypatch
     assert [item.namespace for item in store.search(())] == [mallorys]
     request.user = SimpleNamespace(identity="")
     assert store.get(alices, "k").value == {"text": "a secret"}
+
+
+def test_the_example_server_limits_users_to_their_own_threads_and_cron_jobs(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIARY_FOLDER", str(tmp_path / "m"))
+    monkeypatch.setenv("DEMO_TOKENS", "secret=robin")
+    server = SimpleNamespace(**runpy.run_path(str(EXAMPLE)))
+    robin = SimpleNamespace(user=SimpleNamespace(identity="robin"))
+
+    async def main():
+        assert await server.signed_in("Bearer secret") == "robin"
+        with pytest.raises(HTTPException, match="not known"):
+            await server.signed_in("Bearer other")
+        for resource in ("threads", "crons"):
+            (handler,) = server.auth._handlers[resource, "*"]
+            value = {"metadata": {"owner": "mallory", "topic": "tea"}}
+            assert await handler(ctx=robin, value=value) == {"owner": "robin"}
+            assert value == {"metadata": {"owner": "robin", "topic": "tea"}}
+            assert await handler(ctx=robin, value={}) == {"owner": "robin"}
+        async with server.make_store() as store:
+            graph = server.graph.compile(store=store)
+            said = {"messages": [HumanMessage("Hello.")]}
+            config = {"configurable": {"langgraph_auth_user_id": "robin"}}
+            answers = [(await graph.ainvoke(said, config))["messages"][-1].text for _ in range(2)]
+            assert answers == ["1", "2"]
+
+    asyncio.run(main())
