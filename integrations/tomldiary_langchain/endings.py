@@ -177,16 +177,19 @@ class Endings(RunTree, BaseCallbackHandler):
         if isinstance(error, Exception) and node is not None and node.messages:
             for run in self._watched_around(run_id):
                 run.see(node.messages)
-        watched = self._watched.pop(run_id, {}).values()
+        watched = [*self._watched.get(run_id, {}).values()]
         outermost = [run_id, *(run.id for run in self.runs_from(run_id))][-1]
         if isinstance(error, ParentCommand) and outermost != run_id:
             kept = self._handed_off.setdefault(outermost, [])
             kept += [(run, failed, error) for run, failed in watched]
-            watched = ()
-        super().on_chain_error(error, run_id=run_id)
-        self._ended(run_id)
-        for run, failed in watched:
-            failed(run, error)
+            watched = []
+        try:
+            self._ended(run_id)
+            for run, failed in watched:
+                failed(run, error)
+        finally:  # a closing writer waits until now
+            self._watched.pop(run_id, None)
+            super().on_chain_error(error, run_id=run_id)
 
     def _ended(self, run_id: UUID) -> None:
         for run, failed, error in self._handed_off.pop(run_id, ()):

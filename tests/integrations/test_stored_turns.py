@@ -187,6 +187,10 @@ def test_a_writer_waits_for_its_runs_that_are_cancelled_while_it_closes(
     collections = []
     monkeypatch.setattr("gc.collect", lambda: collections.append(1))
 
+    def submit_slowly(turn):  # such as a long text that is redacted
+        time.sleep(0.05)
+        return MemoryWriter.submit_later(writer, turn)
+
     async def main():
         begun = asyncio.Event()
 
@@ -209,6 +213,7 @@ def test_a_writer_waits_for_its_runs_that_are_cancelled_while_it_closes(
         assert run.cancelled()
 
     writer = MemoryWriter(Diary(tmp_path, agent="rules"))
+    monkeypatch.setattr(writer, "submit_later", submit_slowly)
     asyncio.run(main())
 
 
