@@ -15,10 +15,10 @@ import threading
 import time
 import tomllib
 import tracemalloc
-import weakref
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -43,7 +43,9 @@ from tomldiary.errors import (
 )
 from tomldiary.forgetting import forget as forget_module
 from tomldiary.forgetting import redact_tables
+from tomldiary.forgetting.forget import Parsed, plan
 from tomldiary.forgetting.redact_tables import Versions
+from tomldiary.forgetting.selection import Selection
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.ingest import ingest
@@ -51,7 +53,6 @@ from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.layout import JOB_NAME
 from tomldiary.toml import document
 from tomldiary.toml.lexer import split_blocks
-from tomldiary_langgraph import DiaryStore
 
 RULES = """\
 import sys, time
@@ -1558,23 +1559,30 @@ def forgotten(diary):
     diary.user("alice").forget(session_id="s2")
 
 
+def before_each_computation(monkeypatch, step):
+    """Call a function with the number of each computation of an erasure, before it."""
+    erase, numbers = forget_module.erase, count(1)
+    monkeypatch.setattr(
+        forget_module, "erase", lambda *given: (step(next(numbers)), erase(*given))[1]
+    )
+
+
 def test_an_erasure_that_is_computed_again_parses_unchanged_documents_once(tmp_path, monkeypatch):
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "walnuts", session_id="s1")
     alice.blocks.set("notes", "unrelated")
     parsed = []
 
-    def interfered(*given):
-        if len(alice.preferences("likes")) == 1:
+    def interfere(number):
+        if number == 1:
             Diary(tmp_path).user("alice").upsert_preference("likes", "tea", session_id="s2")
-        return erase(*given)
 
     def counted(text, **where):
         parsed.append("unrelated" in text)
         return parse_toml(text, **where)
 
-    erase, parse_toml = forget_module.erase, redact_tables.parse_toml
-    monkeypatch.setattr(forget_module, "erase", interfered)
+    parse_toml = redact_tables.parse_toml
+    before_each_computation(monkeypatch, interfere)
     for module in (redact_tables, document):
         monkeypatch.setattr(module, "parse_toml", counted)
     assert alice.forget(key="likes/pref001").entries == 1
@@ -1589,23 +1597,13 @@ def test_a_version_that_cannot_be_read_fails_each_time():
             versions.cut('[blocks]\nnotes = {text = "walnuts", text = "tea"}\n')
 
 
-def test_an_erasure_in_a_large_memory_keeps_no_parsed_versions_of_other_documents(monkeypatch):
-    store = DiaryStore("memory:")
-    alice = store.diary.user("alice")
-    for each in range(10):
-        store.put(("alice", f"n{each}"), "k", {"text": "walnuts"})
-    alive, most = weakref.WeakSet(), []
-
-    class Counted(Versions):
-        def __init__(self, kind):
-            super().__init__(kind)
-            alive.add(self)
-            most.append(len(alive))
-
-    monkeypatch.setattr(forget_module, "Versions", Counted)
-    monkeypatch.setattr(forget_module, "_MOST_KEPT", 100)
-    assert alice.forget(matching="walnuts").entries == 10
-    assert max(most) <= 3
+@pytest.mark.parametrize("most", [100, 100_000])
+def test_an_erasure_in_a_large_memory_keeps_no_parsed_versions(most):
+    diary, parsed = Diary("memory:", agent="rules"), Parsed(most=most)
+    diary.user("alice").upsert_preference("likes", "walnuts")
+    made = plan(diary.engine, "alice", Selection(matching="walnuts"), 0, parsed)
+    assert made.receipt.entries == 1
+    assert (parsed.versions is None) == (most == 100)
 
 
 @pytest.mark.parametrize("meanwhile", [None, written, saved_by_hand, pruned, forgotten])
@@ -1617,14 +1615,12 @@ def test_others_write_while_an_erasure_is_computed(tmp_path, monkeypatch, meanwh
     alice.upsert_preference("likes", "black coffee", session_id="s2")
     computed = []
 
-    def interfered(*given):
-        computed.append(None)
-        if meanwhile is not None and len(computed) == 1:
+    def interfere(number):
+        computed.append(number)
+        if meanwhile is not None and number == 1:
             meanwhile(Diary(tmp_path, agent="rules", lock_timeout=0))
-        return erase(*given)
 
-    erase = forget_module.erase
-    monkeypatch.setattr(forget_module, "erase", interfered)
+    before_each_computation(monkeypatch, interfere)
     receipt = alice.forget(session_id="s1", dry_run=dry_run)
     assert receipt.entries == 1
     assert len(computed) == (1 if meanwhile is None else 3 if meanwhile is forgotten else 2)

@@ -232,11 +232,10 @@ def test_a_blocked_event_loop_takes_no_time_from_open_runs(tmp_path, monkeypatch
         await asyncio.to_thread(looked.wait)
         run.cancel()
         # Like the end of a sync stream of LangGraph, which waits for its model.
-        time.sleep(0.2)  # noqa: ASYNC251
+        time.sleep(1.2)  # noqa: ASYNC251
         assert (await closing)["completed"] == 1
         await asyncio.wait([run])
 
-    monkeypatch.setattr("tomldiary.writer.shutdown._PAUSES", 10)
     writer = MemoryWriter(Diary(tmp_path, agent="rules"))
     asyncio.run(main())
 

@@ -16,6 +16,7 @@ from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
 from tomldiary.history.timeline import Timeline
+from tomldiary.past.as_of import PastDocuments, PastTexts
 from tomldiary.storage import MemoryBackend
 from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
@@ -809,31 +810,37 @@ def test_a_rollback_over_removed_records_changes_nothing(alice, gap):
     assert len(texts(alice)) == 6
 
 
-def many_namespaces(user):
-    """Store an item in each of 20 namespaces, and return the state before another transaction changed all of them."""
+class WatchedTexts(PastTexts):
+    """Calls `step` with the documents of each read of history, before it."""
+
+    def texts(self, at, kinds, where="at"):
+        self.step(kinds)
+        return super().texts(at, kinds, where)
+
+
+def watched_documents(user, step):
+    """Store an item in each of 20 namespaces, and return their state before a later transaction changed all of them."""
     store = DiaryStore(user.diary)
     for text in ("tea", "coffee"):
         store.batch([PutOp(("alice", f"n{each:02}"), "k", {"text": text}) for each in range(20)])
-    return user.as_of(1)
+    past = WatchedTexts(user.diary.engine, "alice")
+    past.step = step
+    return PastDocuments(past, 1, [f"items/n{each:02}" for each in range(20)], datetime.now(UTC))
 
 
-def test_a_past_state_reads_many_documents_with_few_reads_of_history(alice, monkeypatch):
-    past, read, reads = many_namespaces(alice), Timeline.texts, []
-    monkeypatch.setattr(Timeline, "texts", lambda *given: reads.append(given) or read(*given))
-    documents = past.export()["documents"]
-    assert [text.count("tea") for text in documents.values()] == [1] * 20
-    assert len(reads) <= 5
+def test_a_past_state_reads_many_documents_with_few_reads_of_history(alice):
+    reads = []
+    past = watched_documents(alice, reads.append)
+    assert ["tea" in past.document(kind).text for kind in past.kinds] == [True] * 20
+    assert len(reads) <= 6
 
 
-def test_a_past_document_is_read_though_the_history_of_the_next_one_is_damaged(alice, monkeypatch):
-    past, read = many_namespaces(alice), Timeline.texts
-
-    def damaged(timeline, kinds, *given):
+def test_a_past_document_is_read_though_the_history_of_the_next_is_damaged(alice):
+    def damaged(kinds):
         if "items/n05" in kinds:
             raise DocumentError("items/n05: its history is damaged")
-        return read(timeline, kinds, *given)
 
-    monkeypatch.setattr(Timeline, "texts", damaged)
-    assert past.items.get("n04/k") == {"text": "tea"}
+    past = watched_documents(alice, damaged)
+    assert all("tea" in past.document(f"items/n0{each}").text for each in range(5))
     with pytest.raises(DocumentError, match="n05: its history"):
-        past.items.get("n05/k")
+        past.document("items/n05")

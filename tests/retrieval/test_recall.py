@@ -177,19 +177,24 @@ def test_an_item_without_times_has_no_day(tmp_path):
     assert (item.updated_at.year, item.score) == (1970, None)
 
 
-def test_a_write_indexes_only_the_changed_entry(monkeypatch):
+def test_a_write_indexes_only_the_changed_entry():
     alice = Diary("memory:").user("alice")
     for n in range(20):
         alice.upsert_preference("likes", f"tea number {n}")
         alice.add_episode(f"cup {n}", "ok", session_id="s1")
     assert alice.recall("tea cup")
     indexed = []
-    add = LexicalIndex.add
-    monkeypatch.setattr(
-        LexicalIndex, "add", lambda self, entry: indexed.append(entry.key) or add(self, entry)
-    )
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code is LexicalIndex.add.__code__:
+            indexed.append(frame.f_locals["entry"].key)
+
     alice.upsert_preference("likes", "green tea of the morning")
-    assert alice.recall("green")[0].text == "green tea of the morning"
+    sys.setprofile(note)
+    try:
+        assert alice.recall("green")[0].text == "green tea of the morning"
+    finally:
+        sys.setprofile(None)
     assert indexed == ["likes/pref021"]
 
 

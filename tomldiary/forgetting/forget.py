@@ -151,7 +151,8 @@ class Parsed:
 
     documents: dict[str, Known] = field(default_factory=dict[str, "Known"])
     versions: dict[str, Versions] | None = field(default_factory=dict[str, "Versions"])
-    """By document; None if a memory has more characters than `_MOST_KEPT`."""
+    """By document; None if the memory has more than `most` characters."""
+    most: int = _MOST_KEPT
 
     def of(self, kind: str) -> Versions:
         """Return the versions of a document."""
@@ -403,7 +404,7 @@ def plan(engine: Engine, user: str, selection: Selection, timeout: float, parsed
         add_save(saved, kind, found)
     all_records = [*records, saved] if saved.results else records
     texts = {kind: found.document.text for kind, found in known.items()}
-    if sum(map(len, [*history, *texts.values()])) > _MOST_KEPT:
+    if sum(map(len, [*history, *texts.values()])) > parsed.most:
         parsed.versions = None
     erased = erase(all_records, texts, selection, parsed)
     removed = erased.removed & known.keys()

@@ -160,7 +160,7 @@ class PastDocuments:
             waiting = [each for each in self.kinds if each == kind or each not in self._documents]
             at = waiting.index(kind)
             with suppress(DocumentError):  # perhaps of another document
-                self.read(waiting[at : at + len(self._documents)])
+                self.read(waiting[at : at + max(1, len(self._documents))])
             if kind not in self._documents:
                 self.read([kind])
         return self._documents[kind]

@@ -12,7 +12,6 @@ import pytest
 from tomldiary import Diary
 from tomldiary.errors import BackendError
 from tomldiary.runtime.in_order import in_order
-from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.store.operations import List, Put, Search
 from tomldiary.store.store import ItemStore
@@ -60,19 +59,19 @@ def asked(store, monkeypatch):
 @operations
 def test_several_users_are_read_at_once(store, work, monkeypatch):
     together, seen = threading.Barrier(AT_ONCE, timeout=20), set()
-    head = SharedBackend.tokens, SharedBackend.kinds
+    backend = store.diary.engine.backend
 
     def waiting(original):
-        def read(self, user, *args):
+        def read(user, *args):
             if user in USERS and user not in seen:
                 seen.add(user)
                 together.wait()  # broken unless eight users are read at once
-            return original(self, user, *args)
+            return original(user, *args)
 
         return read
 
-    for name, original in zip(("tokens", "kinds"), head, strict=True):
-        monkeypatch.setattr(SharedBackend, name, waiting(original))
+    for name in ("tokens", "kinds"):
+        monkeypatch.setattr(backend, name, waiting(getattr(backend, name)))
     work(store)
     assert seen == {*USERS}
     assert not together.broken
@@ -108,13 +107,14 @@ def test_an_unreadable_user_is_left_out(store, engine, caplog):
 
 
 def test_inside_a_transaction_the_users_are_read_by_its_thread(store, monkeypatch):
-    threads, tokens = set(), SharedBackend.tokens
+    threads, backend = set(), store.diary.engine.backend
+    tokens = backend.tokens
 
-    def noted(self, user, kinds):
+    def noted(user, kinds):
         threads.add(threading.get_ident())
-        return tokens(self, user, kinds)
+        return tokens(user, kinds)
 
-    monkeypatch.setattr(SharedBackend, "tokens", noted)
+    monkeypatch.setattr(backend, "tokens", noted)
     with store.diary.user(USERS[5]).transaction():
         store.run([Put((USERS[5], "more"), "k", {"text": "milk"})])
         [names] = store.run([List(limit=100)])

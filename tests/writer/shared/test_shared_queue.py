@@ -369,33 +369,29 @@ def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engin
     assert [item.text for item in alice.preferences("likes").values()] == ["one", "two", *later]
 
 
-def test_a_turn_that_stays_in_the_queue_after_a_failed_submit_holds_up_no_later_one(
-    opened, monkeypatch
-):
+def test_a_finished_turn_behind_a_failed_submit_holds_up_no_later_one(opened):
     begun, gate = threading.Event(), threading.Event()
 
     def slow(message, deps):
         begun.set()
         gate.wait(LONG)
 
-    def fails_once(name):
-        method = getattr(Claims, name)
+    backend = opened()
+    change = backend.change_parts
 
-        def failed(*arguments):
-            monkeypatch.setattr(Claims, name, method)
-            raise BackendError("away")
+    def failed(*arguments):
+        backend.change_parts = change
+        raise BackendError("away")
 
-        monkeypatch.setattr(Claims, name, failed)
-
-    with MemoryWriter(Diary(opened(), agent=slow)) as writer:
+    with MemoryWriter(Diary(backend, agent=slow)) as writer:
         turns = [Turn("alice", "s", text, "Noted.") for text in ("one", "two", "three")]
         receipts = [writer.submit_nowait(turn) for turn in turns[:2]]
         assert all(each.wait_stored(LONG) for each in receipts)
         assert begun.wait(LONG)
-        fails_once("store")
+        backend.change_parts = failed
         with pytest.raises(BackendError, match="away"):
             writer.submit_nowait(turns[2]).wait_stored(LONG)
-        fails_once("remove")
+        backend.change_parts = failed
         gate.set()
         assert [each.wait(LONG).transaction for each in receipts] == [1, 2]
 
@@ -778,9 +774,9 @@ def test_a_retry_keeps_a_turn_that_its_worker_has_not_removed_from_the_queue_yet
 
 @pytest.mark.parametrize("is_overtaken", [False, True])
 def test_a_retry_with_a_lost_answer_moves_the_turn(opened, is_overtaken):
-    letters, other = DeadLetters(opened()), opened()
+    backend, other = opened(), opened()
+    letters, database = DeadLetters(backend), backend.database
     park(letters, "first")
-    database = letters._backend.database
     apply = database.apply
 
     def lost(user, head, step):
@@ -798,9 +794,9 @@ def test_a_retry_with_a_lost_answer_moves_the_turn(opened, is_overtaken):
 
 
 def test_a_drop_with_a_lost_answer_returns_the_turn(opened):
-    letters = DeadLetters(opened())
+    backend = opened()
+    letters, database = DeadLetters(backend), backend.database
     park(letters, "first")
-    database = letters._backend.database
     apply = database.apply
 
     def lost(user, head, step):
