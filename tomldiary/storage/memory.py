@@ -149,7 +149,8 @@ class MemoryBackend(AsyncVerbs):
                 if document.is_removed:
                     del mine[kind]
             self._documents[user] = mine
-            kept = [rewrite.history[text] for text in self._records.get(user, [])]
+            records = self._records.get(user, [])
+            kept = [rewrite.history[text] for text in records if text in rewrite.history]
             self._records[user] = [*kept, *rewrite.added]
         return {
             f"{kind}.toml": sha256(found.text.encode()).hexdigest()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tomldiary.storage.open import open_backend
 from tomldiary.testing.backend.clients import Clients
+from tomldiary.testing.backend.contract import Contract
 from tomldiary.testing.backend.documents import Capabilities, Documents
 from tomldiary.testing.backend.transactions import History, Transactions
 
@@ -28,7 +29,7 @@ class BackendSuite(Documents, Capabilities):
         assert opened.is_shared == isinstance(self, SharedBackendSuite)
 
 
-class AtomicBackendSuite(BackendSuite, Transactions, History):
+class AtomicBackendSuite(BackendSuite, Contract, Transactions, History):
     """Tests of a backend with `is_atomic`: it commits several documents and their history at once.
 
     Override `stored_text` to read the storage directly, so that the tests of erasure check every stored byte.

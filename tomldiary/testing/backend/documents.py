@@ -36,8 +36,28 @@ class Documents(BackendFixtures):
 
     @pytest.mark.parametrize(
         "text",
-        ["plain", "ünïcode 日本 😀", "two\\nlines", "trailing  ", "\\u202e\\u0000", "x" * 500_000],
-        ids=["plain", "unicode", "lines", "spaces", "escapes", "half a megabyte"],
+        [
+            "plain",
+            "ünïcode 日本 😀",
+            "e\u0301 \u00e9",
+            "two\\nlines",
+            'many"\r\nlines = "',
+            'blank"\n\n# ',
+            "trailing  ",
+            "\\u202e\\u0000",
+            "x" * 500_000,
+        ],
+        ids=[
+            "plain",
+            "unicode",
+            "decomposed",
+            "lines",
+            "carriage returns",
+            "comments",
+            "spaces",
+            "escapes",
+            "half a megabyte",
+        ],
     )
     def test_a_saved_document_comes_back_byte_for_byte(self, backend: Any, text: str) -> None:
         content = _TOML.format(text=text)
@@ -71,14 +91,19 @@ class Documents(BackendFixtures):
         assert self.run(backend.list_users()) == []
 
     def test_deleting_a_user_removes_everything_of_that_user_only(self, backend: Any) -> None:
-        for user in ("alice", "bob"):
+        users = sorted(self.users)
+        for user in users:
             for kind in ("preferences", "conversations"):
                 self.run(backend.save(user, kind, _TOML.format(text=user)))
-        self.run(backend.delete_user("alice"))
-        assert self.run(backend.load("alice", "preferences")) is None
-        assert self.run(backend.load("alice", "conversations")) is None
-        assert self.run(backend.load("bob", "preferences")) == _TOML.format(text="bob")
-        assert self.run(backend.list_users()) == ["bob"]
+        while users:
+            user = users.pop()
+            self.run(backend.delete_user(user))
+            assert self.run(backend.load(user, "preferences")) is None
+            assert self.run(backend.load(user, "conversations")) is None
+            assert sorted(self.run(backend.list_users())) == users
+            if users:
+                content = _TOML.format(text=users[-1])
+                assert self.run(backend.load(users[-1], "preferences")) == content
 
     def test_concurrent_saves_leave_one_of_them_whole(self, backend: Any) -> None:
         contents = [_TOML.format(text=str(number) * 5000) for number in range(10)]
