@@ -49,6 +49,22 @@ class Contract(BackendFixtures):
         assert opened.read("alice", "preferences") == Stored(_THIRD, second["preferences"])
         assert opened.token("alice", "facts") == first["facts"]
 
+    def test_a_read_beside_commits_returns_the_version_of_its_text(self, opened: Backend) -> None:
+        def write() -> None:
+            for number in range(30):
+                text = _FIRST.replace('"a"', f'"{number}"')
+                stored[_commit(opened, {"preferences": text})["preferences"]] = text
+
+        stored, found = dict[Any, str](), list[Stored]()
+        thread = threading.Thread(target=write)
+        thread.start()
+        while thread.is_alive():
+            read = opened.read("alice", "preferences")
+            found += [read] if read is not None else []
+        thread.join()
+        # A folder may return a version that a file had while it was published; it is never the stored one.
+        assert all(stored.get(each.token, each.text) == each.text for each in found)
+
     def test_no_other_content_gets_an_earlier_version(self, opened: Backend) -> None:
         seen = list[Any]()
         for text in (_FIRST, _SECOND, None, _THIRD):  # all have one length

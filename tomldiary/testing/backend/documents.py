@@ -44,7 +44,7 @@ class Documents(BackendFixtures):
             'many"\r\nlines = "',
             'blank"\n\n# ',
             "trailing  ",
-            "\\u202e\\u0000",
+            "\\u202e\\u0000\\\\",
             "x" * 500_000,
         ],
         ids=[
@@ -60,9 +60,10 @@ class Documents(BackendFixtures):
         ],
     )
     def test_a_saved_document_comes_back_byte_for_byte(self, backend: Any, text: str) -> None:
-        content = _TOML.format(text=text)
-        self.run(backend.save("alice", "preferences", content))
-        assert self.run(backend.load("alice", "preferences")) == content
+        whole = _TOML.format(text=text)
+        for content in (whole, f"{whole}\n\n", whole[:-1]):
+            self.run(backend.save("alice", "preferences", content))
+            assert self.run(backend.load("alice", "preferences")) == content
         assert self.run(backend.exists("alice", "preferences")) is True
 
     def test_saving_again_from_another_event_loop_replaces(self, backend: Any) -> None:
@@ -75,6 +76,7 @@ class Documents(BackendFixtures):
         self.run(backend.save("alice", "conversations", _TOML.format(text="c")))
         self.run(backend.delete("alice", "preferences"))
         assert self.run(backend.load("alice", "preferences")) is None
+        assert self.run(backend.exists("alice", "preferences")) is False
         assert self.run(backend.load("alice", "conversations")) == _TOML.format(text="c")
 
     def test_users_never_share_a_document(self, backend: Any) -> None:
@@ -96,7 +98,7 @@ class Documents(BackendFixtures):
             for kind in ("preferences", "conversations"):
                 self.run(backend.save(user, kind, _TOML.format(text=user)))
         while users:
-            user = users.pop()
+            user = users.pop(0)
             self.run(backend.delete_user(user))
             assert self.run(backend.load(user, "preferences")) is None
             assert self.run(backend.load(user, "conversations")) is None

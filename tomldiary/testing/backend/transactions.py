@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HOSTILE = (
-    "..", "../../etc/passwd", "/", "a/b", "a", "C:\\users", "\x01\n\t\x1b[2J", "'; DROP TABLE users; --",
+    "..", "../../etc/passwd", "/", "a/b", "a", "a ", "C:\\users", "\x01\n\t\x1b[2J", "'; DROP TABLE users; --",
     "%", "_", "{a}*?[", "__x__", ".queue", "\u202ealice", "x" * 500, "é" * 500,
 )  # fmt: skip
 _LARGE = 3_000_000  # bytes; some databases store at most 1 MiB in one place
