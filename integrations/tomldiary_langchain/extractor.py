@@ -299,12 +299,18 @@ class _WrittenDialogue(Dialogue):
 
     async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
         answer: Any = await _ask_model(self._model, messages, config)
-        if isinstance(answer, dict):  # structured output: the message, and what was read in it
+        answered = type(answer).__name__
+        if isinstance(answer, dict) and "raw" in answer:  # structured output
             held = cast("dict[str, Any]", answer)
             message, read, error = held["raw"], held["parsed"], held["parsing_error"]
-        else:
-            message = answer if isinstance(answer, AIMessage) else AIMessage(str(answer))
+        elif isinstance(answer, AIMessage | str):
+            message = AIMessage(answer) if isinstance(answer, str) else answer
             read, error = _calls_in(str(message.text))
+        else:
+            raise ExtractionError(
+                f"a chat model answers with a message or text, but this one with {answered}. Nothing was"
+                " changed. Give a chat model, or a function of (message, *, deps)."
+            )
         if read is None:
             why = f"❌ it could not be read ({error or 'no JSON'}). Answer with JSON and nothing else."
             return Asked(message, (), [(_UNREADABLE, why)])

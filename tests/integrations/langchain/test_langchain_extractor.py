@@ -12,6 +12,7 @@ import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
 
 import programs
@@ -280,6 +281,16 @@ def test_an_unreadable_answer_is_reported_and_stores_nothing(kind):
     assert "There is no tool 'rm'" in told[2]
     assert "upsert_preference.category: expected a value, found nothing" in told[2]
     assert not any(diary.user("alice").preferences().values())
+
+
+@pytest.mark.parametrize("answer", [None, {"calls": []}, [AIMessage("done")]])
+def test_a_runnable_that_is_no_chat_model_fails_the_turn(answer):
+    alice = Diary("memory:", agent=RunnableLambda(lambda _: answer)).user("alice")
+    with pytest.raises(
+        ExtractionError, match=f"this one with {type(answer).__name__}. Nothing was"
+    ):
+        alice.add_turn("I love jazz.", "Noted.", session_id="s")
+    assert alice.documents() == []
 
 
 def test_stored_text_cannot_leave_the_frame_of_the_answers():
