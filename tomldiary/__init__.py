@@ -20,6 +20,7 @@ from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionConfig as CompactionConfig
+    from tomldiary.compaction.draft import CompactionDeps as CompactionDeps
     from tomldiary.compat.default_table import DefaultPrefTable as DefaultPrefTable
     from tomldiary.compat.loaders import ConversationLoader as ConversationLoader
     from tomldiary.compat.loaders import PreferenceLoader as PreferenceLoader
@@ -90,7 +91,7 @@ __version__ = "0.1.0"
 lazy_names(
     __name__,
     {
-        "compaction.draft": "CompactionConfig",
+        "compaction.draft": "CompactionConfig CompactionDeps",
         "compat.default_table": "DefaultPrefTable",
         "compat.loaders": "ConversationLoader PreferenceLoader load_conversations load_preferences",
         "compat.pretty_print": (

@@ -28,7 +28,7 @@ from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread, running_loop
-from tomldiary.runtime.callables import is_async
+from tomldiary.runtime.callables import is_async, refuse_misfit
 from tomldiary.runtime.lru import WhileUsed
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.local.backend import LocalBackend
@@ -494,6 +494,8 @@ def _check_options(
         raise wrong_value(draft_lifetime, "a timedelta longer than zero", "draft_lifetime")
     if scorer is not None and (not callable(scorer) or is_async(scorer)):
         raise wrong_value(scorer, "a plain function of two texts", "scorer")
+    if scorer is not None:
+        refuse_misfit(scorer, "text, other", "scorer", "", "")
 
 
 _loaded_embedder = cache(local_embedder)

@@ -291,6 +291,24 @@ def test_a_failed_compaction_changes_nothing_and_keeps_the_turn(tmp_path, caplog
     assert "the turn is stored" in caplog.text
 
 
+def test_a_failed_compaction_is_on_stderr_without_logging():
+    code = """if True:
+        from tomldiary import CompactionConfig, CompactionDeps, Diary, MemoryWriter, Turn
+
+        def compact(message: str, *, deps: CompactionDeps) -> None:
+            raise ValueError("no")
+
+        config = CompactionConfig(enabled=True, user_turn_interval=1)
+        diary = Diary("memory:", agent="rules", compactor=compact, compaction_config=config)
+        diary.user("alice").add_turn("I love tea.", "ok", "s")
+        with MemoryWriter(diary) as writer:
+            writer.submit_nowait(Turn("bob", "s", "I love tea.", "ok"))
+    """
+    lines = programs.run("-c", code, check=True).stderr.splitlines()
+    assert lines[0].startswith("tomldiary: compaction failed: ValueError")
+    assert lines[1].startswith("tomldiary: a part of a compaction failed 2 times")
+
+
 def test_a_failed_compaction_quotes_the_memory_at_debug_level_only(tmp_path, caplog):
     def quoting(deps):
         raise ValueError(str(deps.preference_blocks()))

@@ -309,6 +309,13 @@ def test_scorer_and_threshold_can_be_chosen(tmp_path):
     assert [m.text for m in alice.similar("likes", "avocado")] == ["apples"]
 
 
+def test_a_scorer_that_returns_no_number_is_named():
+    alice = Diary("memory:", agent="rules", scorer=lambda one, other: None).user("alice")
+    alice.upsert_preference("likes", "apples")
+    with pytest.raises(InvalidValue, match=r"scorer: it returned NoneType. Return a number"):
+        alice.similar("likes", "avocado")
+
+
 # Operations
 
 

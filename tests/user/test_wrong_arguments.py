@@ -404,6 +404,7 @@ def test_a_flag_may_be_left_to_the_setting(
         {"scorer": 5},
         {"scorer": asyncio.sleep},
         {"scorer": AsyncCall()},
+        {"scorer": lambda text: 1.0},
         {"redact": AsyncCall()},
         {"quarantine": AsyncCall()},
     ],

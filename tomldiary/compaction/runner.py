@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_turn
 from tomldiary.extraction.turns import run_extractor
 from tomldiary.history.record import Source
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
@@ -62,9 +63,10 @@ class CompactionRunner:
                 await self.compact(user_id, session_id, due, now)
         except Exception as error:  # the turn is already committed, and a later turn retries
             # The traceback may quote stored text, so it is logged at debug level only.
-            _logger.error(  # noqa: TRY400 - see above
-                "compaction failed: %s; the turn is stored, and compaction is tried again later",
-                cause_of(error),
+            tell(
+                _logger,
+                f"compaction failed: {cause_of(error)}; the turn is stored, and compaction is tried again later",
+                logging.ERROR,
             )
             _logger.debug("traceback of the failed compaction", exc_info=error)
 

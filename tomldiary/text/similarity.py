@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.lru import cached_if_short
 from tomldiary.runtime.views import ListView, Viewed
@@ -230,7 +231,13 @@ def _without_options(scorer: Scorer) -> Any:
     """Return a scorer that ignores the options that rapidfuzz gives it."""
 
     def score(one: str, two: str, **_: Any) -> float:
-        return scorer(one, two)
+        found: Any = scorer(one, two)
+        if not isinstance(found, int | float):
+            raise InvalidValue(
+                f"it returned {type(found).__name__}. Return a number from 0 to 100.",
+                where="scorer",
+            )
+        return found
 
     return score
 

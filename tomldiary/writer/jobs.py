@@ -8,6 +8,7 @@ the next compaction.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.record import next_sequence
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread, is_stopped
 from tomldiary.writer.attempts import is_transient
 from tomldiary.writer.receipts import works_for
@@ -87,7 +88,8 @@ class CompactionJobs:
                         await self._compact_part(diary, user, session, part, now)
                     await diary.compaction.note_done(user, session, due, now)
         except Exception as error:
-            _logger.error("a compaction failed: %s; it is tried again later", type(error).__name__)  # noqa: TRY400 - see below
+            failed = f"a compaction failed: {type(error).__name__}; it is tried again later"
+            tell(_logger, failed, logging.ERROR)
             _logger.debug("traceback of a compaction that failed", exc_info=error)
             with self._state:
                 self._metrics.compactions_failed += 1
@@ -112,10 +114,12 @@ class CompactionJobs:
                 if attempt < _COMPACTION_ATTEMPTS:
                     await asyncio.sleep(self._options.retry.pause(attempt, error))
                     continue
-                _logger.error(  # noqa: TRY400 - see above
-                    "a part of a compaction failed %d times and is left until the next compaction: %s",
-                    _COMPACTION_ATTEMPTS, type(error).__name__,
-                )  # fmt: skip
+                tell(
+                    _logger,
+                    f"a part of a compaction failed {_COMPACTION_ATTEMPTS} times and is left until the next"
+                    f" compaction: {type(error).__name__}",
+                    logging.ERROR,
+                )
                 with self._state:
                     self._metrics.compactions_failed += 1
                 return
