@@ -116,3 +116,15 @@ def test_the_suite_finds_a_fault(backend, test):
     getattr(Contract(), name)(MemoryBackend(), *arguments)
     with pytest.raises((AssertionError, pytest.fail.Exception, BackendError)):
         getattr(Contract(), name)(backend(), *arguments)
+
+
+class LosesHiddenDocuments(MemoryBackend):
+    def change_hidden(self, user, kind, change, *, is_locked=False):
+        change("", self.epoch(user))
+
+
+def test_the_suite_finds_lost_hidden_documents():
+    test = AtomicBackendSuite().test_hidden_documents_keep_the_cursor_of_a_hook
+    test(MemoryBackend())
+    with pytest.raises(AssertionError):
+        test(LosesHiddenDocuments())

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tomldiary.diary import Diary
+from tomldiary.runtime.sources import HOOKS
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import (
     Backend,
     CheapTokens,
     FixedDocuments,
+    KeepsHidden,
     KeepsJournal,
     ListsFolders,
     LocalFolder,
@@ -175,6 +177,23 @@ class Capabilities(BackendFixtures):
             assert opened.known_users() == opened.users() == ["alice"]
             assert opened.index_folder("alice") != opened.index_folder("bob")
             assert opened.index_folder("alice").is_relative_to(opened.base_path)
+
+    def test_hidden_documents_keep_the_cursor_of_a_hook(self, backend: Any) -> None:
+        opened = open_backend(backend, None)
+        if not isinstance(opened, KeepsHidden):
+            return
+        received: list[str] = []
+        for text in ("tea", "coffee"):
+            diary = self.diary(backend)
+            diary.user("alice").upsert_preference("likes", text)
+            diary.hooks.add(
+                lambda changes: received.extend(each.text for each in changes), name="h"
+            )
+            diary.hooks.flush()
+            diary.hooks.close()
+        assert received == ["tea", "coffee"]
+        assert (opened.kinds("alice"), opened.users()) == (["preferences"], ["alice"])
+        assert (opened.holders(HOOKS), opened.hidden("bob", HOOKS)) == (["alice"], "")
 
     @pytest.mark.parametrize("left_out", _CAPABILITIES, ids=lambda each: each.__name__)
     def test_a_diary_works_without_an_optional_capability(
