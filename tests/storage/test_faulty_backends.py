@@ -38,18 +38,21 @@ class HidesConflicts(MemoryBackend):
 
 
 class ReusesVersions(MemoryBackend):
-    def erase(self, user, kind):
-        super().erase(user, kind)
-        self._tokens = iter(range(1, 100))
+    def token(self, user, kind):
+        stored = super().read(user, kind)
+        return len(stored.text) if stored is not None else None
+
+    def read(self, user, kind):
+        stored = super().read(user, kind)
+        return replace(stored, token=len(stored.text)) if stored is not None else None
+
+    def commit(self, user, commit):
+        return {kind: self.token(user, kind) for kind in super().commit(user, commit)}
 
 
-class KeepsVersions(MemoryBackend):
+class KeepsDocuments(MemoryBackend):
     def rewrite(self, user, rewrite):
-        before = self._documents.get(user, {})
-        written = super().rewrite(user, rewrite)
-        for kind, found in self._documents.get(user, {}).items():
-            self._documents[user][kind] = replace(found, token=before[kind].token)
-        return written
+        return super().rewrite(user, replace(rewrite, documents={}))
 
 
 class ReordersRecords(MemoryBackend):
@@ -71,10 +74,7 @@ class LeavesOutAddedRecords(MemoryBackend):
 
 class RemovesUnlistedHistory(MemoryBackend):
     def rewrite(self, user, rewrite):
-        written = super().rewrite(user, rewrite)
-        if rewrite.history is None:
-            self._records.pop(user, None)
-        return written
+        return super().rewrite(user, replace(rewrite, history=rewrite.history or {}))
 
 
 class PrunesTooMuch(MemoryBackend):
@@ -100,7 +100,7 @@ class KnowsNoErased(MemoryBackend):
 FAULTY = [
     (IgnoresVersions, "commit_at_another_version"), (StoresHalf, "commit_at_another_version"),
     (HidesConflicts, "commit_at_another_version"), (ReusesVersions, "earlier_version"),
-    (KeepsVersions, "redaction"), (ReordersRecords, "records_are_kept"), (ErasesByPrefix, "similar_name"),
+    (KeepsDocuments, "redaction"), (ReordersRecords, "records_are_kept"), (ErasesByPrefix, "similar_name"),
     (LeavesOutAddedRecords, "redaction"), (RemovesUnlistedHistory, "redaction"), (PrunesTooMuch, "pruning"),
     (LocksNothing, "lock_excludes"), (LocksAllUsers, "lock_excludes"), (KnowsNoErased, "fencing_token"),
 ]  # fmt: skip
