@@ -276,7 +276,7 @@ class Admission:
         """Undo the admission of a turn; called with the lock held."""
         if self.journal_queue is not None:
             self.journal_queue.withdraw(job)
-        self._metrics.submitted -= 1
+        self._metrics.submitted -= job.is_counted  # a turn may be withdrawn again
         self._give_back(job)
         self.forget_operation(job)
 

@@ -180,6 +180,8 @@ class Job:
     """When the turn was submitted (ISO 8601)."""
     began: str = ""
     """When the session's previous turn was submitted (ISO 8601); "" if unknown."""
+    transaction: int = 0
+    """The number of the transaction that applied the turn; 0 before it, or if it is unknown."""
     operations: list[Operation] | None = None
     """The extracted operations; None before the extraction."""
     group: list[Job] = field(default_factory=list["Job"])
@@ -281,7 +283,7 @@ async def _extract_and_commit(
         if not operation.is_new:
             done = await in_thread(diary.turns.find, turn.user_id, operation)
             if done is not None:
-                await in_thread(_finish, job)
+                await in_thread(_finish, job, done)
                 return done
         operations, _ = await diary.turns.extract(_together([job, *job.group]), operation, seconds)
     return await in_thread(_commit, diary, job, operations, operation)
@@ -301,12 +303,14 @@ def _commit(
         job.operations = list(operations)
     said = [(each.turn, each.time) for each in jobs]
     done = diary.turns.commit(job.turn, operations, operation, said)
-    _finish(job)
+    _finish(job, done)
     return done
 
 
-def _finish(job: Job) -> None:
+def _finish(job: Job, done: Applied | None = None) -> None:
     """Record in the journal that a turn and its group were applied."""
+    if done is not None and done.transaction is not None:
+        job.transaction = done.transaction
     if job.journal is not None:
         job.journal.finish([job, *job.group])
 

@@ -172,8 +172,8 @@ class Workers:
                 self._complete(job, result)
             else:
                 await self._fail(job, error)
-        except TurnTaken:
-            self._hand_over(job)
+        except TurnTaken as taken:
+            self._hand_over(job, taken)
         except BaseException as failure:  # noqa: BLE001 - every turn needs an outcome
             self._give_up(job, failure)
         self._dispatch()
@@ -188,8 +188,8 @@ class Workers:
         with self._state:
             self._end(job, [job, *job.group], result)
 
-    def _hand_over(self, job: Job) -> None:
-        """Stop working on a user's turns, which another writer has taken over."""
+    def _hand_over(self, job: Job, reason: TurnTaken) -> None:
+        """Stop working on a user's turns: another writer has taken them over, or all must be claimed again."""
         with self._state:
             if self.working.pop(job, None) is None:
                 return  # see `_end`
@@ -200,7 +200,7 @@ class Workers:
                 queue.lost(jobs)
             self.queues.release(user)
             self._state.notify_all()
-        _logger.warning("another writer took over %s of a user", counted(len(jobs), "turn"))
+        _logger.warning("%s of a user released: %s", counted(len(jobs), "turn"), reason)
 
     def settle_elsewhere(self, job: Job) -> None:
         """Resolve the receipt of a turn that another writer has finished.

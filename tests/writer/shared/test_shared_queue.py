@@ -273,6 +273,9 @@ def test_only_the_owner_of_a_user_changes_the_waiting_turns(opened):
         assert owner.store("alice", [job]).numbers() == {"turn-1": 1}
     assert other.store("alice") is None
     assert (owner.holds(job), other.holds(job)) == (True, False)
+    assert owner.read("alice")[1] is not other.read("alice")[1]
+    # An owner that searches does not have the turns, for example after a failed submit.
+    assert (owner.without_owner(["alice"]), other.without_owner(["alice"])) == (["alice"], [])
     with pytest.raises(TurnTaken):
         other.append_operations([job], [], lambda _user: 0)
     assert other.remove("alice", ["turn-1"]) is None
@@ -329,12 +332,61 @@ def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
     assert {entry.seq for entry in alice.history()} == {1, 2, 3}
 
 
+def tables_of(engine):
+    schema = engine.url.rpartition("=")[2]
+    return [f"{schema}.{name}" for name in ("users", "documents", "history")]
+
+
+def keep_state(server, tables):
+    for table in tables:
+        server.execute(f"CREATE TABLE {table}_before AS TABLE {table}")
+
+
+def lose_steps(server, tables):
+    """Return to the kept state, as after a failover to a replica without the last steps."""
+    with server.transaction():
+        for table in tables:
+            server.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+            server.execute(f"INSERT INTO {table} TABLE {table}_before")
+
+
+def test_a_turn_whose_step_is_lost_before_it_leaves_the_queue_is_applied_again(
+    engine, opened, monkeypatch
+):
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    remove, calls = Claims.remove, []
+
+    def kept(message, deps):
+        if not calls:
+            keep_state(server, tables_of(engine))
+        calls.append(message)
+        deps.upsert("likes", "new", deps.user_msg, [])
+
+    def removed(self, *arguments):
+        monkeypatch.setattr(Claims, "remove", remove)
+        lose_steps(server, tables_of(engine))
+        return remove(self, *arguments)
+
+    monkeypatch.setattr(Claims, "remove", removed)
+    diary = Diary(opened(), agent=kept)
+    alice = diary.user("alice")
+    with (
+        psycopg.connect(engine.server, autocommit=True) as server,
+        MemoryWriter(diary) as writer,
+    ):
+        assert writer.submit_nowait(Turn("alice", "s", "one", "Noted.")).wait(LONG).transaction
+        until(lambda: not diary.engine.backend.holders(QUEUE))
+        assert writer.flush(LONG)
+    assert len(calls) == 2
+    assert [item.text for item in alice.preferences("likes").values()] == ["one"]
+
+
 @pytest.mark.parametrize("later", [[], ["three"]], ids=["alone", "with a later one"])
 def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engine, opened, later):
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
-    schema = engine.url.rpartition("=")[2]
-    tables = [f"{schema}.{name}" for name in ("users", "documents", "history")]
+    tables = tables_of(engine)
     begun = {text: threading.Event() for text in ("one", "two", "three")}
     gates = {text: threading.Event() for text in begun}
 
@@ -352,14 +404,10 @@ def test_turns_keep_their_order_if_the_database_loses_the_first_one_s_step(engin
         receipts = [writer.submit_nowait(turns[text]) for text in ("one", "two")]
         assert all(each.wait_stored(LONG) for each in receipts)
         assert begun["one"].wait(LONG)
-        for table in tables:
-            server.execute(f"CREATE TABLE {table}_before AS TABLE {table}")
+        keep_state(server, tables)
         gates["one"].set()
         assert begun["two"].wait(LONG)
-        with server.transaction():  # as after a failover to a replica without the last steps
-            for table in tables:
-                server.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
-                server.execute(f"INSERT INTO {table} TABLE {table}_before")
+        lose_steps(server, tables)
         receipts += [writer.submit_nowait(turns[text]) for text in later]
         assert all(each.wait_stored(LONG) for each in receipts)
         gates["two"].set()
@@ -394,6 +442,46 @@ def test_a_finished_turn_behind_a_failed_submit_holds_up_no_later_one(opened):
         backend.change_parts = failed
         gate.set()
         assert [each.wait(LONG).transaction for each in receipts] == [1, 2]
+
+
+@pytest.mark.parametrize("error", [BackendError, LockTimeout])
+def test_a_cancelled_turn_that_stays_in_the_queue_is_not_applied(opened, monkeypatch, error):
+    stored, failed = Claims.store, []
+
+    def cancelled(self, user, jobs=()):
+        claim = stored(self, user, jobs)
+        if jobs and not failed:
+            loop.call_soon_threadsafe(task.cancel)
+            until(task.cancelled)
+        return claim
+
+    def fails_once(self, user, ids, *rest, remove=Claims.remove):
+        failed.append(ids)
+        if len(failed) == 1:
+            raise error("away")
+        return remove(self, user, ids, *rest)
+
+    async def use():
+        nonlocal loop, task
+        loop = asyncio.get_running_loop()
+        async with MemoryWriter(diary) as writer:
+            task = loop.create_task(writer.submit("alice", "s", "I love tea.", "Noted."))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(until, lambda: failed)
+            receipt = await writer.submit("alice", "s", "I love jazz.", "Noted.")
+            await receipt
+            await asyncio.to_thread(until, lambda: not diary.engine.backend.holders(QUEUE))
+        return writer.stats()
+
+    monkeypatch.setattr(Claims, "store", cancelled)
+    monkeypatch.setattr(Claims, "remove", fails_once)
+    loop = task = None
+    diary = Diary(opened(), agent="rules")
+    stats = asyncio.run(use())
+    likes = diary.user("alice").preferences("likes").values()
+    assert [item.text for item in likes] == ["I love jazz."]
+    assert (stats["submitted"], stats["completed"], stats["recovered"]) == (1, 1, 0)
 
 
 def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):

@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
+from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.receipts import Job, is_refused
@@ -98,7 +99,7 @@ class Claims:
     def _is_served(self, user: str) -> bool:
         owner, since = self._owners.get(user, ("", 0.0))
         is_recent = time.monotonic() - since < self.heartbeats.lease
-        return owner != "" and is_recent and not self.heartbeats.is_dead(owner)
+        return owner not in {"", self.writer} and is_recent and not self.heartbeats.is_dead(owner)
 
     def check(self, job: Job) -> set[str]:
         """Raise `TurnTaken` unless this writer still has the claim on the turn's user.
@@ -111,7 +112,8 @@ class Claims:
         turns = self._claimed(job)
         if turns is None:
             raise TurnTaken("another writer has taken this turn over.")
-        return turns.before(job.operation)
+        ids = [*turns.numbers()]
+        return {*ids[: ids.index(job.operation)]}
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn still waits and this writer has its claim; an erasure removes the turn."""
@@ -144,9 +146,20 @@ class Claims:
 
         self._change(first.turn.user_id, change)
 
-    def remove(self, user: str, ids: Sequence[str]) -> Turns | None:
-        """Remove turns; return the remaining turns, or None if another writer has taken the user over."""
-        return self._change_claimed(user, lambda turns: turns.remove(ids))
+    def remove(self, user: str, ids: Sequence[str], transaction: int = 0) -> Turns | None:
+        """Remove turns; return the remaining turns, or None if another writer has taken the user over.
+
+        Raises:
+            BackendError: The turns wait, but the database lost the transaction that applied them.
+        """
+
+        def change(turns: Turns) -> None:
+            is_lost = next_sequence(self._backend.last_record(user)) <= transaction
+            if is_lost and any(map(turns.has, ids)):
+                raise BackendError("the database lost the transaction of the turn.")
+            turns.remove(ids)
+
+        return self._change_claimed(user, change)
 
     def release(self, user: str) -> None:
         """Release the claim on a user."""

@@ -63,6 +63,8 @@ class SharedQueue(StoringQueue):
         """Turns that were submitted here but that another writer applies, by user and operation id."""
         self._ended: dict[str, set[str]] = {}
         """The operation ids of the turns that ended while turns of the same user are being stored, by this user."""
+        self._cancelled: set[tuple[str, str]] = set()
+        """The users and operation ids of cancelled turns that could not be removed."""
         self._unreadable: set[str] = set()
         """The users whose turns could not be read or claimed at the last attempt, which was logged."""
 
@@ -174,6 +176,8 @@ class SharedQueue(StoringQueue):
                 known.epoch, known.operations = job.epoch, job.operations
                 jobs.append(known)
                 continue
+            if (user, job.operation) in self._cancelled:
+                job.wanted = 0  # so that it is removed instead
             for each in (job, *job.group):
                 each.journal = self
                 if each.operation in mine:
@@ -230,22 +234,27 @@ class SharedQueue(StoringQueue):
     def check(self, job: Job) -> None:
         """Raise `TurnTaken` unless this writer still has the turn, and each earlier one that waits.
 
-        A server that lost its last steps may have an earlier turn again. The search then claims all in their order.
+        An earlier turn waits again if the server lost its last steps, or if the turn could not be removed. The search then
+        claims all in their order.
         """
         if not self.claims.check(job) <= self._held.get(job.turn.user_id, set()):
-            raise TurnTaken("the database lost steps, and an earlier turn waits again.")
+            raise TurnTaken("an earlier turn of the user waits again.")
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """Remove turns that were applied, parked or cancelled; leave those that another writer took over."""
         user = jobs[0].turn.user_id
         ids = [job.operation for job in jobs]
+        cancelled: set[tuple[str, str]] = set()
         try:
-            left = self.claims.remove(user, ids)
-        except (BackendError, Conflict) as error:
-            # Another attempt at the turn has no effect, because history has its operation id.
+            left = self.claims.remove(user, ids, jobs[0].transaction)
+        except (BackendError, Conflict, LockTimeout) as error:
+            # Another attempt at an applied turn has no effect, because history has its operation id.
+            cancelled = {(user, job.operation) for job in jobs if not job.wanted}
             _logger.warning("%s: a finished turn stays in the queue (%s)", self.root, error)
             left = None
         with self._state:
+            self._cancelled.difference_update((user, each) for each in ids)
+            self._cancelled |= cancelled
             self._held.get(user, set[str]()).difference_update(ids)
             self._ended.get(user, set[str]()).update(ids)
             if left is not None:

@@ -19,7 +19,6 @@ then becomes `.queue`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.forgetting.selection import Selection
@@ -82,11 +81,6 @@ class Turns:
     def has(self, operation: str) -> bool:
         """Return whether a turn with this operation id waits."""
         return any(operation in part.turns for part in self.parts.values())
-
-    def before(self, operation: str) -> set[str]:
-        """Return the operation ids of the turns that were stored before the one with this operation id."""
-        ids = (each for part in self.parts.values() for each in part.turns)
-        return {*takewhile(lambda each: each != operation, ids)}
 
     def add(self, jobs: Iterable[Job], epoch: int) -> None:
         """Append turns; skip a turn whose operation id is already in the document."""
