@@ -39,6 +39,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
+from tomldiary.runtime.unstored_turns import await_stored
 from tomldiary.storage.protocol import Backend, LocalFolder, Rewrite, RewrittenDocument, Stored
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
@@ -65,6 +66,7 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     """
     counted: list[ForgetReceipt] = []
     engine.refuse_open(user)
+    await_stored(user, engine.lock_timeout)
     parsed = Parsed()
     made = _made_ahead(engine, user, selection, parsed)
 

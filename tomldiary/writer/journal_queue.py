@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import get_logger, tell
+from tomldiary.runtime.unstored_turns import awaited_by_erasures
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.locks import import_for_writes
@@ -72,6 +73,7 @@ class StoringQueue:
         calls = (self._calls, weakref.WeakMethod(self._work_once), poll)
         self._thread = threading.Thread(target=_call_all, args=calls, name=name, daemon=True)
         weakref.finalize(self, _end, self._calls, last).atexit = False
+        awaited_by_erasures(self)
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet."""
@@ -85,6 +87,15 @@ class StoringQueue:
     def is_idle(self) -> bool:
         """Whether nothing is being stored or taken over."""
         return not self._is_due
+
+    def await_stored(self, user: str, timeout: float) -> None:
+        """Wait until no turn of a user waits to be stored, at most `timeout` seconds."""
+        with self._state:
+            self._state.wait_for(lambda: not self._is_unstored(user), timeout)
+
+    def _is_unstored(self, user: str) -> bool:
+        """Return whether a turn of a user waits to be stored; the caller holds the lock."""
+        return any(job.turn.user_id == user for job in (*self._batch, *self._pending))
 
     # The caller holds the lock
 

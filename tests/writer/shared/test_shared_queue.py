@@ -9,6 +9,7 @@ import threading
 import time
 import tomllib
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -482,6 +483,30 @@ def test_a_cancelled_turn_that_stays_in_the_queue_is_not_applied(opened, monkeyp
     likes = diary.user("alice").preferences("likes").values()
     assert [item.text for item in likes] == ["I love jazz."]
     assert (stats["submitted"], stats["completed"], stats["recovered"]) == (1, 1, 0)
+
+
+def test_an_erasure_covers_a_turn_that_is_being_stored(opened):
+    backend, asked, gate = opened(), threading.Event(), threading.Event()
+    alice, change = Diary(opened(), agent="rules").user("alice"), backend.change_parts
+
+    def slow(*arguments):
+        backend.change_parts = change
+        asked.set()
+        gate.wait(LONG)
+        return change(*arguments)
+
+    alice.upsert_preference("likes", "tea")
+    with MemoryWriter(Diary(backend, agent="rules")) as writer:
+        backend.change_parts = slow
+        writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+        assert asked.wait(LONG)
+        forgetting = threading.Thread(target=partial(alice.forget, everything=True))
+        forgetting.start()
+        forgetting.join(0.3)  # it would end here if it did not wait
+        gate.set()
+        forgetting.join()
+        assert writer.flush(LONG)  # the turn was applied before the erasure, or refused
+    assert alice.preferences("likes") == {}
 
 
 def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):

@@ -121,6 +121,9 @@ class SharedQueue(StoringQueue):
             self.claim_users()
             self.durability = self._backend.durability
 
+    def _is_unstored(self, user: str) -> bool:
+        return user in self._ended or super()._is_unstored(user)
+
     def store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver the claimed turns."""
         with self._state:

@@ -1,0 +1,45 @@
+"""A registry of the queues of this process, whose turns an erasure waits for until they are stored."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+from weakref import WeakSet
+
+from tomldiary.runtime.fork_safety import renew_after_fork
+
+
+class Storing(Protocol):
+    """A queue that stores turns after their submission has returned."""
+
+    def await_stored(self, user: str, timeout: float) -> None:
+        """Wait until no turn of a user waits to be stored, at most `timeout` seconds."""
+        ...
+
+
+class _Queues:
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Drop the queues of a parent process, whose threads store their turns there."""
+        self.guard = threading.Lock()
+        self.open: WeakSet[Storing] = WeakSet()
+
+
+_queues = _Queues()
+
+
+def awaited_by_erasures(queue: Storing) -> None:
+    """Register a queue until it is garbage-collected."""
+    with _queues.guard:
+        _queues.open.add(queue)
+
+
+def await_stored(user: str, timeout: float) -> None:
+    """Wait until the queues have stored the turns of a user, so that an erasure finds their texts."""
+    with _queues.guard:
+        queues = list(_queues.open)
+    for queue in queues:
+        queue.await_stored(user, timeout)
