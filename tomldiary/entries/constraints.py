@@ -14,7 +14,6 @@ from datetime import timedelta
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
-from unicodedata import normalize
 
 from pydantic import (
     AliasChoices,
@@ -30,6 +29,7 @@ from pydantic_core import PydanticSerializationError
 from tomldiary.entries.fields import MAX_KEY, escaped_part, inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError, wrong_type, wrong_value
+from tomldiary.text.visible import compatible
 from tomldiary.toml.values import (
     checked_flag,
     checked_limit,
@@ -462,7 +462,7 @@ def _described(name: str, field: Mapping[str, Any], *, is_needed: bool) -> str:
 
 def normal_form(text: str) -> str:
     """Return the words of a text in lower case, without punctuation, joined by underscores: `nameIs` is `name_is`."""
-    words = _WORDS.findall(_HUMP.sub(" ", normalize("NFKC", text)))
+    words = _WORDS.findall(_HUMP.sub(" ", compatible(text)))
     return "_".join(words).casefold() or text
 
 
