@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -25,37 +23,42 @@ def in_order(work: Callable[[T], R], items: Iterable[T], name: str) -> Generator
 
     Args:
         work: The function; each call runs in a copy of the caller's context.
-        items: The items. At most 16 calls begin before a result is taken, and none after a call has failed.
+        items: The items. At most 16 calls begin before a result is taken. After a failed call, no later one begins.
         name: The beginning of the threads' names.
 
     Raises:
         Exception: The function raised it for the next item.
     """
-    ended = threading.Event()
+    failed: list[int] = []
 
-    def call(item: T) -> R:
-        if ended.is_set():
-            raise CancelledError  # an earlier item failed, or no further result is taken
+    def run(number: int, call: Future[R], item: T) -> None:
+        # The result of a call after a failed one is not taken.
+        if any(each < number for each in failed) or not call.set_running_or_notify_cancel():
+            return
         try:
-            return work(item)
-        except BaseException:
-            ended.set()
-            raise
+            call.set_result(work(item))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+            failed.append(number)
+            call.set_exception(error)
+            del call  # otherwise its error keeps this frame, and the frame its error
 
-    def begun(item: T) -> Callable[[], R]:
+    def begun(number: int, item: T) -> Callable[[], R]:
+        call: Future[R] = Future()
         try:
-            return threads.submit(copy_context().run, call, item).result
-        except RuntimeError:  # no thread can be started, for example because the interpreter ends
-            return partial(work, item)
+            threads.submit(copy_context().run, run, number, call, item)
+        except RuntimeError:
+            # No thread can be started, for example because the interpreter ends. Another one may take the call.
+            return lambda: work(item) if call.cancel() else call.result()
+        return call.result
 
     with ThreadPoolExecutor(_AT_ONCE, name) as threads:
         results: deque[Callable[[], R]] = deque()
         try:
-            for item in items:
-                results.append(begun(item))
+            for number, item in enumerate(items):
+                results.append(begun(number, item))
                 if len(results) >= _AHEAD:
                     yield results.popleft()()
             while results:
                 yield results.popleft()()
         finally:
-            ended.set()
+            failed.append(-1)  # no further result is taken

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from itertools import count
 
 import pytest
 
 from tomldiary import Diary
 from tomldiary.errors import BackendError
+from tomldiary.runtime import in_order as in_order_module
 from tomldiary.runtime.in_order import in_order
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.store.operations import List, Put, Search
@@ -156,6 +158,75 @@ def test_results_come_in_order_and_an_error_ends_the_calls():
         next(found)
     assert len(begun) <= AHEAD
     assert [*in_order(str, range(50), "test")] == [*map(str, range(50))]
+
+
+def test_a_thread_that_begins_late_does_not_hide_the_first_error(monkeypatch):
+    contexts, failed = count(), threading.Event()
+
+    class Context:
+        def __init__(self):
+            self.number = next(contexts)
+
+        def run(self, function, *args):
+            if self.number == 2:
+                failed.wait(20)
+            return function(*args)
+
+    def work(number):
+        if number == 5:
+            failed.set()
+            raise ValueError(number)
+        return number
+
+    monkeypatch.setattr(in_order_module, "copy_context", Context)
+    found, results = in_order(work, range(20), "test"), []
+    with pytest.raises(ValueError, match="5"):
+        results.extend(found)
+    assert results == [*range(5)]
+
+
+@pytest.fixture
+def few_threads(monkeypatch):
+    """Only two threads of `in_order` can be started."""
+    start, left = threading.Thread.start, [1, 2]
+
+    def limited(thread):
+        if thread.name.startswith(("test", "tomldiary-users")):
+            if not left:
+                raise RuntimeError("can't start new thread")
+            left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    return left
+
+
+def test_each_call_is_made_once_if_few_threads_can_start(few_threads):
+    begun, both = Counter(), threading.Barrier(2, timeout=20)
+
+    def work(number):
+        begun[number] += 1
+        if number in {0, 1}:
+            both.wait()  # until the failed attempts to start a thread are over
+        return number
+
+    assert [*in_order(work, range(40), "test")] == [*range(40)]
+    assert not few_threads
+    assert {*begun.values()} == {1}
+
+
+def test_without_threads_a_result_is_taken_outside_of_the_block_of_its_states(
+    engine, store, few_threads
+):
+    few_threads.clear()
+    backend = store.diary.engine.backend
+    with backend.reading():
+        before = backend.epoch(USERS[0])
+        found = backend.of_each(USERS, backend.epoch)
+    assert next(found) == before
+    with Diary(engine.url, agent="rules") as other:
+        other.user(USERS[0]).forget(everything=True)
+    assert backend.epoch(USERS[0]) == before + 1
 
 
 def test_calls_that_are_not_needed_do_not_begin():

@@ -409,8 +409,12 @@ class Transactions:
         heads = self._reading.heads
 
         def in_block(user: str) -> R:
-            self._reading.heads = heads  # of the thread, which ends with this call of `of_each`
-            return work(user)
+            here = self._reading  # of the caller's thread if no other can be started
+            outer, here.heads = here.heads, heads
+            try:
+                return work(user)
+            finally:
+                here.heads = outer
 
         return in_order(in_block, users, "tomldiary-users")
 
