@@ -31,7 +31,8 @@ def in_order(work: Callable[[T], R], items: Iterable[T], name: str) -> Generator
     """
     failed: list[int] = []
 
-    def run(number: int, call: Future[R], item: T) -> None:
+    def run(number: int, calls: list[Future[R]], item: T) -> None:
+        call = calls.pop()  # frames of an error keep the arguments
         # The result of a call after a failed one is not taken.
         if any(each < number for each in failed) or not call.set_running_or_notify_cancel():
             return
@@ -40,12 +41,12 @@ def in_order(work: Callable[[T], R], items: Iterable[T], name: str) -> Generator
         except BaseException as error:  # noqa: BLE001 - raised where the result is taken
             failed.append(number)
             call.set_exception(error)
-            del call  # otherwise its error keeps this frame, and the frame its error
+            del call  # otherwise the error would be part of a reference cycle
 
     def begun(number: int, item: T) -> Callable[[], R]:
         call: Future[R] = Future()
         try:
-            threads.submit(copy_context().run, run, number, call, item)
+            threads.submit(copy_context().run, run, number, [call], item)
         except RuntimeError:
             # No thread can be started, for example because the interpreter ends. Another one may take the call.
             return lambda: work(item) if call.cancel() else call.result()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 from itertools import count
 
@@ -183,6 +185,24 @@ def test_a_thread_that_begins_late_does_not_hide_the_first_error(monkeypatch):
     with pytest.raises(ValueError, match="5"):
         results.extend(found)
     assert results == [*range(5)]
+
+
+def test_an_error_is_not_kept_by_a_cycle():
+    class Failed(Exception):
+        def __init__(self):
+            made.append(weakref.ref(self))
+
+    def work(_number):
+        raise Failed
+
+    made = []
+    gc.disable()
+    try:
+        with pytest.raises(Failed):
+            [*in_order(work, range(3), "test")]
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.fixture
