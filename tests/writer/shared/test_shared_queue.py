@@ -10,6 +10,7 @@ import time
 import tomllib
 import weakref
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -351,12 +352,11 @@ def lose_steps(server, tables):
             server.execute(f"INSERT INTO {table} TABLE {table}_before")
 
 
-def test_a_turn_whose_step_is_lost_before_it_leaves_the_queue_is_applied_again(
-    engine, opened, monkeypatch
-):
+def test_a_turn_whose_step_is_lost_before_it_is_finished_is_applied_again(engine, opened):
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
-    remove, calls = Claims.remove, []
+    backend, calls = opened(), []
+    change = backend.change_parts
 
     def kept(message, deps):
         if not calls:
@@ -364,13 +364,14 @@ def test_a_turn_whose_step_is_lost_before_it_leaves_the_queue_is_applied_again(
         calls.append(message)
         deps.upsert("likes", "new", deps.user_msg, [])
 
-    def removed(self, *arguments):
-        monkeypatch.setattr(Claims, "remove", remove)
-        lose_steps(server, tables_of(engine))
-        return remove(self, *arguments)
+    def loses(*arguments):
+        if alice.preferences("likes"):  # the turn is applied, and leaves the queue
+            backend.change_parts = change
+            lose_steps(server, tables_of(engine))
+        return change(*arguments)
 
-    monkeypatch.setattr(Claims, "remove", removed)
-    diary = Diary(opened(), agent=kept)
+    backend.change_parts = loses
+    diary = Diary(backend, agent=kept)
     alice = diary.user("alice")
     with (
         psycopg.connect(engine.server, autocommit=True) as server,
@@ -446,21 +447,20 @@ def test_a_finished_turn_behind_a_failed_submit_holds_up_no_later_one(opened):
 
 
 @pytest.mark.parametrize("error", [BackendError, LockTimeout])
-def test_a_cancelled_turn_that_stays_in_the_queue_is_not_applied(opened, monkeypatch, error):
-    stored, failed = Claims.store, []
+def test_a_cancelled_turn_that_stays_in_the_queue_is_not_applied(opened, error):
+    backend, numbers, failed = opened(), count(1), threading.Event()
+    change = backend.change_parts
 
-    def cancelled(self, user, jobs=()):
-        claim = stored(self, user, jobs)
-        if jobs and not failed:
+    def cancelled(*arguments):
+        number = next(numbers)
+        if number == 2:  # the cancelled turn leaves the queue
+            failed.set()
+            raise error("away")
+        changed = change(*arguments)
+        if number == 1:  # it is stored
             loop.call_soon_threadsafe(task.cancel)
             until(task.cancelled)
-        return claim
-
-    def fails_once(self, user, ids, *rest, remove=Claims.remove):
-        failed.append(ids)
-        if len(failed) == 1:
-            raise error("away")
-        return remove(self, user, ids, *rest)
+        return changed
 
     async def use():
         nonlocal loop, task
@@ -469,16 +469,15 @@ def test_a_cancelled_turn_that_stays_in_the_queue_is_not_applied(opened, monkeyp
             task = loop.create_task(writer.submit("alice", "s", "I love tea.", "Noted."))
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.to_thread(until, lambda: failed)
+            await asyncio.to_thread(failed.wait, LONG)
             receipt = await writer.submit("alice", "s", "I love jazz.", "Noted.")
             await receipt
             await asyncio.to_thread(until, lambda: not diary.engine.backend.holders(QUEUE))
         return writer.stats()
 
-    monkeypatch.setattr(Claims, "store", cancelled)
-    monkeypatch.setattr(Claims, "remove", fails_once)
+    backend.change_parts = cancelled
     loop = task = None
-    diary = Diary(opened(), agent="rules")
+    diary = Diary(backend, agent="rules")
     stats = asyncio.run(use())
     likes = diary.user("alice").preferences("likes").values()
     assert [item.text for item in likes] == ["I love jazz."]
