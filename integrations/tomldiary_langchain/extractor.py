@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.fallbacks import RunnableWithFallbacks
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel, LanguageModelInput
-    from langchain_core.messages import BaseMessage, InvalidToolCall
+    from langchain_core.messages import InvalidToolCall
     from langchain_core.runnables import RunnableConfig
 
     from tomldiary.extraction.draft import MemoryDeps
@@ -303,9 +310,10 @@ class _WrittenDialogue(Dialogue):
         if isinstance(answer, dict) and "raw" in answer:  # structured output
             held = cast("dict[str, Any]", answer)
             message, read, error = held["raw"], held["parsed"], held["parsing_error"]
-        elif isinstance(answer, AIMessage | str):
-            message = AIMessage(answer) if isinstance(answer, str) else answer
-            read, error = _calls_in(str(message.text))
+        elif isinstance(answer, BaseMessage | str):
+            text = answer if isinstance(answer, str) else str(answer.text)
+            message = answer if isinstance(answer, AIMessage) else AIMessage(text)
+            read, error = _calls_in(text)
         else:
             raise ExtractionError(
                 f"a chat model answers with a message or text, but this one with {answered}. Nothing was"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pytest
 from pydantic import BaseModel
@@ -307,6 +308,12 @@ def test_scorer_and_threshold_can_be_chosen(tmp_path):
     alice.upsert_preference("likes", "apples")
     alice.upsert_preference("likes", "bananas")
     assert [m.text for m in alice.similar("likes", "avocado")] == ["apples"]
+
+
+def test_a_scorer_may_return_a_number_of_any_class():
+    alice = Diary("memory:", agent="rules", scorer=lambda one, other: Decimal(90)).user("alice")
+    alice.upsert_preference("likes", "apples")
+    assert [m.score for m in alice.similar("likes", "avocado")] == [90.0]
 
 
 def test_a_scorer_that_returns_no_number_is_named():

@@ -232,12 +232,13 @@ def _without_options(scorer: Scorer) -> Any:
 
     def score(one: str, two: str, **_: Any) -> float:
         found: Any = scorer(one, two)
-        if not isinstance(found, int | float):
+        try:
+            return float(found)
+        except (TypeError, ValueError):
             raise InvalidValue(
                 f"it returned {type(found).__name__}. Return a number from 0 to 100.",
                 where="scorer",
-            )
-        return found
+            ) from None
 
     return score
 

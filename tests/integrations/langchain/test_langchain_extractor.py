@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
@@ -291,6 +291,14 @@ def test_a_runnable_that_is_no_chat_model_fails_the_turn(answer):
     ):
         alice.add_turn("I love jazz.", "Noted.", session_id="s")
     assert alice.documents() == []
+
+
+def test_a_model_may_answer_with_another_class_of_message():
+    answers = iter([written(LIKES_TEA), written()])
+    model = RunnableLambda(lambda _: ChatMessage(next(answers), role="model"))
+    alice = Diary("memory:", agent=model).user("alice")
+    alice.add_turn("I like tea.", "Nice.", session_id="s1")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
 
 
 def test_stored_text_cannot_leave_the_frame_of_the_answers():
