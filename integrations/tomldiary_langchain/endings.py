@@ -55,7 +55,7 @@ class Endings(RunTree, BaseCallbackHandler):
     def __init__(self) -> None:
         super().__init__()
         self._watched: dict[UUID, dict[Owner, tuple[Any, Failed]]] = {}
-        self._handed_off: dict[UUID, list[tuple[Any, Failed, ParentCommand]]] = {}
+        self._handed_off: dict[UUID, list[tuple[Owner, Any, Failed, ParentCommand]]] = {}
         """By the outermost graph."""
 
     def watch(
@@ -76,12 +76,14 @@ class Endings(RunTree, BaseCallbackHandler):
 
     def has_open_runs(self, writer: MemoryWriter) -> bool:
         """Return whether a watched run has not ended whose turn the writer gets."""
-        watched = self._watched.copy().items()
+        owners = [(graph, [*runs.copy()]) for graph, runs in self._watched.copy().items()]
+        for graph, handed in self._handed_off.copy().items():
+            owners.append((graph, [owner for owner, *_ in handed.copy()]))
         return any(
             owner.writer is writer
-            for graph, runs in watched
+            for graph, each in owners
             if graph in self.running
-            for owner in runs.copy()
+            for owner in each
         )
 
     def watched(self, config: RunnableConfig, owner: Owner, graph: str) -> Any:
@@ -164,8 +166,10 @@ class Endings(RunTree, BaseCallbackHandler):
         if isinstance(changed, list):
             for run in self._watched_around(run_id):
                 run.see_changes(changed)
-        super().on_chain_end(run_id=run_id)
-        self._ended(run_id)
+        try:
+            self._ended(run_id)
+        finally:  # a closing writer waits until now
+            super().on_chain_end(run_id=run_id)
 
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
         """Report the error of a run.
@@ -177,23 +181,26 @@ class Endings(RunTree, BaseCallbackHandler):
         if isinstance(error, Exception) and node is not None and node.messages:
             for run in self._watched_around(run_id):
                 run.see(node.messages)
-        watched = [*self._watched.get(run_id, {}).values()]
+        watched = [(owner, *kept) for owner, kept in self._watched.get(run_id, {}).items()]
         outermost = [run_id, *(run.id for run in self.runs_from(run_id))][-1]
         if isinstance(error, ParentCommand) and outermost != run_id:
-            kept = self._handed_off.setdefault(outermost, [])
-            kept += [(run, failed, error) for run, failed in watched]
+            handed_off = self._handed_off.setdefault(outermost, [])
+            handed_off += [(*each, error) for each in watched]
             watched = []
         try:
             self._ended(run_id)
-            for run, failed in watched:
+            for _owner, run, failed in watched:
                 failed(run, error)
         finally:  # a closing writer waits until now
             self._watched.pop(run_id, None)
             super().on_chain_error(error, run_id=run_id)
 
     def _ended(self, run_id: UUID) -> None:
-        for run, failed, error in self._handed_off.pop(run_id, ()):
-            failed(run, error)
+        try:
+            for _, run, failed, error in self._handed_off.get(run_id, ()):
+                failed(run, error)
+        finally:
+            self._handed_off.pop(run_id, None)
 
 
 @cache

@@ -310,10 +310,16 @@ _SECONDS_TO_END = 10
 """How long the exit of the interpreter waits for a run that ignores its cancellation."""
 
 
+def _runs() -> list[RunState]:
+    while True:
+        with suppress(RuntimeError):  # another thread began a run meanwhile
+            return list(_RUNS)
+
+
 def _end_stopped_runs() -> None:
     """Cancel or close the runs whose event loop has stopped, such as an unclosed `run_stream_sync`; this records them."""
     here = os.getpid(), threading.get_ident()
-    for run in list(_RUNS):
+    for run in _runs():
         task = run.task
         if task is None or task.done() or run.began_in != here:
             continue
@@ -328,7 +334,7 @@ def _end_stopped_runs() -> None:
 
 def _has_open_runs(writer: MemoryWriter) -> bool:
     """Return whether a run has not ended, or is being recorded, whose turn the writer gets."""
-    tasks = [run.task for run in list(_RUNS) if run.writer is writer]
+    tasks = [run.task for run in _runs() if run.writer is writer]
     return any(task is not None and not task.done() for task in tasks)
 
 

@@ -12,13 +12,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
+from langgraph.errors import ParentCommand
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command
 from pydantic_ai import Agent
 from pydantic_ai.models.function import FunctionModel
 
@@ -29,6 +32,8 @@ from tomldiary.extraction.context import Turn
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import submit_node
 from tomldiary_pydantic_ai import DiaryCapability
+from tomldiary_pydantic_ai import run as pydantic_ai_runs
+from tomldiary_pydantic_ai.run import RunState
 
 SAID = "I like rain."
 
@@ -171,6 +176,23 @@ async def langchain_run(writer, hang):
     await create_agent(model, middleware=[memory, Hanging()]).ainvoke({"messages": SAID})
 
 
+async def handed_off_run(writer, hang):
+    class HandsOff(AgentMiddleware):
+        async def awrap_model_call(self, request, handler):
+            raise ParentCommand(Command(graph=Command.PARENT, goto="second"))
+
+    async def second(state):
+        await hang()
+
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+    model = FakeListChatModel(responses=["ok"])
+    builder = StateGraph(MessagesState)
+    builder.add_node("first", create_agent(model, middleware=[memory, HandsOff()]))
+    builder.add_node("second", second)
+    builder.add_edge(START, "first")
+    await builder.compile().ainvoke({"messages": SAID})
+
+
 async def pydantic_ai_run(writer, hang):
     async def respond(messages, info):
         await hang()
@@ -179,7 +201,7 @@ async def pydantic_ai_run(writer, hang):
     await Agent(FunctionModel(respond), capabilities=[memory]).run(SAID)
 
 
-@pytest.mark.parametrize("start", [langchain_run, pydantic_ai_run])
+@pytest.mark.parametrize("start", [langchain_run, handed_off_run, pydantic_ai_run])
 @pytest.mark.parametrize(("timeout", "count"), [(None, 1), (0, 0)])
 def test_a_writer_waits_for_its_runs_that_are_cancelled_while_it_closes(
     tmp_path, monkeypatch, start, timeout, count
@@ -215,6 +237,26 @@ def test_a_writer_waits_for_its_runs_that_are_cancelled_while_it_closes(
     writer = MemoryWriter(Diary(tmp_path, agent="rules"))
     monkeypatch.setattr(writer, "submit_later", submit_slowly)
     asyncio.run(main())
+
+
+def test_a_writer_closes_while_another_thread_begins_runs(tmp_path, monkeypatch):
+    class Meanwhile(WeakSet):
+        def __iter__(self):
+            for each in super().__iter__():
+                if len(begun) == 1:
+                    begin()
+                yield each
+
+    def begin():
+        begun.append(RunState(None, None, "", records=True))
+        runs.add(begun[-1])
+
+    begun, runs = [], Meanwhile()
+    begin()
+    monkeypatch.setattr(pydantic_ai_runs, "_RUNS", runs)
+    writer = MemoryWriter(Diary(tmp_path, agent="rules"))
+    asyncio.run(writer.close())
+    assert len(begun) == 2
 
 
 def test_a_blocked_event_loop_takes_no_time_from_open_runs(tmp_path, monkeypatch):
