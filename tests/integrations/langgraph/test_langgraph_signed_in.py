@@ -246,17 +246,16 @@ def test_the_example_server_limits_users_to_their_own_threads_and_cron_jobs(tmp_
     monkeypatch.setenv("DEMO_TOKENS", "secret=robin")
     server = SimpleNamespace(**runpy.run_path(str(EXAMPLE)))
     robin = SimpleNamespace(user=SimpleNamespace(identity="robin"))
+    assert '@auth.on(resources=["threads", "crons"])' in EXAMPLE.read_text()
 
     async def main():
         assert await server.signed_in("Bearer secret") == "robin"
         with pytest.raises(HTTPException, match="not known"):
             await server.signed_in("Bearer other")
-        for resource in ("threads", "crons"):
-            (handler,) = server.auth._handlers[resource, "*"]
-            value = {"metadata": {"owner": "mallory", "topic": "tea"}}
-            assert await handler(ctx=robin, value=value) == {"owner": "robin"}
-            assert value == {"metadata": {"owner": "robin", "topic": "tea"}}
-            assert await handler(ctx=robin, value={}) == {"owner": "robin"}
+        value = {"metadata": {"owner": "mallory", "topic": "tea"}}
+        assert await server.only_own(ctx=robin, value=value) == {"owner": "robin"}
+        assert value == {"metadata": {"owner": "robin", "topic": "tea"}}
+        assert await server.only_own(ctx=robin, value={}) == {"owner": "robin"}
         async with server.make_store() as store:
             graph = server.graph.compile(store=store)
             said = {"messages": [HumanMessage("Hello.")]}

@@ -8,13 +8,11 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from itertools import count
 
 import pytest
 
 from tomldiary import Diary
 from tomldiary.errors import BackendError
-from tomldiary.runtime import in_order as in_order_module
 from tomldiary.runtime.in_order import in_order
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.store.operations import List, Put, Search
@@ -162,17 +160,13 @@ def test_results_come_in_order_and_an_error_ends_the_calls():
     assert [*in_order(str, range(50), "test")] == [*map(str, range(50))]
 
 
-def test_a_thread_that_begins_late_does_not_hide_the_first_error(monkeypatch):
-    contexts, failed = count(), threading.Event()
+def test_a_thread_that_begins_late_does_not_hide_the_first_error():
+    failed = threading.Event()
 
-    class Context:
-        def __init__(self):
-            self.number = next(contexts)
-
-        def run(self, function, *args):
-            if self.number == 2:
-                failed.wait(20)
-            return function(*args)
+    def late(frame, event, _):
+        is_run = event == "call" and frame.f_code.co_qualname == "in_order.<locals>.run"
+        if is_run and frame.f_locals["number"] == 2:
+            failed.wait(20)
 
     def work(number):
         if number == 5:
@@ -180,10 +174,13 @@ def test_a_thread_that_begins_late_does_not_hide_the_first_error(monkeypatch):
             raise ValueError(number)
         return number
 
-    monkeypatch.setattr(in_order_module, "copy_context", Context)
     found, results = in_order(work, range(20), "test"), []
-    with pytest.raises(ValueError, match="5"):
-        results.extend(found)
+    threading.setprofile(late)
+    try:
+        with pytest.raises(ValueError, match="5"):
+            results.extend(found)
+    finally:
+        threading.setprofile(None)
     assert results == [*range(5)]
 
 
