@@ -54,7 +54,7 @@ NAMED = [
     ("hooks", f"`poll` seconds, {default(hooks.Hooks.add, 'poll'):g} by default"),
     ("hooks", f" s to {default(hooks.Hooks.add, 'longest_pause'):g} s"),
     ("langchain", f"After {default(ChatModelExtractor, 'max_rounds')} answers"),
-    ("scaling", f"connections of a process, {default(PostgresBackend, 'connections')} |"),
+    ("scaling", f"connections of a process, {default(PostgresBackend, 'connections')}"),
     ("scaling", f"does not answer, {default(RedisBackend, 'timeout'):g} |"),
     ("scaling", f"`lease` seconds ({default(MemoryWriter, 'lease'):g})"),
     ("trust", f"{default(Diary, 'draft_lifetime').total_seconds() / 3600:g} hours"),
