@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left, insort
-from heapq import nlargest, nsmallest
+from heapq import nlargest
 from itertools import groupby, islice, pairwise
 from math import log
 from operator import itemgetter
@@ -249,7 +249,8 @@ class LexicalIndex(Generic[E]):
         least = nlargest(_SCORED, estimates.values())[-1]
         rows = [row for row, estimate in estimates.items() if estimate > least]
         equal = [row for row, estimate in estimates.items() if estimate == least]
-        return rows + nsmallest(_SCORED - len(rows), equal, key=lambda row: self._owners[row].order)
+        equal.sort(key=lambda row: self._owners[row].order)
+        return rows + equal[: _SCORED - len(rows)]
 
     def _entry_score(self, entry: E, scores: dict[int, float]) -> float:
         passages = [scores.get(row, 0.0) for row in self._places[entry]]
