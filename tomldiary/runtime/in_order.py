@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _AT_ONCE = 8  # calls that wait for a server
-_AHEAD = (
-    2 * _AT_ONCE
-)  # calls that begin before a result is taken, so that a slow one does not stop the others
+# Calls that begin before a result is taken, so that a slow one does not stop the others.
+_AHEAD = 2 * _AT_ONCE
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], name: str) -> Generator[R]:

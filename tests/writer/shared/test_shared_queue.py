@@ -890,22 +890,31 @@ def test_a_retry_keeps_a_turn_that_its_worker_has_not_removed_from_the_queue_yet
     assert [letter.id for letter in letters.list()] == ["first"]
 
 
-@pytest.mark.parametrize("is_overtaken", [False, True])
-def test_a_retry_with_a_lost_answer_moves_the_turn(opened, is_overtaken):
-    backend, other = opened(), opened()
-    letters, database = DeadLetters(backend), backend.database
-    park(letters, "first")
+def lose_next_answer(database, then=lambda: None):
+    """Let the next step be applied without an answer; `then` is called after it."""
     apply = database.apply
 
     def lost(user, head, step):
         database.apply = apply
         apply(user, head, step)
-        if is_overtaken:
-            other.change_hidden(user, ".other", lambda *_: "x")
+        then()
         raise DatabaseLost("broken")
 
-    found = letters.list()
     database.apply = lost
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_a_retry_with_a_lost_answer_moves_the_turn(opened, is_overtaken):
+    backend, other = opened(), opened()
+    letters = DeadLetters(backend)
+    park(letters, "first")
+
+    def overtake():
+        if is_overtaken:
+            other.change_hidden("alice", ".other", lambda *_: "x")
+
+    found = letters.list()
+    lose_next_answer(backend.database, overtake)
     assert letters.requeue(found) == found
     assert letters.list() == []
     assert [*Turns.parse(other.hidden_parts("alice", QUEUE), 8192).numbers()] == ["first"]
@@ -913,17 +922,10 @@ def test_a_retry_with_a_lost_answer_moves_the_turn(opened, is_overtaken):
 
 def test_a_drop_with_a_lost_answer_returns_the_turn(opened):
     backend = opened()
-    letters, database = DeadLetters(backend), backend.database
+    letters = DeadLetters(backend)
     park(letters, "first")
-    apply = database.apply
-
-    def lost(user, head, step):
-        database.apply = apply
-        apply(user, head, step)
-        raise DatabaseLost("broken")
-
     found = letters.list()
-    database.apply = lost
+    lose_next_answer(backend.database)
     assert letters.drop(found) == found
     assert letters.list() == []
 
