@@ -452,11 +452,7 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
 
     A document with other values, such as one without entries that have expired since, keeps its restored tables.
     """
-    rollbacks = [record for record in records if record.type == "rollback"]
-    # A rollback may also have changed comments of a document whose entries stayed the same.
-    kinds = dict.fromkeys(doc for record in rollbacks for doc in record.results)
-    for kind in kinds | transaction.changed():
-        edit = transaction.edit(kind)
+    for kind, (_, edit) in transaction.changed().items():
         now, text = edit.peek(), _text_before(transaction.before(kind).text, records, kind)
         if text is None or _is_like(now, text):
             continue
