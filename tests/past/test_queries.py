@@ -370,6 +370,23 @@ def test_rollback_of_a_rollback_restores_the_blank_line_of_a_hand_edit(alice, fi
     assert file.read_text() == text[: text.index("[preferences")].replace("seq = 3", "seq = 6")
 
 
+@pytest.mark.parametrize("steps", [2, 3])
+def test_an_undone_rollback_restores_a_comment_beside_unchanged_entries(tmp_path, steps):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.add_turn("I love chess.", "ok", "s1")
+    alice.upsert_preference("goals", "green tea")
+    alice.rollback(2)
+    alice.rollback()
+    (tmp_path / "alice/preferences.toml").unlink()
+    file = tmp_path / "alice/conversations.toml"
+    file.write_text(f"{file.read_text()}\n# a note\n")
+    age(file)
+    alice.rollback(steps)
+    assert "# a note" not in file.read_text()
+    alice.rollback()
+    assert file.read_text().endswith("\n\n# a note\n")
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_rollback_restores_an_entry_after_its_comment(alice, tmp_path, newline):
     alice.upsert_preference("likes", "one")
