@@ -439,6 +439,20 @@ def test_a_card_shows_categories_blocks_facts_and_sessions():
         assert part in said
 
 
+def test_a_card_counts_the_short_form_of_preferences_by_category(tmp_path):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/preferences.toml").write_text('[likes.coffee]\ntext = "dark roast"\n')
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    assert as_text(alice).startswith("alice [1 likes]\n")
+
+
+def test_names_of_changed_fields_have_no_control_characters(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    for value in ("a", "b"):
+        ItemStore(diary).run([Put(("alice", "notes"), "x", {"\x1b[31m\u202ered": value})])
+    assert not OBEYED.search(repr(diary.user("alice").history()))
+
+
 def test_a_card_shows_no_hand_edit_that_a_rule_forbids(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     diary.constrain("preferences/likes", Constraint(immutable=True))

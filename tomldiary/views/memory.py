@@ -137,7 +137,7 @@ def view_user_diary(found: UserDiary) -> Sheet:
     broken: list[DiaryError] = []
     entries = stored_entries(found, broken)
     counts = Counter(kind for kind, *_ in entries)
-    groups = Counter(path[1] for kind, path, *_ in entries if kind == "preferences")
+    groups = Counter(path[-2] for kind, path, *_ in entries if kind == "preferences")
     types = Counter(path[1] for kind, path, *_ in entries if kind == "facts")
     title = one_line(found.user_id)
     badges: list[Badge] = []

@@ -143,7 +143,9 @@ class Change(Cell):
             if each is not None
         ]
         head = f'<span class="td-q">{escaped(label)}</span> ' if label else ""
-        super().__init__(f"{label}: {shown}" if label else shown, f"{head}{' → '.join(tagged)}")
+        super().__init__(
+            f"{one_line(label)}: {shown}" if label else shown, f"{head}{' → '.join(tagged)}"
+        )
 
 
 class Several(Cell):
