@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -216,6 +216,27 @@ def test_generated_ids_sessions_and_starts_of_facts_mention_no_text(tmp_path):
         "facts/homes/walnut@2026-05-01"
     ]
     assert alice.forget(matching=key.upper(), dry_run=True).keys == (f"items/memories/{key}",)
+
+
+class Contact(BaseModel):
+    phone: int
+    born: date
+
+
+def test_numbers_and_times_are_erased_as_they_are_shown_and_stored(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("contact", Contact)
+    alice = diary.user("alice")
+    fact = alice.facts.commit(Contact(phone=5551234, born=date(1980, 5, 6)))
+    met = datetime(1980, 5, 6, 7, 8)  # noqa: DTZ001 - a time without a zone, as people write it
+    ItemStore(diary).run([Put(("alice", "trips"), "x", {"at": [{"met": met}], "rate": 5551.25})])
+    keys = {f"facts/{fact}", "items/trips/x"}
+    assert {*alice.forget(matching="5551", dry_run=True).keys} == keys
+    assert {*alice.forget(matching="1980-05-06", dry_run=True).keys} == keys
+    for text in ("1980-05-06 07:08", "1980-05-06T07:08", "551.25"):
+        assert alice.forget(matching=text, dry_run=True).keys == ("items/trips/x",)
+    alice.forget(matching="5551")
+    assert alice.traces("5551") == []
 
 
 def test_a_waiting_change_without_its_path_is_forgotten(tmp_path):

@@ -315,10 +315,10 @@ class EntryKind:
         return "" if is_uuid(name) else name
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
-        """Yield all texts from the writer of an entry, including its name if the writer chose it."""
+        """Yield all texts and numbers from the writer of an entry, including its name if the writer chose it."""
         yield self.chosen_name(path[-1])
         for value in entry_data(entry).values():
-            yield from texts_in(value)
+            yield from texts_in(value, numbers=True)
 
     def body(self, entry: Mapping[str, Any]) -> str:
         """Return the searchable text of an entry: its text and its labels."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, cast
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -46,8 +47,13 @@ def texts_at(value: Any, path: str) -> list[str]:
     return list(_walk(value, _TOKEN.findall(path)))
 
 
-def texts_in(value: Any, *, texts: bool = True, names: bool = True) -> Iterator[str]:
-    """Yield the texts at all depths of a value and the names of its fields, in the order of the value."""
+def texts_in(
+    value: Any, *, texts: bool = True, names: bool = True, numbers: bool = False
+) -> Iterator[str]:
+    """Yield the texts at all depths of a value and the names of its fields, in the order of the value.
+
+    With `numbers` also its numbers and times, as they are stored and as they are shown.
+    """
     if isinstance(value, str):
         if texts:
             yield value
@@ -55,10 +61,14 @@ def texts_in(value: Any, *, texts: bool = True, names: bool = True) -> Iterator[
         for name, item in cast("Mapping[str, Any]", value).items():
             if names:
                 yield name
-            yield from texts_in(item, texts=texts, names=names)
+            yield from texts_in(item, texts=texts, names=names, numbers=numbers)
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
-            yield from texts_in(item, texts=texts, names=names)
+            yield from texts_in(item, texts=texts, names=names, numbers=numbers)
+    elif numbers and not isinstance(value, bool):
+        if isinstance(value, datetime):
+            yield value.isoformat()
+        yield str(value)
 
 
 def _walk(value: Any, tokens: list[str]) -> Iterator[str]:

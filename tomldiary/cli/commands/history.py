@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -32,13 +32,14 @@ from tomldiary.cli.output import (
 )
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import to_second
+from tomldiary.text.json_paths import texts_in
 from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.text.visible import one_line
 from tomldiary.toml.values import changed_keys
 from tomldiary.views.history import stated_fields, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from tomldiary.past.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
@@ -151,19 +152,10 @@ def _until(end: int | datetime | None) -> int | datetime | None:
 def _holds(change: HistoryEntry, text: str) -> bool:
     searched = [change.key, change.session, change.actor, change.reason]
     for entry in (change.before or {}, change.after or {}):
-        searched += _texts({name: each for name, each in entry.items() if name not in _UNSEARCHED})
+        values = {name: each for name, each in entry.items() if name not in _UNSEARCHED}
+        searched += texts_in(values, names=False, numbers=True)
     wanted = sought(text)
     return any(is_mentioned(wanted, folded(each)) for each in searched)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts and numbers in a value, without the names of its fields."""
-    if isinstance(value, dict | list):
-        every = cast("dict[str, Any] | list[Any]", value)
-        for each in every.values() if isinstance(every, dict) else every:
-            yield from _texts(each)
-    else:
-        yield str(value)
 
 
 def _drop(

@@ -96,7 +96,7 @@ class ItemKind(EntryKind):
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         yield self.chosen_name(path[-1])
         # With the names of fields, because the writer chose them.
-        yield from texts_in(entry_data(entry))
+        yield from texts_in(entry_data(entry), numbers=True)
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, entry in super().entries(tables, rules):
