@@ -32,6 +32,7 @@ from hand_edits import age
 from living import objects_of
 from processes import run_at_once
 from tomldiary import Conflict, Constraint, Diary
+from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.doctor.doctor import check
 from tomldiary.entries.facts import FactIndex, Facts
 from tomldiary.errors import (
@@ -234,6 +235,24 @@ def test_infinity_in_a_field_without_a_type_is_kept(tmp_path, number):
     again = opened_with(diary, tmp_path).user("alice")
     for data in (again.get(fact).data for fact in facts):
         assert repr((data.value, data.extra)) == repr((number, mixed))
+
+
+def test_no_caller_sets_a_managed_field_of_a_model_with_extra_fields(diary, alice, file):
+    diary.register_schema("loose", Loose, Constraint(singleton_key="name"))
+    alice.facts.commit(Loose(name="a"), session_id="s1")
+    stored = file.read_bytes()
+    tools = MemoryVerbs(alice, "s2")
+    assert "❌" in tools.update("facts/loose/a", fields={"_verified": True})
+    assert "❌" in tools.remember("b", "loose", fields={"name": "b", "_source": "s1#1"})
+    extra = {"_said_by": ["s9"]}
+    for write in (
+        lambda: alice.facts.update("loose/a", extra),
+        lambda: alice.facts.commit("loose", {"name": "b", **extra}),
+        lambda: alice.facts.commit(Loose(name="b", **extra)),
+    ):
+        with pytest.raises(InvalidValue, match=r"loose\._said_by: fields that begin with an under"):
+            write()
+    assert file.read_bytes() == stored
 
 
 class Hiding(BaseModel):
@@ -520,6 +539,17 @@ def test_a_limit_counts_the_temporal_facts_that_hold_at_once(diary):
     assert [fact.data.city for fact in alice.facts.query("home", include_ended=True)] == ["Rome", "Bergen"]  # fmt: skip
 
 
+def test_a_limit_counts_the_temporal_facts_that_will_hold_at_once(diary):
+    diary.register_schema("home", Home, Constraint("who", temporal=True, limit=1))
+    alice, later = diary.user("alice"), datetime.now(UTC) + timedelta(days=1)
+    alice.facts.commit(Home(who="ann", city="Rome"), valid_from=later)
+    with pytest.raises(LimitReached):
+        alice.facts.commit(Home(who="ben", city="Oslo"))
+    alice.facts.commit(Home(who="ben", city="Oslo"), valid_to=later)
+    alice.facts.commit(Home(who="ann", city="Bern"), valid_from=later + timedelta(days=1))
+    assert alice.facts.count("home", include_ended=True) == 3
+
+
 # Intervals
 
 
@@ -738,6 +768,13 @@ def test_temporal_facts_without_a_singleton_key_hold_side_by_side(alice):
     alice.update(pizza, {"what": "pasta"})
     assert sorted(fact.data.what for fact in alice.query("likes")) == ["pasta", "ramen", "sushi"]
     assert alice.get(pizza).valid_to is not None
+
+
+def test_an_update_at_the_start_of_a_temporal_fact_corrects_it(alice):
+    first = alice.commit(Likes(what="pizza"), valid_from=day(1), session_id="s1")
+    assert alice.facts.update(first, {"what": "pasta"}, now=day(1)) == first
+    (fact,) = alice.query("likes", include_ended=True)
+    assert (fact.data.what, fact.valid_from, fact.valid_to) == ("pasta", day(1), None)
 
 
 @pytest.mark.parametrize("start", [day(1), day(5)], ids=["same-start", "later-start"])

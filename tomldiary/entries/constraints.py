@@ -26,7 +26,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from tomldiary.entries.fields import MAX_KEY, escaped_part, inner_value, plain, toml_word
+from tomldiary.entries.fields import (
+    MAX_KEY,
+    check_unmanaged,
+    escaped_part,
+    inner_value,
+    plain,
+    toml_word,
+)
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError, wrong_type, wrong_value
 from tomldiary.text.visible import compatible
@@ -285,7 +292,8 @@ class FactSchema:
         return texts[0] if len(texts) == 1 else None
 
     def check_fields(self, names: Sequence[str]) -> None:
-        """Raise InvalidValue if the model lacks a field, because its value would be lost without an error."""
+        """Raise InvalidValue for a managed field, and for one that the model lacks: its value would be lost."""
+        check_unmanaged(names, f"{self.name}.")
         for name in names:
             if name not in self.fields and not self.is_open:
                 raise InvalidValue(
@@ -314,6 +322,7 @@ class FactSchema:
             plain(dict(fact), self.name)
             raise
         fields = plain(data, self.name)
+        check_unmanaged(fields, f"{self.name}.")
         # A subclass may have further fields.
         return self.checked(fields) if type(fact) is self.model else self.checked_fields(fields)
 

@@ -180,6 +180,9 @@ class FactRules(Facts):
         if by.end is not None:
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
         group = group_of(schema, held.key) if schema.constraint.keys else None
+        if group is None and held.start == now:  # it is corrected, as one with a singleton key is
+            self._replace(schema, held.key, held.entry, data, by, is_update=True)
+            return held.key
         if group is None:
             self._end(schema.name, held.key, now, by)
         is_part = keeps_part(stored, decode_nulls(data))
@@ -317,12 +320,16 @@ class FactRules(Facts):
                 where=f"{schema.name}.{chosen}",
             )
         over = stop or (None if old is None else interval(old)[1])
-        at = max(begin, now)
-        is_another = (over is None or at < over) and holding(at) is None
         limit = schema.constraint.limit
         # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
-        if limit is not None and is_another and self.count(schema.name) >= limit:
-            self._check_limit(schema, self.count(schema.name, at))
+        if limit is not None and self.count(schema.name) >= limit:
+            at = max(begin, now)
+            later = {
+                each.start for each in self.held(schema.name) if each.start and each.start > at
+            }
+            for when in (at, *later):
+                if (over is None or when < over) and holding(when) is None:
+                    self._check_limit(schema, self.count(schema.name, when))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._end(schema.name, chosen, stop, by)
