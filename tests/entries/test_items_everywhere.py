@@ -133,6 +133,17 @@ def test_a_hand_written_item_expires_although_no_put_stored_it(tmp_path):
     assert found == {"memories/work/put", "memories/work/later"}
 
 
+@pytest.mark.parametrize("ttl", ["inf", "nan", "1e300", "-5"])
+def test_an_update_keeps_the_expiry_if_a_hand_edit_made_the_time_to_live_invalid(tmp_path, ttl):
+    diary = Diary(tmp_path, agent="rules")
+    ItemStore(diary).run([Put(WORK, "put", {"text": "a bicycle"}, ttl=60.0)])
+    (file,) = tmp_path.glob("alice/items/**/*.toml")
+    file.write_text(file.read_text().replace("_ttl = 60.0", f"_ttl = {ttl}"))
+    items = diary.user("alice").items
+    items.update("memories/work/put", {"text": "a car"})
+    assert items["memories/work/put"] == {"text": "a car"}
+
+
 @pytest.mark.parametrize("key", ["put", ""])
 def test_a_key_without_a_namespace_names_no_item(diary, key):
     items = diary.user("alice").items

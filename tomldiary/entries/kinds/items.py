@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -173,9 +174,10 @@ class ItemKind(EntryKind):
 def renewed(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an entry; the time to live of an item begins with its last change."""
     ttl, since = entry.get("_ttl"), moment(entry.get("_updated"))
-    if since is None or not isinstance(ttl, int | float) or "_expires" not in entry:
-        return {**entry}
-    return {**entry, "_expires": timestamp(since + timedelta(minutes=ttl))}
+    if since is not None and isinstance(ttl, int | float) and ttl > 0 and "_expires" in entry:
+        with suppress(OverflowError):  # a hand edit may contain any number
+            return {**entry, "_expires": timestamp(since + timedelta(minutes=ttl))}
+    return {**entry}
 
 
 def item_value(entry: Mapping[str, Any]) -> dict[str, Any]:
