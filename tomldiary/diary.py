@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, cached_property
@@ -29,6 +30,7 @@ from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.callables import is_async, refuse_misfit
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import WhileUsed
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.local.backend import LocalBackend
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
 
 T = TypeVar("T")
+_registering = fork_safe(threading.Lock())
+"""Held while types and rules are replaced, so that none of another thread is lost."""
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
 
@@ -313,15 +317,16 @@ class Diary(Viewed, AncestorCoroutines):
             SchemaError: The name or the model is invalid, or the model lacks the singleton key.
         """
         schema = FactSchema(name, model, Constraint() if constraint is None else constraint)
-        for other in self.fact_schemas.values():
-            if other.model is model and other.name != name:
-                raise SchemaError(f"{model.__name__} is already registered as {other.name!r}.")
-        if schema == self.fact_schemas.get(name):
-            return  # documents have indexes of the registered object, and would get further ones
-        schemas = {**self.fact_schemas, name: schema}
-        for diary in list(self._twins):
-            diary.fact_schemas = schemas
-        self.entry_rules.set(f"{FACTS.name}/{name}", schema.constraint)
+        with _registering:
+            for other in self.fact_schemas.values():
+                if other.model is model and other.name != name:
+                    raise SchemaError(f"{model.__name__} is already registered as {other.name!r}.")
+            if schema == self.fact_schemas.get(name):
+                return  # documents have indexes of the registered object, and would get further ones
+            schemas = {**self.fact_schemas, name: schema}
+            for diary in list(self._twins):
+                diary.fact_schemas = schemas
+            self.entry_rules.set(f"{FACTS.name}/{name}", schema.constraint)
 
     def constrain(self, collection: str, constraint: Constraint) -> None:
         """Set the rule of a collection. A second call replaces it.
@@ -339,7 +344,8 @@ class Diary(Viewed, AncestorCoroutines):
         """
         if checked_text(collection, "collection").partition("/")[0] == FACTS.name:
             raise SchemaError("the constraint of facts is set with register_schema.")
-        self.entry_rules.set(collection, constraint)
+        with _registering:
+            self.entry_rules.set(collection, constraint)
 
     def with_agent(self, agent: Any) -> Self:
         """Return a diary with another extractor that shares everything else with this one.
@@ -352,7 +358,9 @@ class Diary(Viewed, AncestorCoroutines):
         vars(twin).update(vars(self))
         twin.agent = agent
         twin.turns = Turns(twin)
-        self._twins.add(twin)
+        with _registering:
+            twin.fact_schemas = self.fact_schemas
+            self._twins.add(twin)
         return twin
 
     @cached_property

@@ -23,6 +23,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    create_model,
     field_serializer,
     field_validator,
 )
@@ -1506,3 +1507,29 @@ def test_a_full_collection_names_the_setting_that_limits_it():
         alice.blocks.set("two", "2")
     with pytest.raises(LimitReached, match=r"facts/tag is full.*raise its Constraint\(limit=…\)"):
         alice.commit(Tag(text="b"))
+
+
+def test_types_and_rules_that_threads_register_at_once_are_all_kept():
+    models = [create_model(f"Type{number}", x=(int, 1)) for number in range(40)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            diary, begin = Diary("memory:", agent="rules"), threading.Barrier(4)
+
+            def register(first, diary=diary, begin=begin):
+                begin.wait()
+                for number in range(first, len(models), 4):
+                    diary.register_schema(f"t{number}", models[number], Constraint(limit=1))
+                    diary.constrain(f"blocks/b{number}", Constraint(limit=1))
+
+            threads = [threading.Thread(target=register, args=(first,)) for first in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(diary.fact_schemas) == len(models)
+            keys = [f"{kind}{number}" for number in range(40) for kind in ("facts/t", "blocks/b")]
+            assert all(map(diary.entry_rules.of, keys))
+    finally:
+        sys.setswitchinterval(interval)
