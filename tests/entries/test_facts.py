@@ -787,6 +787,18 @@ def test_an_equal_temporal_fact_without_a_singleton_key_is_stored_once(alice, st
     assert (fact.valid_from, fact.valid_to) == (day(1), day(9))
 
 
+def test_an_equal_temporal_fact_with_an_earlier_start_is_stored_once(diary):
+    diary.register_schema("likes", Likes, Constraint(temporal=True, limit=1))
+    alice, later = diary.user("alice"), datetime.now(UTC) + timedelta(days=1)
+    first = alice.commit(Likes(what="pizza"), session_id="s1")
+    assert alice.commit(Likes(what="pizza"), valid_from=day(1), session_id="s2") == first
+    (fact,) = alice.query("likes", include_ended=True)
+    assert (fact.valid_from, fact.valid_to, fact.created_by) == (day(1), None, "s1")
+    alice.update(first, {}, valid_to=later)
+    alice.commit(Likes(what="pizza"), valid_from=later + timedelta(days=1))
+    assert alice.facts.count("likes", include_ended=True) == 2
+
+
 def test_an_end_that_is_given_with_an_equal_fact_is_stored(alice):
     end = datetime.now(UTC) + timedelta(days=9)
     alice.commit(Home(who="user", city="Paris"), valid_from=day(1))

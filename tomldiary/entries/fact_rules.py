@@ -175,7 +175,7 @@ class FactRules(Facts):
                 where=where,
             )
         if same_value(data, schema.checked(stored, is_stored=True)):
-            self._end(schema.name, held.key, by.end, by)
+            self._bound(schema.name, held.key, by.end, by)
             return held.key
         if by.end is not None:
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
@@ -184,7 +184,7 @@ class FactRules(Facts):
             self._replace(schema, held.key, held.entry, data, by, is_update=True)
             return held.key
         if group is None:
-            self._end(schema.name, held.key, now, by)
+            self._bound(schema.name, held.key, now, by)
         is_part = keeps_part(stored, decode_nulls(data))
         by = by._replace(
             source=str(held.entry.get("_source", "")) if is_part else "",
@@ -294,13 +294,13 @@ class FactRules(Facts):
         begin = in_utc(by.start, "valid_from") if by.start is not None else now
         stop = in_utc(by.end, "valid_to") if by.end is not None else None
         _check_order(begin, stop, schema.name)
-        alike = [] if single else self.alike(schema.name, data)
+        found = [] if single else self.alike(schema.name, data)
+        alike = [Held(other, entry, *interval(entry)) for other, entry in found]
 
         def holding(at: datetime) -> Held | None:
             if single is not None:
                 return self.holding(schema.name, single, at)
-            found = (Held(other, entry, *interval(entry)) for other, entry in alike)
-            return next((held for held in found if held.holds(at)), None)
+            return next((held for held in alike if held.holds(at)), None)
 
         current = holding(begin)
         if current is not None:
@@ -308,10 +308,13 @@ class FactRules(Facts):
             # Without a singleton key, an equal fact is not stored twice, also if its start is given.
             if is_same and (by.start is None or single is None):
                 self._replace(schema, current.key, current.entry, data, by)
-                self._end(schema.name, current.key, stop, by)
+                self._bound(schema.name, current.key, stop, by)
                 return current.key
             if not is_same and said is None:
                 self._check_claim(schema, current.key, current.entry, by)
+        # An equal fact that begins later and ends at the same time gets the earlier start.
+        later = (each.key for each in alike if each.end == stop and (each.start or begin) > begin)
+        key = next(later, key)
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if single and old is not None and interval(old)[0] != begin:
@@ -332,7 +335,7 @@ class FactRules(Facts):
                     self._check_limit(schema, self.count(schema.name, when))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
-            self._end(schema.name, chosen, stop, by)
+            self._bound(schema.name, chosen, stop, by, begin)
             return chosen
         meta = {"_valid_from": timestamp(begin), **_new_meta(by)}
         if stop is not None:
@@ -342,16 +345,24 @@ class FactRules(Facts):
         self._put(schema.name, chosen, _with_confidence({**data, **meta}, by.confidence))
         return chosen
 
-    def _end(self, name: str, key: str, end: datetime | None, by: Provenance) -> None:
-        """End an interval, unless `end` is None, without a change of its source."""
+    def _bound(
+        self,
+        name: str,
+        key: str,
+        end: datetime | None,
+        by: Provenance,
+        begin: datetime | None = None,
+    ) -> None:
+        """Set the end of an interval, and its start, without a change of its source; None keeps a time."""
         entry = self.entry(name, key) or {}
         start, known = interval(entry)
         stop = None if end is None else in_utc(end, "valid_to")
-        if stop is None or stop == known:
+        bounds = (("_valid_from", begin, start), ("_valid_to", stop, known))
+        changed = {field: timestamp(to) for field, to, was in bounds if to not in {None, was}}
+        if not changed:
             return
-        _check_order(start or ALWAYS, stop, f"{name}.{key}")
-        when = updated_at(entry, by.now)
-        self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": when})
+        _check_order(begin or start or ALWAYS, stop, f"{name}.{key}")
+        self._put(name, key, {**entry, **changed, "_updated": updated_at(entry, by.now)})
 
     def _redacted(self, schema: FactSchema, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data redacted, so that it is compared with stored facts as it will be stored."""
