@@ -566,8 +566,8 @@ def test_a_subclass_is_shown_like_its_base():
     class MyFact(Fact):
         pass
 
-    mine = MyFact("diet/user", "diet", {"food": "rice"}, "", "", "", "", "")
-    assert repr(mine) == "<MyFact diet/user food=rice>"
+    mine = MyFact("diet/user", "diet", Diet(role="user", food="rice"), "", "", "", "", "")
+    assert repr(mine) == "<MyFact diet/user role=user, food=rice>"
     with pytest.raises(TypeError, match="no view of Viewed"):
         repr(Viewed())
 

@@ -51,7 +51,7 @@ class Fact(Viewed):
     """The id `type/key`, as returned by `commit`."""
     type: str
     data: Any
-    """An instance of the type's model."""
+    """An instance of the type's model, which no type checker can derive from the name of the type."""
     created: str
     updated: str
     created_by: str

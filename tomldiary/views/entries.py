@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.runtime.views import counted
@@ -27,7 +24,7 @@ from tomldiary.views.sheet import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tomldiary.entries.facts import Fact
     from tomldiary.entries.kinds.blocks import TextBlock
@@ -132,12 +129,6 @@ def view_conversation_items(found: Mapping[str, ConversationItem]) -> Sheet:
 # Facts
 
 
-def _data(given: Any) -> Mapping[str, Any]:
-    if isinstance(given, BaseModel):
-        return given.model_dump()
-    return cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {"value": given}
-
-
 def _holds(one: Fact) -> str:
     start = "" if one.valid_from is None else f"from {minute(one.valid_from)}"
     end = "" if one.valid_to is None else f"to {minute(one.valid_to)}"
@@ -146,7 +137,7 @@ def _holds(one: Fact) -> str:
 
 def view_fact(one: Fact) -> Sheet:
     """Return the view of one fact."""
-    data = _data(one.data)
+    data = one.data.model_dump()
     values = [
         *data.items(),
         ("holds", _holds(one)),
@@ -161,11 +152,11 @@ def view_fact(one: Fact) -> Sheet:
 
 def view_fact_list(found: Sequence[Fact]) -> Sheet:
     """Return the view of facts of one type."""
-    names = list(dict.fromkeys(name for one in found for name in _data(one.data)))
+    names = list(dict.fromkeys(name for one in found for name in one.data.model_dump()))
     is_timed = any(one.valid_from or one.valid_to for one in found)
 
     def row(one: Fact) -> Sequence[object]:
-        data = _data(one.data)
+        data = one.data.model_dump()
         values = ("" if data.get(name) is None else data[name] for name in names)
         holds = quiet(_holds(one) if is_timed else "")  # an empty column is not shown
         return Key(one.id), *values, holds, Moment(one.updated)

@@ -7,8 +7,6 @@ from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
 from tomldiary.doctor.files import Finding
 from tomldiary.entries.facts import Fact
 from tomldiary.entries.kinds import ITEMS, KINDS
@@ -144,9 +142,8 @@ def _changes(first: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> _Table:
 
 def _facts(found: Iterable[Fact]) -> Iterable[_Row]:
     for fact in found:
-        data = fact.data.model_dump() if isinstance(fact.data, BaseModel) else {"data": fact.data}
         managed = {name: getattr(fact, name) for name in _FACT}
-        yield _beside({**managed, "full_key": f"facts/{fact.id}"}, data)
+        yield _beside({**managed, "full_key": f"facts/{fact.id}"}, fact.data.model_dump())
 
 
 def _items(found: Mapping[str, _Row]) -> Iterable[_Row]:
