@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.fields import check_unmanaged
-from tomldiary.entries.kinds import PREFERENCES, entry_key, entry_kind, find_entry
+from tomldiary.entries.kinds import FACTS, PREFERENCES, entry_key, entry_kind, find_entry
 from tomldiary.entries.kinds.pending import (
     AppliedChanges,
     DroppedChanges,
@@ -186,6 +186,9 @@ class UserReview(_Waiting, ListAccessor[PendingChange]):
             if entry_kind(document) is PREFERENCES:
                 book = Preferences(edit, self._diary.preference_rules)
                 book.check_names(place[-2], fields)
+            schema = self._diary.fact_schemas.get(place[1])
+            if entry_kind(document) is FACTS and schema is not None:
+                schema.check_fields([name for name, value in fields.items() if value is not None])
             check_fields(document, place, fresh, self._diary)
             edit.put(path, {**stored, "entry": fresh, "_updated": timestamp()})
             # Read inside the transaction, because another review may decide before a later read.
