@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -326,13 +327,13 @@ class FactRules(Facts):
         limit = schema.constraint.limit
         # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
         if limit is not None and self.count(schema.name) >= limit:
+            rows = [each for each in self.held(schema.name) if each.holds(each.start or ALWAYS)]
+            begun = sorted(each.start or ALWAYS for each in rows)
+            ended = sorted(each.end for each in rows if each.end is not None)
             at = max(begin, now)
-            later = {
-                each.start for each in self.held(schema.name) if each.start and each.start > at
-            }
-            for when in (at, *later):
+            for when in (at, *(each for each in begun if each > at)):
                 if (over is None or when < over) and holding(when) is None:
-                    self._check_limit(schema, self.count(schema.name, when))
+                    self._check_limit(schema, bisect(begun, when) - bisect(ended, when))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._bound(schema.name, chosen, stop, by, begin)

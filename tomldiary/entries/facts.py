@@ -144,10 +144,8 @@ class Facts:
         """
         return any(same_value(data, compared) for data in _said(schema, entry))
 
-    def count(self, name: str, at: datetime | None = None) -> int:
-        """Return the number of entries of a type, valid or not; with `at`, of the facts that hold at this time."""
-        if at is not None:
-            return sum(held.holds(at) for held in self.held(name))
+    def count(self, name: str) -> int:
+        """Return the number of entries of a type, valid or not."""
         return self._ask(name, lambda index: index.count)
 
     def holding(self, name: str, group: str, at: datetime) -> Held | None:
