@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -97,6 +98,25 @@ def test_what_goes_through_a_door_is_stored_redacted(diary, tmp_path, door):
     assert DOORS[door](diary, alice) == KEPT
     assert holds_no_canary(tmp_path)
     assert diary.stats()["redacted"]["email"] >= 1
+
+
+def test_no_fingerprint_of_a_request_could_confirm_a_guess_of_a_secret(tmp_path):
+    found = []
+    for place, secret in (("a", CANARY), ("b", "another@example.org")):
+        diary = Diary(tmp_path / place, agent="rules", redact=True)
+        diary.register_schema("contact", Contact)
+        alice = diary.user("alice")
+        alice.facts.commit(Contact(name="Anna", note=secret), operation_id="1")
+        alice.facts.commit(Contact(name="Anna", note=secret), operation_id="1")
+        alice.blocks.append("notes", secret, operation_id="2")
+        alice.episodes.add(secret, "Noted.", operation_id="3")
+        tools = MemoryVerbs(alice, "s", "4")
+        assert "✅" in tools.remember("", "contact", fields={"name": "Ben", "note": secret})
+        (file,) = (tmp_path / place).glob("alice/history/*.toml")
+        found.append(re.findall(r'^content = ".*"$', file.read_text(), re.MULTILINE))
+        assert diary.stats()["redacted"] == {"email": 4}
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
 
 
 def test_a_turn_is_read_and_kept_redacted(tmp_path):

@@ -194,6 +194,15 @@ class Redactor:
             return items if isinstance(listed, list) else tuple(items)
         return value
 
+    def uncounted(self, value: Any) -> Any:
+        """Return the same as `values` without counting, for a text that is redacted again when it is stored."""
+        with self._lock:
+            counts = self._counts.copy()
+            try:
+                return self.values(value)
+            finally:
+                self._counts = counts
+
     def entry(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of an entry redacted; managed fields such as "_created" are unchanged."""
         return {key: each if key[:1] == "_" else self.values(each) for key, each in data.items()}

@@ -239,6 +239,10 @@ class UserContext:
             InvalidValue: The change is ephemeral but has no session.
         """
         self.engine.refuse_nested(self.user_id, source.operation)
+        redactor = self.diary.redactor
+        is_fingerprinted = source.operation or self.engine.transaction_of(self.user_id) is not None
+        if redactor is not None and is_fingerprinted:
+            source = replace(source, asked=redactor.uncounted(source.asked))
         if checked_flag(ephemeral, "ephemeral"):
             drafts: str | None = self.session(source.session)
         else:
