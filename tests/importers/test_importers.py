@@ -447,6 +447,27 @@ def test_memories_without_an_id_do_not_replace_each_other(alice, tmp_path):
     assert len(carry_over(alice, "mem0", str(file)).present) == 3
 
 
+def test_a_second_import_into_a_memory_that_redacts_changes_nothing(tmp_path):
+    said = "My mail is anna@example.org"
+    files = {
+        "mem0": [{"memory": said}],
+        "loomflow": {
+            "blocks": [{"name": "notes", "content": said}],
+            "episodes": [{"input": said, "output": "Noted."}],
+        },
+        "memstate": [{"type": "note", "payload": {"text": said}}],
+    }
+    diary = Diary(tmp_path / "m", agent="rules", redact=True)
+    alice, ids = diary.user("alice"), []
+    for source, records in files.items():
+        (tmp_path / source).write_text(json.dumps(records))
+        done, again = (carry_over(alice, source, tmp_path / source) for _ in range(2))
+        assert (again.added, again.kept, again.present) == ([], [], done.added)
+        (tmp_path / source).write_text(json.dumps(records).replace("anna", "otto"))
+        ids += [carry_over(diary.user("bob"), source, tmp_path / source).added]
+    assert ids[0] == [f"biography/{key}" for key in alice.preferences("biography")]
+
+
 def test_the_second_memory_of_an_id_is_reported_as_kept_out(alice, tmp_path):
     file = tmp_path / "m.json"
     file.write_text(json.dumps([{"id": "m", "memory": "Tea"}, {"id": "m", "memory": "Chess"}]))

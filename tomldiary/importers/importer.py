@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.constraints import Constraint
-from tomldiary.entries.kinds import ITEMS, entry_key
+from tomldiary.entries.kinds import FACTS, ITEMS, entry_key
 from tomldiary.errors import DiaryError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import document_of
 from tomldiary.importers.sources import SOURCES, Block, Episode, Fact, Found, Item, Note, Record
@@ -126,6 +126,8 @@ def carry_over(
         result.left_out.append(f"records of other users: {', '.join(sorted(found.users)[:_NAMED])}")
     records = [_renamed(each, their_user, alice.user_id) for each in found.records]
     _register(alice.diary, found.temporal, records, singletons)
+    # Before they are compared with what is stored, and before ids are derived from texts.
+    records = [_redacted(each, alice.diary) for each in records]
     if found.documents:
         _import_documents(alice, found, result, dry_run=dry_run)
     else:
@@ -374,6 +376,23 @@ def _renamed(record: Record, old: str | None, new: str) -> Record:
     return replace(
         record, namespace=tuple(new if label == old else label for label in record.namespace)
     )
+
+
+def _redacted(record: Record, diary: Diary) -> Record:
+    """Return a record with its texts redacted as for storage."""
+    if isinstance(record, Fact):
+        path = (FACTS.name, record.type, "")
+        return replace(record, data=diary.redacted_entry(path, record.data))
+    if isinstance(record, Note):
+        return replace(
+            record, text=diary.redacted(record.text), labels=diary.redacted(record.labels)
+        )
+    if isinstance(record, Block):
+        return replace(record, text=diary.redacted(record.text))
+    if isinstance(record, Episode):
+        said, answer = diary.redacted((record.input, record.output))
+        return replace(record, input=said, output=answer)
+    return replace(record, value=diary.redacted(record.value))
 
 
 def _note_id(note: Note) -> str:
