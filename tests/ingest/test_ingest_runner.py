@@ -168,6 +168,17 @@ def test_forgetting_a_turn_removes_its_operation_id(tmp_path):
     assert not left[4]
 
 
+def test_an_operation_id_is_no_digest_of_a_redacted_text(tmp_path):
+    diary = Diary(tmp_path / "memories", agent="rules", redact=True)
+    found = []
+    for name in ("ann", "ben"):
+        messages = [{"role": "user", "content": f"My mail is {name}@example.org."}]
+        log = write(tmp_path, [{"id": "one", "messages": messages}])
+        assert [ingest(diary, log, name).applied for _ in range(2)] == [1, 0]
+        found.append(diary.engine.done_operations(name))
+    assert [*found[0]] == [*found[1]] != []
+
+
 def test_retention_drops_operation_ids_with_their_transactions(tmp_path, diary):
     log = write(tmp_path, chat(6))
     ingest(diary, log, "ann")

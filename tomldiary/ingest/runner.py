@@ -7,7 +7,7 @@ point and stores the id, so a rerun recognises the stored turns. Forgetting a tu
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.ingest.turns import ChatTurn
+    from tomldiary.text.redaction import Redactor
 
 _ID_DIGITS = 32
 
@@ -122,7 +123,11 @@ def _apply_all(
         )
     epoch, last = backend.epoch(user_id), user.last_transaction()
     done = diary.engine.done_operations(user_id)
-    todo = [(id_, turn) for turn in turns if (id_ := operation_id(turn)) not in done]
+    redactor = diary.redactor
+    # An id of the redacted texts, because a guess of a secret could be confirmed with another one.
+    said = turns if redactor is None else [_redacted(turn, redactor) for turn in turns]
+    ids = map(operation_id, said)
+    todo = [(id_, turn) for id_, turn in zip(ids, turns, strict=True) if id_ not in done]
     count, results = len(turns) - len(todo), list[Applied]()
     if report is not None and count:
         report(count, len(turns))
@@ -144,6 +149,11 @@ def _apply_all(
         if report is not None:
             report(count, len(turns))
     return results
+
+
+def _redacted(turn: ChatTurn, redactor: Redactor) -> ChatTurn:
+    said, answer = redactor.uncounted((turn.user_msg, turn.assistant_msg))
+    return replace(turn, user_msg=said, assistant_msg=answer)
 
 
 def operation_id(turn: ChatTurn) -> str:
