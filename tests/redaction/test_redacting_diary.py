@@ -119,6 +119,14 @@ def test_no_fingerprint_of_a_request_could_confirm_a_guess_of_a_secret(tmp_path)
     assert len(found[0]) == 4
 
 
+def test_a_text_that_is_stored_again_changes_nothing(diary):
+    alice, step = diary.user("alice"), ToolStep("mail", CANARY)
+    for _ in range(2):
+        alice.episodes.add(SAID, "Noted.", id="first", steps=[step])
+        alice.blocks.set("notes", SAID, session_id="s1")
+    assert alice.last_transaction() == 2
+
+
 def test_a_turn_is_read_and_kept_redacted(tmp_path):
     seen = []
 

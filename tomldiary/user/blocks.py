@@ -79,6 +79,8 @@ class UserBlocks(DictAccessor[TextBlock]):
         name, session_id = self._name(name), self._context.session(session_id)
         moment = timestamp(now)
 
+        text = self._diary.redacted(text)  # before it is compared with what is stored
+
         def change(book: Blocks) -> None:
             book.put(name, text, now=moment, session=session_id, pinned=pinned)
 

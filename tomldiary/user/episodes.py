@@ -85,6 +85,7 @@ class UserEpisodes(ListAccessor[Episode]):
         value: dict[str, Any] = {"input": input, "output": output}
         if steps:
             value["steps"] = [step._asdict() for step in checked_steps(steps)]
+        value = self._diary.redacted(value)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> str:
             known = find_entry(("episodes", id), tx.listed(), tx.document) if id else None
