@@ -239,9 +239,8 @@ class UserContext:
             InvalidValue: The change is ephemeral but has no session.
         """
         self.engine.refuse_nested(self.user_id, source.operation)
-        redactor = self.diary.redactor
-        is_fingerprinted = source.operation or self.engine.transaction_of(self.user_id) is not None
-        if redactor is not None and is_fingerprinted:
+        redactor, outer = self.diary.redactor, self.engine.transaction_of(self.user_id)
+        if redactor is not None and (source.operation or (outer and outer.has_operation)):
             source = replace(source, asked=redactor.uncounted(source.asked))
         if checked_flag(ephemeral, "ephemeral"):
             drafts: str | None = self.session(source.session)
