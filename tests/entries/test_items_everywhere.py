@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -131,6 +131,14 @@ def test_a_hand_written_item_expires_although_no_put_stored_it(tmp_path):
             handle.write(f'\n[items.{key}]\ntext = "a bicycle"\n_expires = {when}T00:00:00Z\n')
     found = {hit.key for hit in diary.user("alice").recall("bicycle")}
     assert found == {"memories/work/put", "memories/work/later"}
+
+
+def test_an_update_keeps_dates_as_a_put_does(diary, store):
+    alice, value = diary.user("alice"), {"due": date(2026, 1, 2), "at": [datetime.now(UTC)]}
+    store.run([Put(WORK, "put", value)])
+    with alice.transaction(operation_id="1"):
+        alice.items.update("memories/work/k2", value)
+    assert alice.items["memories/work/k2"] == {"n": 7, **alice.items["memories/work/put"]}
 
 
 @pytest.mark.parametrize("ttl", ["inf", "nan", "1e300", "-5"])

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tomldiary.entries.fields import plain
 from tomldiary.entries.kinds import ITEMS, find_entry
 from tomldiary.entries.kinds.items import item_value
-from tomldiary.errors import UnknownEntry, missing_attribute
+from tomldiary.errors import InvalidValue, UnknownEntry, missing_attribute
 from tomldiary.history.record import Source
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
-from tomldiary.toml.values import checked_text, copied, storable_copy
+from tomldiary.toml.values import checked_table, checked_text, copied, storable_copy
 from tomldiary.user.context import DictAccessor
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class UserItems(DictAccessor[dict[str, Any]]):
             UnknownEntry: There is no such item.
             InvalidValue: A value cannot be stored. Nothing was changed.
         """
-        path, fields = _path(key), storable_copy(plain(changes, key), key)
+        path, fields = _path(key), _storable(changes, key)
         session_id = self._context.session(session_id)
 
         def change(tx: Transaction) -> dict[str, Any]:
@@ -172,6 +172,17 @@ class UserItems(DictAccessor[dict[str, Any]]):
 
     def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - as in the base class
         return UnknownEntry(ITEMS.key(_path(id)), "A hit of recall() has the key as `full_key`.")
+
+
+def _storable(changes: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return fields as a put stores them, such as dates; other values, such as numbers of a DataFrame, as JSON."""
+    fields: dict[str, Any] = {}
+    for name, value in checked_table(changes, key).items():
+        try:
+            fields |= storable_copy({name: value}, key)
+        except InvalidValue:
+            fields |= storable_copy(plain({name: value}, key), key)
+    return fields
 
 
 def _known_path(key: str) -> Path | None:
