@@ -318,9 +318,8 @@ class EntryKind:
         """Yield all texts and numbers from the writer of an entry, including its name if the writer chose it."""
         yield self.chosen_name(path[-1])
         for value in entry_data(entry).values():
-            yield from texts_in(
-                value, numbers=self.is_recalled
-            )  # others have only counters of the diary
+            # The numbers of a kind that is not recalled are counters of the diary.
+            yield from texts_in(value, numbers=self.is_recalled)
 
     def body(self, entry: Mapping[str, Any]) -> str:
         """Return the searchable text of an entry: its text and its labels."""
