@@ -36,6 +36,7 @@ from tomldiary.agents.turn_messages import (
     is_before_question,
     is_question,
     last_words,
+    or_left_out,
     own_part,
     own_words,
     spoken,
@@ -310,8 +311,9 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         submitted = own - set(turn.ids)
         said = [one for one in said if one.by != "user" or one.id not in submitted]
     if structured is not None and said and said[-1].by == "tool":
-        answer = to_json(structured, fallback=str).decode()
-        said.append(Spoken("assistant", answer, id=said[-1].id))
+        answer = or_left_out("an answer", lambda: to_json(structured, fallback=str).decode())
+        if answer is not None:
+            said.append(Spoken("assistant", answer, id=said[-1].id))
     return said
 
 

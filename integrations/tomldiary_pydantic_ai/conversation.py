@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, takewhile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice, takewhile
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import pydantic_ai
@@ -23,10 +23,15 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json
 
 from tomldiary.agents.identity import field_of
-from tomldiary.agents.turn_messages import ToolCall, ToolResult, digest, tool_steps, with_results
+from tomldiary.agents.turn_messages import (
+    ToolCall,
+    ToolResult,
+    digest,
+    or_left_out,
+    tool_steps,
+    with_results,
+)
 from tomldiary.agents.utterances import Heard, RunIds
-from tomldiary.errors import cause_of
-from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import is_framed
 
 if TYPE_CHECKING:
@@ -34,8 +39,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponsePart
 
     from tomldiary.entries.kinds.episodes import ToolStep
-
-_logger = get_logger(__name__)
 
 ORIGIN = "tomldiary.v1"
 """Marks texts that the diary put into a conversation; models do not see the mark."""
@@ -242,13 +245,15 @@ def _structured_answer(
         for part in message.parts
         if _asks_to_retry(part)
     }
-    return [
-        part.args_as_json_str()
+    accepted = (
+        part
         for part in messages[number].parts
         if isinstance(part, ToolCallPart)
         and part.tool_name in output_tools
         and part.tool_call_id not in retried
-    ][:1]
+    )
+    texts = (or_left_out("an answer", part.args_as_json_str) for part in islice(accepted, 1))
+    return [*filter(None, texts)]
 
 
 def _transcript(part: object) -> str | None:
@@ -339,19 +344,8 @@ def _as_json(output: object) -> str | None:
     """Return an output as JSON; None if there is none, or JSON cannot express it."""
     if output is None or isinstance(output, (bytes, BinaryContent)):
         return None
-    return _or_left_out("an output", lambda: to_json(output, fallback=str).decode())
-
-
-def _or_left_out(what: str, make: Callable[[], str]) -> str | None:
-    """Return the text that `make` returns, without binary content; None, with a warning, if it fails.
-
-    The turn keeps its other texts.
-    """
-    try:
-        return _without_binary(make())
-    except Exception as error:  # noqa: BLE001 - the object is the host's
-        _logger.warning("%s is left out of its turn: %s", what, cause_of(error))
-        return None
+    text = or_left_out("an output", lambda: to_json(output, fallback=str).decode())
+    return None if text is None else _without_binary(text)
 
 
 def _without_binary(text: str) -> str:
@@ -360,7 +354,7 @@ def _without_binary(text: str) -> str:
         return text
     try:
         kept = json.loads(text, object_hook=_without_data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
 
@@ -422,8 +416,8 @@ def steps_in(
         if isinstance(part, ToolCallPart):
             parts.append(ToolCall(part.tool_call_id, part.tool_name, part.args))
         elif isinstance(part, ToolReturnPart):
-            text = _or_left_out("a result of a tool", part.model_response_str) or ""
-            parts.append(ToolResult(part.tool_call_id, text))
+            text = or_left_out("a result of a tool", part.model_response_str) or ""
+            parts.append(ToolResult(part.tool_call_id, _without_binary(text)))
     before = sum(isinstance(part, ToolCallPart) for part in earlier)
     return tool_steps(
         (call, result)

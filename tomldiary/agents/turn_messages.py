@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -16,7 +17,7 @@ from tomldiary.agents.identity import field_of
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import VERBS
 from tomldiary.entries.kinds.episodes import ToolStep
-from tomldiary.errors import IdentifierError
+from tomldiary.errors import IdentifierError, cause_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import is_framed
 from tomldiary.runtime.lru import WhileUsed
@@ -274,7 +275,7 @@ def tool_steps(calls: Iterable[tuple[ToolCall, str | None]]) -> tuple[ToolStep, 
     another memory.
     """
     return tuple(
-        ToolStep(name, given if isinstance(given, str) else _as_json(given), result or "")
+        ToolStep(name, given if isinstance(given, str) else _as_json(given) or "", result or "")
         for (_, name, given), result in calls
         if name not in _our_tools
     )
@@ -310,8 +311,18 @@ def memory_place(diary: Diary) -> object:
     return backend.base_path if isinstance(backend, LocalFolder) else place_of(backend)
 
 
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+def or_left_out(what: str, make: Callable[[], str]) -> str | None:
+    """Return the text that `make` returns; None, with a warning, if it fails. The turn keeps its other texts."""
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001 - the object is the host's
+        _logger.warning("%s is left out of its turn: %s", what, cause_of(error))
+        return None
+
+
+def _as_json(value: object) -> str | None:
+    make = partial(json.dumps, value, ensure_ascii=False, default=str)
+    return or_left_out("the input of a tool", make)
 
 
 def _joined(texts: Iterable[str]) -> str:

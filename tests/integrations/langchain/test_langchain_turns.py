@@ -1705,6 +1705,21 @@ def test_a_replay_submits_no_structured_response_again(writer, mode):
     assert writer.said == [("A trip.\n\nTo Oslo.", '{"city":"Oslo"}')]
 
 
+def test_a_structured_response_that_is_no_json_costs_no_words(writer):
+    schema = {"title": "Booking", "type": "object", "properties": {"city": {"type": "string"}}}
+    strategy = ToolStrategy(schema, tool_message_content="booked")
+    call = calling(("Booking", {"city": "half of an emoji: \ud83d"}))
+    talk(agent_of(writer, call, response_format=strategy), "To Oslo.")
+    assert writer.said == [("To Oslo.", "booked")]
+
+
+def test_the_input_of_a_tool_that_is_no_json_costs_no_words(writer):
+    call = calling(("noop", {"place": {(1, 2): "a key that JSON lacks"}}))
+    talk(agent_of(writer, call, OK), "To Oslo.")
+    (turn,) = writer.turns
+    assert (turn.user_msg, turn.steps) == ("To Oslo.", (ToolStep("noop", "", "done"),))
+
+
 REFUSED_BY_CLAUDE = {
     "model_provider": "anthropic",
     "stop_reason": "refusal",

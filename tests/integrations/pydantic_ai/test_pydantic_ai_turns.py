@@ -671,6 +671,16 @@ def test_an_output_that_is_no_text_costs_no_words(tmp_path: Path, made: Any):
     setting.the_turn("completed", "Here.")
 
 
+def test_an_earlier_answer_that_is_no_json_costs_no_words(tmp_path: Path):
+    setting = Setting(tmp_path, output_type=[str, ToolOutput(dict, name="draw")])
+    call = ToolCallPart("draw", {"drink": endless()}, tool_call_id="1")
+    result = ToolReturnPart("draw", "drawn", tool_call_id="1")
+    before = [ModelRequest([UserPromptPart("Hi.")]), ModelResponse([call]), ModelRequest([result])]
+    with pytest.raises(PydanticSerializationError):  # of the framework's model for tests
+        asyncio.run(setting.agent.run(SAID, message_history=before))
+    setting.the_turn("failed", "")
+
+
 def test_a_tool_result_that_is_no_json_costs_no_words(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"))
     setting.agent.tool_plain(endless, name="look")
