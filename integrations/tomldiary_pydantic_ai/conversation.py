@@ -50,8 +50,9 @@ _OF_FRAMEWORK = "__pydantic_ai__"
 texts that a capability framed."""
 _HARNESS = "pydantic-ai-harness."
 """The beginning of the origins that the harness gives to its texts."""
-_RECEIPT = f"{_HARNESS}compaction.receipt."
-"""The beginning of the metadata of a text by which the harness tells a model what a compaction left out."""
+_OF_COMPACTION = (f"{_HARNESS}compaction.receipt.", f"{_HARNESS}compaction.pin.")
+"""The beginnings of the metadata of two kinds of texts: what the harness tells a model of a compaction, and what an
+application lets each compaction keep."""
 PAUSED = tuple(
     getattr(pydantic_ai, name)
     for name in ("DeferredToolRequests", "PendingModelResponse")
@@ -446,7 +447,7 @@ def _is_generated(item: object) -> bool:
     return (
         marks.get("origin") is not None
         or field_of(marks.get(_OF_FRAMEWORK), "framework_frame") is True
-        or str(field_of(item, "metadata")).startswith(_RECEIPT)
+        or str(field_of(item, "metadata")).startswith(_OF_COMPACTION)
     )
 
 

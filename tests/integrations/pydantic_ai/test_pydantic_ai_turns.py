@@ -463,8 +463,9 @@ def test_injected_memory_is_not_submitted(tmp_path: Path):
         {"origin": "another.application"},
         {"__pydantic_ai__": {"framework_frame": True}},  # the framework's function for frames
         "pydantic-ai-harness.compaction.receipt.v1",
+        "pydantic-ai-harness.compaction.pin.v1",
     ],
-    ids=["application", "frame", "receipt"],
+    ids=["application", "frame", "receipt", "pin"],
 )
 def test_parts_of_tools_and_applications_are_not_user_messages(tmp_path: Path, mark: object):
     setting = Setting(tmp_path, call_once("look"))
