@@ -13,6 +13,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.agents.turn_messages import ToolCall, keep_out_of_steps, tool_steps
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import InvalidValue, NotSupported
+from tomldiary.retrieval.render import framed_memory
 from tomldiary.writer.journal import render_turn
 from tomldiary.writer.journals import turn_of
 
@@ -129,9 +130,10 @@ def test_a_storage_that_cannot_list_documents_refuses_at_once():
 
 def test_results_of_the_diarys_own_tools_are_left_out():
     keep_out_of_steps(["my_recall"])
+    memory = framed_memory(["- likes: a secret"])
     calls = [
         (ToolCall("1", "recall", {}), "a secret"),
-        (ToolCall("2", "search", {"q": "é"}), "found"),
+        (ToolCall("2", "search", {"q": "é"}), f"{memory}found"),  # a tool of the host that recalls
         (ToolCall("3", "my_recall", "{}"), None),
     ]
     steps = tool_steps(calls)

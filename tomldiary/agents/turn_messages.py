@@ -19,7 +19,7 @@ from tomldiary.agents.verbs import VERBS
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError, cause_of
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.render import is_framed
+from tomldiary.retrieval.render import is_framed, without_memory
 from tomldiary.runtime.lru import WhileUsed
 from tomldiary.storage.protocol import LocalFolder
 
@@ -271,11 +271,15 @@ def with_results(parts: Iterable[ToolCall | ToolResult]) -> list[tuple[ToolCall,
 def tool_steps(calls: Iterable[tuple[ToolCall, str | None]]) -> tuple[ToolStep, ...]:
     """Return tool calls with their results, for the episode of a turn.
 
-    Calls of a diary's tools are left out: their results repeat entries, which may be forgotten later or belong to
-    another memory.
+    Calls of a diary's tools are left out, and so is rendered memory in other results: both repeat entries, which may be
+    forgotten later or belong to another memory.
     """
     return tuple(
-        ToolStep(name, given if isinstance(given, str) else _as_json(given) or "", result or "")
+        ToolStep(
+            name,
+            given if isinstance(given, str) else _as_json(given) or "",
+            without_memory(result or ""),
+        )
         for (_, name, given), result in calls
         if name not in _our_tools
     )
