@@ -43,6 +43,7 @@ from tomldiary.agents.turn_messages import (
     turn_start,
 )
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
@@ -516,7 +517,7 @@ class Chats:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.RLock()  # as in `SubmittedMessages`
+        self._guard = fork_safe(threading.RLock())  # as in `SubmittedMessages`
         self._known: Recent[str, str] = Recent(_CHATS)
 
     def session(self, user: str, messages: Sequence[BaseMessage]) -> str:

@@ -23,6 +23,7 @@ from tomldiary.errors import ExtractorUnusable, InvalidValue, wrong_type
 from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole, setup_problem
 from tomldiary.extraction.failures import NoCompletion
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.attempts import is_transient as is_transient_for_turns
 
@@ -260,7 +261,7 @@ class LoopModel(WrapperModel):
             _check_name(given)
         self._given = given
         self._wrap = wrap
-        self._guard = threading.Lock()
+        self._guard = fork_safe(threading.Lock())
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = WeakKeyDictionary()
 
     def __repr__(self) -> str:

@@ -194,7 +194,7 @@ class SubmittedMessages:
 
     def __init__(self) -> None:
         # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
-        self._guard = threading.RLock()
+        self._guard = fork_safe(threading.RLock())
         self._known: Recent[str, None] = Recent(_KNOWN)
         self._first_ids: Recent[str, dict[str, _Read]] = Recent(_KNOWN)
         """The messages at a place by user, in the order of the runs."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import re
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing, nullcontext, suppress
@@ -1467,6 +1469,30 @@ def test_words_that_the_host_adds_while_a_tool_waits_are_submitted(writer, mode)
     agent.update_state(THREAD, {"messages": [more]})
     talk(agent, None, THREAD, mode)
     assert writer.said == [("I like tea. I like rice.", "ok")]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("part", ["_chats", "_submitted"])
+def test_a_child_that_is_forked_during_a_run_of_another_thread_runs_agents(writer, part):
+    agent = agent_of(writer, OK)
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold():
+        with getattr(memory, part)._guard:
+            is_held.set()
+            may_end.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        is_held.wait()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            talk(agent, "I like rain.")
+            os._exit(0)
+        may_end.set()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("answer", [OK, Down()], ids=["answered", "failed"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import time
 import tomllib
 from datetime import UTC, datetime, timedelta, timezone
@@ -409,6 +411,22 @@ def test_a_named_model_is_made_once_for_each_event_loop():
     other, _ = asyncio.run(look())
     assert first is again
     assert first is not other
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_is_forked_while_a_model_is_made_makes_its_own():
+    model = LoopModel("test", lambda found: found)
+
+    async def look() -> object:
+        return model.wrapped
+
+    with model._guard:  # as if another thread had it
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            asyncio.run(look())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_name_without_a_provider_is_told_to_have_one():
