@@ -264,7 +264,8 @@ class AgentMemory:
             return "Error: there is nothing to save; the content is empty."
 
         def change(text: str) -> str:
-            if content.strip("\n") in text.split("\n\n"):
+            note, known = content.strip("\n"), text.strip("\n")
+            if f"\n\n{note}\n\n" in f"\n\n{known}\n\n":
                 return f"Memory says this already ({_lines(text)} lines total)."
             gap = "\n" if text and not text.endswith("\n\n") else ""
             written = self._user.blocks.append(

@@ -259,6 +259,13 @@ def test_the_same_note_again_is_not_stored_twice(tmp_path: Path):
     assert notes.update("- likes tea", "- likes coffee") == "Memory updated (3 lines total)."
 
 
+def test_the_same_note_of_several_paragraphs_again_is_not_stored_twice(tmp_path: Path):
+    notes, note = Notes(tmp_path), "# Drinks\n\n- tea\n\n- milk"
+    notes.write("- likes rain", note, "- likes wind\n")
+    for again in (note, f"{note}\n", "- likes wind"):
+        assert notes.write(again) == ["Memory says this already (9 lines total)."]
+
+
 def test_denied_access_is_reported_and_is_no_empty_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
