@@ -20,7 +20,7 @@ from langchain_core.messages import (
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.fallbacks import RunnableWithFallbacks
-from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic import BaseModel, Field, ValidationError, create_model, model_validator
 
 from tomldiary.agents.options import checked_count
 from tomldiary.entries.constraints import explained
@@ -279,6 +279,14 @@ class _Calls(BaseModel):
     """The tools to call now, in this order; none when there is nothing left to do."""
 
     calls: list[_Call] = Field(default_factory=list[_Call])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, given: Any) -> Any:
+        """Refuse an object without the key, such as a single call, which is not the end of the dialogue."""
+        if isinstance(given, dict) and given and "calls" not in given:
+            raise ValueError('the key "calls" is missing')
+        return cast("Any", given)
 
 
 _WRITE_CALLS = """

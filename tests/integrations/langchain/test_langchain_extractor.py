@@ -270,6 +270,7 @@ def test_an_unreadable_answer_is_reported_and_stores_nothing(kind):
         answers=[
             AIMessage(half),
             AIMessage('{"calls": "all"}'),
+            AIMessage(json.dumps({"tool": LIKES_TEA[0], "arguments": LIKES_TEA[1]})),
             AIMessage(written(("rm", {}), ("upsert_preference", {"text": 7}))),
             AIMessage(written()),
         ]
@@ -277,9 +278,10 @@ def test_an_unreadable_answer_is_reported_and_stores_nothing(kind):
     diary = Diary("memory:", agent=ChatModelExtractor(model))
     diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
     told = [message.content for message in model.asked[-1][3::2]]
-    assert ["could not be read" in text for text in told] == [True, True, False]
-    assert "There is no tool 'rm'" in told[2]
-    assert "upsert_preference.category: expected a value, found nothing" in told[2]
+    assert ["could not be read" in text for text in told] == [True, True, True, False]
+    assert 'the key "calls" is missing' in told[2]
+    assert "There is no tool 'rm'" in told[3]
+    assert "upsert_preference.category: expected a value, found nothing" in told[3]
     assert not any(diary.user("alice").preferences().values())
 
 
