@@ -21,9 +21,11 @@ from tomldiary.agents.submission import AgentWriter, is_rolled_back, submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.agents.utterances import RunIds, UserTurn
 from tomldiary.agents.verbs import Verb  # noqa: TC001 - annotations are looked up at run time
+from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.diary import Diary
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.extraction.context import Turn, TurnStatus  # noqa: TC001 - engines look up annotations at run time
+from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
@@ -272,7 +274,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return self
         owner = self._toolset.found_owner(ctx)
         diary, scope = self._toolset.diary, digest(self.id or "", owner.user)[:16]
-        records, around = self.record and not is_within(LANGCHAIN), runs_around(diary, owner.user)
+        # A host may give one agent as the extractor, too.
+        is_turn = not (isinstance(ctx.deps, MemoryDeps | CompactionDeps) or is_within(LANGCHAIN))
+        records, around = self.record and is_turn, runs_around(diary, owner.user)
         ids = RunIds(ctx.conversation_id or ctx.run_id, ctx.run_id)
         turn = UserTurn(self._toolset.id or "", owner, ids)
         run = copy.copy(self)

@@ -2284,6 +2284,15 @@ def test_a_run_for_another_user_in_a_tool_is_submitted(tmp_path: Path):
     writer.close_sync()
 
 
+def test_a_run_that_extracts_is_no_turn(tmp_path: Path):
+    setting = Setting(tmp_path)
+    diary = Diary(tmp_path, agent=setting.agent)
+    diary.user("alice").add_turn(SAID, "Noted.", "s1")
+    assert diary.user("alice").conversations()["s1"].turns == 1
+    assert not setting.writer.turns
+    setting.writer.close_sync()
+
+
 def test_a_chat_that_a_tool_started_is_submitted_after_the_run_of_the_tool(tmp_path: Path):
     setting = Setting(tmp_path, call_once("open_chat"))
     chat = Agent(FunctionModel(answer), capabilities=[setting.capability])
