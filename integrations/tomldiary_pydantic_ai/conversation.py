@@ -30,9 +30,9 @@ from tomldiary.agents.turn_messages import (
     or_left_out,
     tool_steps,
     with_results,
+    words_beside_memory,
 )
 from tomldiary.agents.utterances import Heard, RunIds
-from tomldiary.retrieval.render import is_framed
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -431,14 +431,14 @@ def steps_in(
 def prompt_words(prompt: object) -> str | None:
     """Return the user's text in a prompt: a text, a sequence of parts, or None.
 
-    Parts that an application marked as its own are left out, and so is memory that has lost its mark, for example in a
-    user interface. If the first one is of the harness, so are all others, such as the texts beside a background tool's file.
+    Parts that an application marked as its own are left out, and so is memory without a mark, for example from a user
+    interface. If the first one is of the harness, so are all others, such as the texts beside a background tool's file.
     """
     items = [*_texts(prompt)]
     if any(str(_marks(item).get("origin")).startswith(_HARNESS) for item, _ in items[:1]):
         return None
-    texts = [text for item, text in items if not _is_generated(item) and not is_framed(text)]
-    return "\n".join(texts) or None
+    texts = [words_beside_memory(text) for item, text in items if not _is_generated(item)]
+    return "\n".join(filter(None, texts)) or None
 
 
 def _is_generated(item: object) -> bool:

@@ -13,7 +13,7 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.retrieval import ranking
 from tomldiary.retrieval.injection import next_injection
 from tomldiary.retrieval.ranking import MemoryLines
-from tomldiary.retrieval.render import MEMORY_CLOSE, MEMORY_OPEN, is_framed, render_memory
+from tomldiary.retrieval.render import MEMORY_CLOSE, MEMORY_OPEN, render_memory, without_memory
 
 
 def tell(told, *lines, also_true=(), max_tokens=1500, **options):
@@ -67,21 +67,16 @@ def test_a_frame_names_its_memory_and_its_user():
     )
 
 
-def test_a_text_is_framed_if_it_has_nothing_else():
+def test_what_is_beside_the_memory_in_a_text_is_found():
     told = []
     facts = [f"goals: {n}" for n in range(30)]
     tell(told, "likes: tea", *facts, name="team", about='bob "<x>"', heading="<b>Team</b>")
     tell(told, "likes: milk", *facts, name="team", about='bob "<x>"')
     tell(told, about="bob")
     tell(told, "likes: tea", heading="In <user_memory> are </user_memory> notes")
-    assert all(map(is_framed, told))
-    for text in (
-        f"{told[0]} Hello.",
-        f"Hello. {told[0]}",
-        f"{told[0]}\nHello.\n{told[0]}",
-        "Hello.",
-    ):
-        assert not is_framed(text)
+    assert not any(map(without_memory, told))
+    for text in ("{} Hello.", "Hello. {}", "{0}\nHello.\n{0}", "Hello."):
+        assert without_memory(text.format(told[0])) == text.format("")
 
 
 def test_an_empty_memory_injects_nothing():

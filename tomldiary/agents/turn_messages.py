@@ -19,7 +19,7 @@ from tomldiary.agents.verbs import VERBS
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError, cause_of
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.render import is_framed, without_memory
+from tomldiary.retrieval.render import without_memory
 from tomldiary.runtime.lru import WhileUsed
 from tomldiary.storage.protocol import LocalFolder
 
@@ -102,7 +102,7 @@ def is_question(message: Any) -> bool:
     if _by(message) != "user" or is_generated(message.additional_kwargs, message.name):
         return False
     parts = _parts(message.content)
-    return not parts or any(part is None or not is_framed(part) for part in parts)
+    return not parts or any(part is None or not _is_memory(part) for part in parts)
 
 
 def is_generated(marks: Mapping[str, Any], name: str | None) -> bool:
@@ -133,10 +133,19 @@ def _refusal(message: Any) -> str:
 
 
 def _words(content: object) -> str:
-    """Return the text of a user's message, with one line for each part; a rendered memory is none."""
-    return _unless_blank(
-        "\n".join(part for part in _parts(content) if part and not is_framed(part))
-    )
+    """Return the text of a user's message, with one line for each part, without rendered memory."""
+    parts = (words_beside_memory(part) for part in _parts(content) if part)
+    return "\n".join(filter(None, parts))
+
+
+def words_beside_memory(text: str) -> str:
+    """Return a text without the memory that a host rendered into it, and without the blank lines between both."""
+    own = without_memory(text)
+    return _unless_blank(text if own == text else own.strip("\n"))
+
+
+def _is_memory(text: str) -> bool:
+    return bool(text.strip()) and not words_beside_memory(text)
 
 
 def _parts(content: object) -> list[str | None]:

@@ -225,11 +225,6 @@ def framed_memory(
     return "\n".join([first, *([title] if title else []), *lines, last])
 
 
-def is_framed(text: str) -> bool:
-    """Return whether a text is nothing but a memory or its changes in a frame of `framed_memory`."""
-    return _FRAMED.fullmatch(text) is not None
-
-
 def without_memory(text: str) -> str:
     """Return a text without the memories and changes that it contains in frames of `framed_memory`."""
     return _FRAMED.sub("", text)

@@ -357,8 +357,9 @@ def test_a_human_message_with_the_name_of_a_node_is_an_answer(saver, mode):
             lambda memory: [HumanMessage([{"type": "text", "text": memory}])],
             "Which roast?",
         ),
+        (lambda memory: [HumanMessage(f"{memory}\n\nOr tea?")], "Which roast?\n\nOr tea?"),
     ],
-    ids=["message", "part", "only part"],
+    ids=["message", "part", "only part", "beside words"],
 )
 def test_memory_that_a_graph_writes_as_a_human_message_is_no_turn(written, said, mode):
     diary, noted = Diary("memory:"), Noted()
@@ -936,6 +937,33 @@ def test_replay_of_a_checkpoint_records_no_turn_twice(state, kind, mode):
                     asyncio.run(graph.ainvoke(None, config))
         assert writer.flush(30)
     assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+@either
+def test_a_replay_with_changed_memory_beside_the_words_records_them_once(mode):
+    diary = Diary("memory:", agent=Likes())
+    diary.user("alice").upsert_preference("dislikes", "rain")
+
+    def show(state):
+        asked = state["messages"][-1]
+        return {"messages": [HumanMessage(f"{state['memory']}\n\n{asked.text}", id=asked.id)]}
+
+    nodes = [
+        ("recall", recall_node(diary)),
+        ("show", show),
+        ("chat", lambda _: {"messages": [AIMessage("Noted.")]}),
+        ("extract", extract_node(diary)),
+    ]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    run(graph, "tea", ALICE, mode)
+    begin = next(one for one in graph.get_state_history(ALICE) if one.next == ("recall",))
+    settings = {**begin.config["configurable"], "user_id": "alice"}
+    if mode == "sync":
+        graph.invoke(None, {"configurable": settings})
+    else:
+        asyncio.run(graph.ainvoke(None, {"configurable": settings}))
+    assert "tea" in graph.get_state(ALICE).values["memory"]
+    assert kept(diary) == ([("tea", 1)], 1)
 
 
 @either

@@ -879,6 +879,13 @@ def test_memory_that_lost_its_mark_is_no_user_message(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_memory_beside_words_is_left_out(tmp_path: Path):
+    setting = Setting(tmp_path)
+    memory = setting.diary.user("alice").render()
+    asyncio.run(setting.agent.run(f"{memory}\n\n{SAID}"))
+    setting.the_turn("completed", "Good choice.")
+
+
 def test_the_same_history_again_repeats_no_words(tmp_path: Path):
     setting = Setting(tmp_path)
     history = user_says(SAID)
