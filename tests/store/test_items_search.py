@@ -150,6 +150,18 @@ def test_the_index_includes_every_change(store, tmp_path):
     assert found(store, "hazelnut") == []
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_item_without_searched_words_has_no_effect_on_the_items_of_its_session(store, removed):
+    store.run([Put(NS, "cake", {"text": "walnut cake"})], session="monday")
+    store.run([Put(NS, "secret", {"text": "walnut"}, index=False)], session="monday")
+    if removed:  # the item that has the next row
+        store.run([Put(NS, "tea", {"text": "walnut tea"})], session="tuesday")
+        store.run([Search(NS, query="walnut")])
+        store.run([Put(NS, "tea", None)])
+    found = store.run([Search(NS, query="walnut")])[0]
+    assert [(each.key, each.score is None) for each in found] == [("cake", False), ("secret", True)]
+
+
 def test_a_search_after_a_put_puts_no_documents_together(monkeypatch):
     store = ItemStore(Diary("memory:"))
     for number in range(4):

@@ -134,7 +134,7 @@ class LexicalIndex(Generic[E]):
             self._add_row(entry, [*words, *names, *day], length)
         self._places[entry] = range(first, len(self._rows))
         turn = entry.turn
-        if turn is not None:
+        if turn is not None and first < len(self._rows):  # a turn without words has no row
             session, place = turn
             self._turn_of[entry] = session, (place, first)
             insort(self._turns.setdefault(session, []), (place, first))
