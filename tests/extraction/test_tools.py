@@ -81,6 +81,9 @@ def test_a_prompt_without_a_placeholder_is_reported(capsys):
     extractor_prompt_check("Now: {current_time}. Read the turn.")
     assert "lacks {categories_doc}, so" in capsys.readouterr().out
     extractor_prompt_check("{current_time} {categories_doc}")
+    extractor_prompt_check(
+        "{current_time} {categories_doc} " * 20
+    )  # longer than a file's name may be
     extractor_prompt_check(None)
     assert capsys.readouterr().out == ""
 

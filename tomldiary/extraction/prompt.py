@@ -104,7 +104,7 @@ def prompt_text(template: object, default: str = "") -> str:
         return default
     if isinstance(template, str) and template and len(template) < _LONGEST_PATH:
         is_word = not re.search(r"[\s{]", template)
-        if is_word or ("\n" not in template and Path(template).is_file()):
+        if is_word or ("\n" not in template and _is_file(template)):
             template = Path(template)
     if isinstance(template, Path):
         return _HEADER.sub("", template.read_text(encoding="utf-8"))
@@ -114,6 +114,13 @@ def prompt_text(template: object, default: str = "") -> str:
             template, "a text, a path, or an object with a text as `prompt`", "prompt_template"
         )
     return text
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # longer than a name may be
+        return False
 
 
 def extractor_prompt_check(prompt: object) -> None:
