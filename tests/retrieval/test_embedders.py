@@ -227,6 +227,16 @@ def test_an_embedder_that_fails_is_shown_once_without_logging(monkeypatch, capsy
     assert capsys.readouterr().err.count("tomldiary: the embedder failed") == 1
 
 
+@pytest.mark.parametrize("later", [[1.0] * 3, ["a"] * 4, [float("nan")] * 4], ids=str)
+def test_a_question_without_a_usable_vector_is_searched_by_words(later):
+    given = []
+    alice = remembered(lambda texts: given or [meaning(text) for text in texts])
+    alice.recall("dog")
+    given.append(later)
+    assert [hit.text for hit in alice.recall("tea")] == [TEXTS[3]]
+    assert list(alice.recall("money")) == []
+
+
 def test_an_object_that_embeds_nothing_is_refused_at_once():
     with pytest.raises(InvalidValue, match="embedder"):
         Diary("memory:", embedder=3)

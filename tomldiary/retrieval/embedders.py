@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra, wrong_type
 from tomldiary.logging import get_logger, tell
-from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
+from tomldiary.retrieval.vector_index import Embedding, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
 from tomldiary.runtime.callables import refuse_misfit
 from tomldiary.runtime.installation import optional
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
     from tomldiary.retrieval.collection import Collection
+    from tomldiary.retrieval.vector_index import QueryVector
 
 LOCAL_DIMS = 256
 """The number of dimensions of a vector of `local_embedder`."""
@@ -104,6 +105,8 @@ class DiaryEmbedder:
     ) -> QueryVector | None:
         """Embed a question and all texts without a vector. Return None on failure, which is logged once.
 
+        Return None also for a vector of zeros, which is like no text.
+
         No vector is stored if the user's fencing token is no longer `epoch`, as it was before any text was embedded.
         """
         if not query.strip():
@@ -123,7 +126,7 @@ class DiaryEmbedder:
 
     def _prepared(
         self, user: str, collections: Sequence[Collection[Any]], query: str, epoch: int
-    ) -> QueryVector:
+    ) -> QueryVector | None:
         if self._embed is None:
             self._embed = local_embedder()
         if self._embedding is None:
@@ -135,7 +138,8 @@ class DiaryEmbedder:
         for start in range(0, len(missing), _BATCH):
             texts = missing[start : start + _BATCH]
             self._vectors.add(user, texts, self._embedded(texts), epoch)
-        return QueryVector(vector, self._vectors.of(user))
+        asked = self._vectors.of(user).asked(vector)
+        return asked if asked.vector.any() else None
 
     def _embedded(self, texts: list[str]) -> Sequence[Sequence[float]]:
         assert self._embedding is not None  # noqa: S101 - made by the caller

@@ -110,9 +110,9 @@ class Embedding:
 
 
 class QueryVector(NamedTuple):
-    """A question as a vector, and the vectors to compare it with."""
+    """A question as a vector, and the vectors to compare it with; see `VectorIndex.asked`."""
 
-    vector: Sequence[float]
+    vector: Any
     vectors: VectorIndex
 
 
@@ -283,16 +283,23 @@ class VectorIndex:
 
     # Searching
 
+    def asked(self, vector: Sequence[float]) -> QueryVector:
+        """Return a question from its vector.
+
+        Raises:
+            InvalidValue: The dimension is wrong.
+        """
+        return QueryVector(self._checked([""], [vector])[0], self)
+
     def cosines(
-        self, collections: Sequence[Collection[Any]], query: Sequence[float]
+        self, collections: Sequence[Collection[Any]], wanted: Any
     ) -> tuple[list[list[Any]], Any, Any]:
-        """Return entries that have vectors, their cosines to a query, and the cosines that rank them.
+        """Return entries that have vectors, their cosines to the vector of `asked`, and the cosines that rank them.
 
         Entries are grouped by collection. They occur once for each text, with the cosine of their best text. The
         cosines after centring rank, or the cosines themselves with `Embedding.is_cosine`.
         """
         np = self._np
-        wanted = self._checked([""], [query])[0]
         with self._guard:
             matrices = [self._followed(collection) for collection in collections]
             owners = [list(matrix.owners) for matrix in matrices]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from tomldiary.retrieval.embedders import Vectors
 from tomldiary.retrieval.lexical_index import UserIndex
-from tomldiary.retrieval.vector_index import QueryVector
 from tomldiary.runtime.lru import PerUser
 from tomldiary.store.operations import Item, Search
 from tomldiary.toml.values import copied
@@ -101,7 +100,7 @@ class Finder:
     ) -> Iterable[Found]:
         assert self._vectors is not None  # noqa: S101 - checked by the caller
         several = [
-            self._index(user).fused(mine, query, QueryVector(vector, self._vectors.of(user)))
+            self._index(user).fused(mine, query, self._vectors.of(user).asked(vector))
             for user, mine in _by_user(snapshots).items()
         ]
         ranked = merge(*several, key=lambda each: -each.rank)
