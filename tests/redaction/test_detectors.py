@@ -60,6 +60,29 @@ def test_other_forms_of_letters_digits_and_spaces_are_read(text, kept):
 
 
 @pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("4111 1111 1111 1111 12/27 123", "[redacted: card] 12/27 123"),
+        ("12/27 4111111111111111 123", "12/27 [redacted: card] 123"),
+        ("3782 822463 10005 5555-5555-5555-4444", "[redacted: card] [redacted: card]"),
+        ("ES91 2100 0418 4502 0005 1332 BIC CAIXESBB", "[redacted: iban] BIC CAIXESBB"),
+        ("AT611904300234573201 BKAUATWW", "[redacted: iban] BKAUATWW"),
+        ("tel:+49301234567, Tel.:030 1234567", "tel:[redacted: phone], Tel.:[redacted: phone]"),
+    ],
+)
+def test_a_number_is_found_beside_other_numbers_and_words(text, kept):
+    assert Redactor()(text) == kept
+
+
+def test_a_quoted_secret_is_redacted_up_to_the_closing_quote():
+    redacted = '{"password": "[redacted: secret]", "user": "bob"}'
+    assert Redactor()('{"password": "correct horse battery", "user": "bob"}') == redacted
+    assert Redactor()("The password is 'the usual one'.") == "The password is 'the usual one'."
+    key = "-----BEGIN PGP PRIVATE KEY BLOCK-----\nabc\n-----END PGP PRIVATE KEY BLOCK-----"
+    assert Redactor()(f"Mine: {key}, yours?") == "Mine: [redacted: key], yours?"
+
+
+@pytest.mark.parametrize(
     "name", ["DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "export my_token", "X-API-Key"]
 )
 def test_the_last_word_of_a_variable_announces_a_secret(name):
@@ -135,7 +158,16 @@ def test_values_are_redacted_at_any_depth_and_equal_elsewhere():
 
 
 @pytest.mark.parametrize(
-    "text", ["@" * 20000, "1 " * 20000, "+1" * 9000, "a." * 20000, "password " * 4000, "x" * 50000]
+    "text",
+    [
+        "@" * 20000,
+        "1 " * 20000,
+        "+1" * 9000,
+        "a." * 20000,
+        "password " * 4000,
+        "x" * 50000,
+        "AT61 ABCD " * 5000,
+    ],
 )
 def test_long_texts_take_linear_time(text):
     Redactor()(text)

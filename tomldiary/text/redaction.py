@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from string import ascii_letters
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ Redact = Callable[[str], str]
 """Returns a text without the parts that must not be stored."""
 
 _KEY = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"
     r"|\b(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
     r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}\b|\bgithub_pat_\w{22,}"
     r"|\bglpat-[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:sk|pk|rk)_(?:live|test)_\w{16,}"
@@ -39,17 +39,22 @@ _ANNOUNCED = (
 )
 _SECRET = re.compile(
     rf"(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
-    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*[\"'`]?(?P<value>[^\s\"'`,;]{3,}[^\s\"'`,;.])",
+    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*[\"'`]?"
+    r"(?P<value>(?<=[\"'`])[^\"'`\n]{4,}(?=[\"'`])|[^\s\"'`,;]{3,}[^\s\"'`,;.])",
     re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@]+)(?=@)")
-_PLAIN_WORD = re.compile(r"[^\W\d_]+[.!?)]*")
+_PLAIN_WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)*[.!?)]*")
 _HAS_LETTER_AND_DIGIT = re.compile(r"(?=.*[^\W\d_]).*\d", re.DOTALL)
+# Usual groups, which an expiry date or other numbers may follow.
+_CARD_IN_GROUPS = re.compile(
+    r"(?<![\w.+-])(?:[2-6]\d{3}(?:[ -]\d{4}){3}|3\d{3}[ -]\d{6}[ -]\d{5}|[2-6]\d{12,18})(?![\w]|[.-]\d)"
+)
 _CARD = re.compile(r"(?<![\w.+-])(?:[2-6])(?:[ -]?\d){12,18}(?![\w]|[.-]\d)")
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
 _EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%'-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}", re.UNICODE)
 _PHONE = re.compile(
-    r"(?<![\w.,:/+-])(?:"
+    r"(?<![\w.,/+-])(?<!\d:)(?:"
     r"\+\d{1,3}[ ()./-]{0,3}(?:\d[ ()./-]{0,2}){6,12}\d"  # +49 (0)30 1234567
     r"|00\d{2}[ ./-]?(?:\d[ ./-]?){6,11}\d"  # 0049 30 1234567
     r"|\(?0\d{1,5}\)?[ /.-] ?\d(?:[ .-]?\d){4,9}"  # 030 1234567, (0170) 12 34 567
@@ -95,7 +100,7 @@ def _is_secret(found: re.Match[str]) -> bool:
     if found["variable"] and not _HAS_LETTER_AND_DIGIT.match(value):
         return False
     # "The password is required" contains no password, but "password: tiger" does.
-    return found["sign"][0] in ":=：" or _PLAIN_WORD.fullmatch(value) is None
+    return found["sign"][0] in ":=：" or _PLAIN_WORDS.fullmatch(value) is None
 
 
 def _always(_: re.Match[str]) -> bool:
@@ -109,6 +114,7 @@ _DETECTORS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]], 
     ("secret", _SECRET, _is_secret),
     ("email", _EMAIL, _always),
     ("iban", _IBAN, _is_iban),
+    ("card", _CARD_IN_GROUPS, _is_card),
     ("card", _CARD, _is_card),
     ("phone", _PHONE, _is_phone),
 )
@@ -218,7 +224,7 @@ def _redacted(
     plain = text if text.isascii() else text.translate(_AS_ASCII)
     parts: list[str] = []
     start = 0
-    for match in filter(is_one, pattern.finditer(plain)):
+    for match in _passing(pattern, is_one, plain):
         if plain is not text and _AMOUNT.fullmatch(text, *match.span()):
             continue
         taken = "value" if match.groupdict().get("value") is not None else 0
@@ -228,6 +234,21 @@ def _redacted(
         return text
     found[kind] += len(parts) // 2
     return "".join([*parts, text[start:]])
+
+
+def _passing(
+    pattern: re.Pattern[str], is_one: Callable[[re.Match[str]], bool], plain: str
+) -> Iterator[re.Match[str]]:
+    """Yield the matches that pass a check. The last groups of an IBAN may belong to the next word, such as a BIC."""
+    at = 0
+    while (match := pattern.search(plain, at)) is not None:
+        at, found = match.end(), match
+        while found is not None and not is_one(found):
+            space = plain.rfind(" ", found.start(), found.end()) if pattern is _IBAN else -1
+            found = pattern.match(plain, found.start(), space) if space >= 0 else None
+        if found is not None:
+            at = found.end()
+            yield found
 
 
 def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -> Redactor | None:  # noqa: FBT001 - an option
