@@ -272,6 +272,13 @@ def test_a_word_of_any_script_is_found_as_it_was_written(store, word):
         }
 
 
+@pytest.mark.parametrize("symbol", ["🇩🇪", "⭐", "🎂"])
+def test_a_symbol_is_found(store, symbol):
+    put(store, "k", f"{symbol} walnut")
+    put(store, "n", "🇫🇷 walnut ⌚")
+    assert found(store, symbol) == ["k"]
+
+
 @pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip
 def test_a_query_is_never_parsed_as_a_query_language(store, query):
     put(store, "k", "walnut")
