@@ -491,6 +491,8 @@ def test_an_item_copied_into_two_documents_is_one_item(store, tmp_path):
     copy = tmp_path / "m/alice/items/memories~2.toml"
     copy.write_text(path.read_text().replace("seq = 1\n", "").replace("n = 1", "n = 2"))
     assert found(store, NS) == ["k"]
+    shown = get(store, NS, "k").value
+    assert store.update(NS, "k", lambda value: {"was": value}).value == {"was": shown}
     put(store, NS, "k", {"n": 3})
     assert get(store, NS, "k").value == {"n": 3}
     put(store, NS, "k", None)

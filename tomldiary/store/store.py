@@ -454,8 +454,8 @@ class ItemStore(ItemPuts):
         entries = [Entry(key, table) for table in tables if table is not None]
         if not entries:
             return None
-        # The newest, because a hand edit may have duplicated the key.
-        entry = max(entries, key=lambda each: each.updated)
+        # As `Snapshot.get` does, because a hand edit may have duplicated the key.
+        entry = max(reversed(entries), key=lambda each: each.updated)
         deadlines, base = self.diary.engine.deadlines(tx.user), document_of(tx.user, namespace)
         if self._omit_expired and deadlines.is_over(base, entry, self._clock.now()):
             return None
