@@ -262,3 +262,12 @@ def test_a_memory_far_above_a_budget_is_not_copied_to_count_it():
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_block_of_which_only_the_title_fits_is_not_shown():
+    alice = Diary("memory:").user("alice")
+    alice.blocks.set("persona", "Incomprehensibilities & more " * 40)
+    for budget in range(20, 120):
+        lines = alice.render(max_tokens=budget).splitlines()
+        at = next((n for n, line in enumerate(lines) if line.startswith("- ")), None)
+        assert at is None or lines[at + 1].startswith("  Inc")

@@ -196,6 +196,8 @@ def _cut(block: str, room: int, count: Callable[[str], int], look_up: str) -> st
         start = _PART_OF_ESCAPE.sub("", body[:number])
         at = start.rfind(" ")
         start = start[:at] if start[:at].strip() else start  # do not cut a word
+        if not start.strip():
+            return ""  # only the indentation fits
         return f"{title}\n{start.rstrip()}{_MORE_WORDS}all of it is stored{hint})"
 
     def longest(shortened: Callable[[int], str], most: int) -> str:
