@@ -79,6 +79,7 @@ def test_statements_of_two_things_and_further_details_are_no_conflict(one, two):
         ("My landlord is Mr. Petrov", "My landlord is Mrs. Holm", "different value"),
         ("My mom is a doctor", "My mom is a lawyer", "different value"),
         ("Pizza is my favourite", "Sushi is my favourite", "different value"),
+        ("My eyes are blue", "My eyes are green", "different value"),
     ],
 )
 def test_another_amount_name_or_end_of_one_thing_is_a_conflict(one, two, named):

@@ -76,7 +76,7 @@ def _of_languages(name: str, *, concord: bool | None = None) -> frozenset[str]:
 
 OPPOSITES = _opposites()
 """The words that a word excludes in otherwise equal statements."""
-EXCLUDING = _values("time", "amount", "subject")
+EXCLUDING = _values("time", "amount", "value", "subject")
 """The rows of each word, whose values exclude each other in otherwise equal statements."""
 MONTHS = {
     word: f"{number:02}"
