@@ -20,7 +20,7 @@ from tomldiary.retrieval import lexical_index
 from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder, name_of
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.lexical_index import LexicalIndex, UserIndex
-from tomldiary.retrieval.vector_index import Embedding
+from tomldiary.retrieval.vector_index import Embedding, VectorIndex
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.snapshot import Snapshot
@@ -299,6 +299,16 @@ def test_indexes_of_removed_namespaces_do_not_accumulate():
         entries = {"k": Entry("k", {"text": "tea"})}
         index.search([Snapshot("alice", ("alice", str(number)), entries=entries)], "tea")
     assert objects_of(LexicalIndex) - before == 1001
+
+
+def test_vectors_of_removed_namespaces_do_not_accumulate():
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+    index, before = VectorIndex(Embedding(26, letters, ("text",)), None), objects_of(Snapshot)
+    asked = index.asked(letters("tea"))
+    for number in range(1100):
+        entries = {"k": Entry("k", {"text": "tea"})}
+        index.cosines([Snapshot("alice", ("alice", str(number)), entries=entries)], asked.vector)
+    assert objects_of(Snapshot) - before == 1001
 
 
 def test_typed_entries_of_many_users_do_not_accumulate():

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from datetime import date
 
 
+KEPT = 1000
+"""The number of indexes that are kept for collections that a search leaves out."""
+
+
 class Searchable(Protocol):
     """An entry of an index, compared by identity."""
 

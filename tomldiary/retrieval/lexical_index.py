@@ -23,7 +23,7 @@ from math import log
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from tomldiary.retrieval.collection import C, E, Part, changes
+from tomldiary.retrieval.collection import KEPT, C, E, Part, changes
 from tomldiary.retrieval.fusion import fuse
 from tomldiary.retrieval.spelling import respelled, spelling_group
 from tomldiary.runtime.fork_safety import renew_after_fork
@@ -47,7 +47,6 @@ _BEST, _MEAN = 0.7, 0.3  # the shares of the best passage and of the mean of all
 _BEFORE, _AFTER = 0.5, 0.3  # the shares of the previous and the next turn's score
 _SCORED = 40  # the number of rows with the best estimates, which are scored exactly
 _DEAD = 256  # the number of dead rows that are kept in addition to one for each live row
-_KEPT = 1000  # the number of indexes that are kept for collections that a search leaves out
 
 
 class Question(NamedTuple):
@@ -488,7 +487,7 @@ class UserIndex(Generic[C, E]):
         with self._guard:
             followed = [self._follow(each) for each in collections]
             # Removed collections are searched no more, so those that were searched last are kept.
-            for namespace in list(self._followed)[: -len(collections) - _KEPT]:
+            for namespace in list(self._followed)[: -len(collections) - KEPT]:
                 del self._followed[namespace]
             question = question_of(query, followed)
             if question is None:

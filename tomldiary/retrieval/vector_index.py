@@ -20,7 +20,7 @@ from zlib import crc32
 
 from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.collection import changes
+from tomldiary.retrieval.collection import KEPT, changes
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.installation import optional
 from tomldiary.runtime.views import counted
@@ -302,6 +302,9 @@ class VectorIndex:
         np = self._np
         with self._guard:
             matrices = [self._followed(collection) for collection in collections]
+            # Removed collections are searched no more, so those that were searched last are kept.
+            for namespace in list(self._matrices)[: -len(collections) - KEPT]:
+                del self._matrices[namespace]
             owners = [list(matrix.owners) for matrix in matrices]
             products = [matrix.products(wanted) for matrix in matrices]
             cosines = np.clip(np.concatenate(products), -1, 1)  # rounded sums may exceed 1
@@ -333,9 +336,7 @@ class VectorIndex:
 
     def _followed(self, collection: Collection[Any]) -> _Matrix:
         """Return the matrix of a collection with its known vectors."""
-        matrix = self._matrices.get(collection.namespace)
-        if matrix is None:
-            matrix = self._matrices[collection.namespace] = _Matrix(self.embedding.dims)
+        matrix = self._matrices.pop(collection.namespace, None) or _Matrix(self.embedding.dims)
         parts = collection.searched
         gone, come = changes(matrix.parts, parts)
         for entry in gone:
@@ -355,6 +356,7 @@ class VectorIndex:
                 del matrix.waiting[entry]
         if fresh:
             matrix.add(fresh)
+        self._matrices[collection.namespace] = matrix  # the last one in order
         return matrix
 
     # The file
