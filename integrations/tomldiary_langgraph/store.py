@@ -259,7 +259,7 @@ class DiaryStore(BaseStore):
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> SweeperFuture:
         """Remove expired items at an interval of minutes, in a thread; the future ends when the sweeper stops.
 
-        May be awaited, which returns a future of the running event loop.
+        Cancelling the future stops the sweeper. May be awaited, which returns a future of the running event loop.
         """
         every = sweep_interval_minutes
         if every is None:
@@ -355,11 +355,12 @@ class _Later:
 
 
 class SweeperFuture(Future[None]):
-    """A future that ends with the sweeper; `await` returns an asyncio future of it at once."""
+    """A future that ends with the sweeper, as the sweeper does with it; `await` returns an asyncio future of it at once."""
 
     def __init__(self, running: Future[None]) -> None:
         super().__init__()
         running.add_done_callback(lambda _: self.done() or self.set_result(None))
+        self.add_done_callback(lambda _: running.cancel())
 
     def __await__(self) -> Generator[Any, Any, asyncio.Future[None]]:
         """Return at once, as the coroutine of an async store does."""

@@ -44,6 +44,8 @@ class Sweeper:
     def start(self, minutes: float) -> Future[None]:
         """Start sweeping at an interval in minutes, if not running yet; the future is done when the sweeper ends.
 
+        Cancelling the future stops the sweeper.
+
         Raises:
             InvalidValue: `minutes` is not a number above 0.
         """
@@ -52,12 +54,13 @@ class Sweeper:
         checked_number(minutes, "interval", "minutes above 0", lambda each: each > 0)
         if self.is_running and self._done is not None and not self._stop.is_set():
             return self._done
-        self._stop = threading.Event()
+        stop = self._stop = threading.Event()
         done: Future[None] = Future()
+        done.add_done_callback(lambda _: stop.set())
         self._done = done
         self._thread = threading.Thread(
             target=self._run,
-            args=(min(minutes * 60, threading.TIMEOUT_MAX), self._stop, done),
+            args=(min(minutes * 60, threading.TIMEOUT_MAX), stop, done),
             name="tomldiary-sweeper",
             daemon=True,
         )
@@ -83,7 +86,8 @@ class Sweeper:
                 self._sweep()
             except Exception:  # later sweeps must run, or expired items accumulate
                 _logger.exception("a sweep failed; the next one tries again")
-        done.set_result(None)
+        if done.set_running_or_notify_cancel():
+            done.set_result(None)
 
 
 def expired(catalog: Catalog, deadlines: Deadlines, now: int) -> dict[Namespace, list[str]]:

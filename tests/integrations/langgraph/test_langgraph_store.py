@@ -843,6 +843,22 @@ def test_sweeper_methods_work_in_sync_code_and_can_be_awaited(store):
     asyncio.run(use())
 
 
+def test_cancelling_its_future_stops_the_sweeper(store):
+    assert store.start_ttl_sweeper(1).cancel()
+    assert store.start_ttl_sweeper(1).cancel()  # started again
+
+    async def use():
+        task = await store.start_ttl_sweeper(1)
+        task.cancel()
+        await asyncio.wait([task])
+
+    sweeper = vars(store)["_items"].sweeper
+    for start in (lambda: None, lambda: asyncio.run(use())):
+        start()
+        vars(sweeper)["_thread"].join(10)
+        assert not sweeper.is_running
+
+
 def test_sweeping_does_not_hold_the_event_loop(tmp_path):
     store = DiaryStore(tmp_path / "m")
     store.put(("alice", "n"), "k", {"text": "tea"}, ttl=0.0001)
