@@ -9,6 +9,10 @@ from tomldiary.text.visible import HIDDEN, compatible
 _HIDDEN_RUN = "\u200b"
 _RUN = re.compile(rf"[\s{HIDDEN}]{{2,}}|[^\S ]|[{HIDDEN}]")  # all but a single space
 _SPACE = re.compile(r"\s")
+# Between a letter and what normalisation joins to it: accents, and vowels and ends of Korean syllables.
+_WITHIN_LETTER = re.compile(
+    f"(?<![{HIDDEN}])[{HIDDEN}]++(?=[\u0300-\u036f\u1161-\u11ff\u3099\u309a\uff9e\uff9f])"
+)
 _GAPS = {" ": f"[ {_HIDDEN_RUN}]", _HIDDEN_RUN: f"[ {_HIDDEN_RUN}]?"}
 _GAP = re.compile(f"([ {_HIDDEN_RUN}])")
 
@@ -18,6 +22,7 @@ def folded(text: str) -> str:
 
     A run of hidden characters becomes one of them. Turkish letters without a dot become `i`, as `I` does.
     """
+    text = text if text.isascii() else _WITHIN_LETTER.sub("", text)
     text = compatible(compatible(text).casefold())
     return _RUN.sub(_one_character, text.replace("i\u0307", "i").replace("\u0131", "i"))
 
