@@ -100,6 +100,7 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         'db_password = os.environ["DB_PASSWORD"]',
         "led_pin = GPIO17",
         "palabra_clave: años80",
+        'set "api_key =" and the like, or "token"',
         "612\u202f345\u202f678 €",
         "2\xa0639\xa0000\xa0000\xa0000 habitants",
     ],
