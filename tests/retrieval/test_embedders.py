@@ -47,7 +47,7 @@ async def coroutine(texts):
     return [meaning(text) for text in texts]
 
 
-def langchain():
+def langchain(asked=None):
     from langchain_core.embeddings import Embeddings  # noqa: PLC0415 - slow to import
 
     class Own(Embeddings):
@@ -55,18 +55,22 @@ def langchain():
             return [meaning(text) for text in texts]
 
         def embed_query(self, text):
+            if asked is not None:
+                asked.append(text)
             return meaning(text)
 
     return Own()
 
 
-def pydantic_ai():
+def pydantic_ai(asked=None):
     from pydantic_ai import Embedder  # noqa: PLC0415 - slow to import
     from pydantic_ai.embeddings import EmbeddingResult, TestEmbeddingModel  # noqa: PLC0415
 
     class Own(TestEmbeddingModel):
         async def embed(self, inputs, *, input_type, settings=None):
             texts = [inputs] if isinstance(inputs, str) else list(inputs)
+            if asked is not None and input_type == "query":
+                asked.extend(texts)
             vectors = [meaning(text) for text in texts]
             return EmbeddingResult(
                 vectors, inputs=texts, input_type=input_type, model_name="own", provider_name="own"
@@ -93,6 +97,13 @@ def test_every_kind_of_embedder_finds_what_no_word_does(make):
     assert alice.recall("puppy", 1)[0].text == TEXTS[0]
     assert alice.recall("couch", 1)[0].text == TEXTS[1]
     assert "sofa" in alice.render("couch", max_tokens=60)
+
+
+@pytest.mark.parametrize("make", [langchain, pydantic_ai])
+def test_a_question_is_embedded_as_a_question(make):
+    asked = []
+    assert remembered(make(asked)).recall("puppy", 1)[0].text == TEXTS[0]
+    assert asked == ["puppy"]
 
 
 def test_the_local_embedder_ranks_recall_and_words_count_too():

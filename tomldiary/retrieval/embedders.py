@@ -7,6 +7,7 @@ fails, search uses only words, and one warning is logged.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -25,7 +26,7 @@ from tomldiary.storage.protocol import LocalFolder
 from tomldiary.toml.values import check_instance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from tomldiary.engine.engine import Engine
     from tomldiary.retrieval.collection import Collection
@@ -95,7 +96,7 @@ class DiaryEmbedder:
     def __init__(self, engine: Engine, given: Any) -> None:
         self._engine = engine
         self._given = given
-        self._embed = None if given == "local" else _function(given)
+        self._embed, self._ask = (None, None) if given == "local" else _functions(given)
         self._embedding: Embedding | None = None
         self._vectors: Vectors | None = None
         self._has_warned = False
@@ -127,32 +128,36 @@ class DiaryEmbedder:
     def _prepared(
         self, user: str, collections: Sequence[Collection[Any]], query: str, epoch: int
     ) -> QueryVector | None:
-        if self._embed is None:
-            self._embed = local_embedder()
+        if self._embed is None or self._ask is None:
+            self._embed = self._ask = local_embedder()
         if self._embedding is None:
             self._embedding = Embedding(0, self._embed, (), name_of(self._given), option="embedder")
-        [vector] = self._embedded([query])
+        embedding = self._embedding
+        [vector] = embedding.checked(self._ask([query]), 1)
         if self._vectors is None:
-            self._vectors = Vectors(self._engine, replace(self._embedding, dims=len(vector)))
+            self._vectors = Vectors(self._engine, replace(embedding, dims=len(vector)))
         missing = self._vectors.of(user).missing_below(collections)
         for start in range(0, len(missing), _BATCH):
             texts = missing[start : start + _BATCH]
-            self._vectors.add(user, texts, self._embedded(texts), epoch)
+            found = embedding.checked(embedding.embed(texts), len(texts))
+            self._vectors.add(user, texts, found, epoch)
         asked = self._vectors.of(user).asked(vector)
         return asked if asked.vector.any() else None
 
-    def _embedded(self, texts: list[str]) -> Sequence[Sequence[float]]:
-        assert self._embedding is not None  # noqa: S101 - made by the caller
-        return self._embedding.checked(self._embedding.embed(texts), len(texts))
+
+_Embed = Callable[[list[str]], Sequence[Sequence[float]]]
 
 
-def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
-    """Return a function that embeds a list of texts."""
+def _functions(given: Any) -> tuple[_Embed, _Embed]:
+    """Return functions that embed a list of texts and a list of questions, which some models embed differently."""
     check_instance(given, "embedder")
     if hasattr(given, "embed_documents_sync"):  # pydantic-ai's
-        return lambda texts: run_coroutine(given.embed_documents(texts)).embeddings
+        return (
+            lambda texts: run_coroutine(given.embed_documents(texts)).embeddings,
+            lambda texts: run_coroutine(given.embed_query(texts)).embeddings,
+        )
     if hasattr(given, "embed_documents"):  # LangChain's
-        return given.embed_documents
+        return given.embed_documents, lambda texts: [given.embed_query(text) for text in texts]
     if not callable(given):
         raise wrong_type(given, '"local", a function, Embeddings or an Embedder', "embedder")
     check_takes_texts(given, "embedder")
@@ -161,7 +166,7 @@ def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
         found: Any = given(texts)
         return run_coroutine(found) if inspect.iscoroutine(found) else found
 
-    return embed
+    return embed, embed
 
 
 def check_takes_texts(function: Callable[..., Any], where: str) -> None:
