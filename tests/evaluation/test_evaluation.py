@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from time import process_time
 
 import pytest
 from typer.testing import CliRunner
@@ -377,3 +378,12 @@ def test_the_command_takes_the_user_of_questions_that_name_none(tmp_path):
             CliRunner().invoke(app, command, env={"TOMLDIARY_USER": user}),
         ):
             assert json.loads(done.output)["runs"][0]["means"]["recall@5"] == found
+
+
+def test_a_file_with_many_texts_is_read_in_linear_time(tmp_path):
+    rows = [{"id": number, "text": "x"} for number in range(20_000)]
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(map(json.dumps, [*rows, {"question": "x", "gold": [1]}])))
+    began = process_time()
+    assert len(load_questions(file)[0].entries) == 20_000
+    assert process_time() - began < 1

@@ -158,7 +158,7 @@ def _json(file: Path) -> Any:
 
 
 def _own(file: Path) -> Iterator[Collection]:
-    entries: dict[str, list[Entry]] = {}
+    entries: dict[str, dict[str, Entry]] = {}
     questions: dict[str, list[Question]] = {}
     for number, line in enumerate(read_text(file).split("\n"), 1):
         if not line.strip():
@@ -178,25 +178,27 @@ def _own(file: Path) -> Iterator[Collection]:
             questions.setdefault(user, []).append(asked)
         elif "id" in row and "text" in row:
             entry = Entry(str(row["id"]), str(row["text"]), str(row.get("session", "")))
-            if any(entry.id == one.id for one in entries.get(user, [])):
+            known = entries.setdefault(user, {})
+            if entry.id in known:
                 raise InvalidValue(
                     f"the id {entry.id} is given twice. Give each text its own id.", where=where
                 )
-            entries.setdefault(user, []).append(entry)
+            known[entry.id] = entry
         else:
             raise InvalidValue('expected "question" and "gold", or "id" and "text".', where=where)
     for user, asked in questions.items():
-        given = entries.get(user, [])
-        known = {entry.id for entry in given}
+        given = entries.get(user, {})
         gold = {key for each in asked for key in each.gold}
-        missing = sorted(gold - known) if entries else []
+        missing = sorted(gold - given.keys()) if entries else []
         if missing:
             raise InvalidValue(
                 f"gold names unknown ids: {', '.join(missing[:5])}. Name the ids of texts in this file.",
                 where=str(file),
             )
-        has_sessions = any(entry.session for entry in given)
-        yield Collection(user, asked, given, "episodes" if has_sessions else "preferences")
+        has_sessions = any(entry.session for entry in given.values())
+        yield Collection(
+            user, asked, [*given.values()], "episodes" if has_sessions else "preferences"
+        )
 
 
 def _locomo(row: Mapping[str, Any]) -> Collection:
