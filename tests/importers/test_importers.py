@@ -12,6 +12,7 @@ import traceback
 from contextlib import closing
 from datetime import datetime  # noqa: TC003 - read by pydantic
 from pathlib import Path
+from time import process_time
 
 import pytest
 from pydantic import BaseModel
@@ -666,3 +667,14 @@ def test_hostile_names_stay_inside_the_users_folder(alice, tmp_path):
     for each in items:
         stored = ItemStore(alice.diary).run([Get(tuple(each["namespace"]), each["key"])])[0]
         assert stored.value == each["value"]
+
+
+def test_notes_are_compared_with_a_large_memory_in_linear_time(tmp_path):
+    alice = Diary("memory:", agent="rules", max_prefs_per_category=10_000).user("alice")
+    file = tmp_path / "mem0.json"
+    for text in ("first", "other"):
+        file.write_text(json.dumps([{"id": f"m{n}", "memory": f"{text} {n}"} for n in range(800)]))
+        began = process_time()
+        done = carry_over(alice, "mem0", file)
+        assert process_time() - began < 1
+    assert len(done.kept) == 800

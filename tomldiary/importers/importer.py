@@ -222,13 +222,14 @@ class _Memory:
         self._schemas = alice.diary.fact_schemas
         self._category = category
         self._store = ItemStore(alice.diary, user_label=self._owner)
-        self._texts = {
-            _plain(item.text): f"{category}/{key}"
+        notes = {
+            f"{category}/{key}": item.text
             for category, entries in alice.preferences().items()
             for key, item in entries.items()
         }
+        self._notes = set(notes)
+        self._texts = {_plain(text): key for key, text in notes.items()}
         self._blocks = {name: block.text for name, block in alice.blocks.all().items()}
-        self._notes: set[str] = set()
         self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
         self._singletons: dict[tuple[str, datetime | None], str] = {}
         for fact in alice.facts.query(include_ended=True):
@@ -326,7 +327,7 @@ class _Memory:
         alike = self._texts.get(_plain(note.text))
         if alike is not None:
             return alike, True
-        is_taken = key in self._notes or _note_id(note) in self._alice.preferences(category)
+        is_taken = key in self._notes
         self._notes.add(key)
         self._texts[_plain(note.text)] = key
         return key, False if is_taken else None
