@@ -126,6 +126,11 @@ def test_an_error_names_its_cause_after_a_bounded_number_of_requests(steps, says
     assert len(server.requests) == requests
 
 
+@pytest.mark.parametrize("key", ["AIza" + "Sy" * 17 + "A", "hf_" + "a1" * 16, "gsk_" + "b2" * 10])
+def test_a_key_of_any_provider_is_masked(key):
+    assert explained(RuntimeError(f"bad key {key} given"))[0].endswith("bad key [secret] given")
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_closed_port_is_named_with_its_host(count):
     url = closed_url()

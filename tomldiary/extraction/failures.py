@@ -12,13 +12,16 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from tomldiary.text.redaction import Redactor
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _LONGEST = 300
 _SECRET = re.compile(
-    r"(?i)(?:bearer\s+\S+|\b(?:sk|pk|rk|key|api[-_]?key|token|gsk|xai|AIza)[-_=:]\s*[\w*.\-]{4,}|://[^/\s@]+@)"
+    r"(?i)(?:bearer\s+\S+|\b(?:sk|pk|rk|key|api[-_]?key|token|gsk|xai)[-_=:]\s*[\w*.\-]{4,}|://[^/\s@]+@)"
 )
+_KEYS = Redactor(["key"])
 _ADDRESS = re.compile(r"(?<![\w.+-])[\w.+-]*+://\S+")
 _STATUSES = {
     400: ("refused the request", "Check the model's name and its settings."),
@@ -125,7 +128,8 @@ def _text(error: BaseException) -> str:
 
 
 def _clean(text: str) -> str:
-    text = _SECRET.sub("[secret]", _ADDRESS.sub("[address]", " ".join(text.split())))
+    text = _ADDRESS.sub("[address]", " ".join(text.split()))
+    text = _KEYS(_SECRET.sub("[secret]", text)).replace("[redacted: key]", "[secret]")
     return f"{text[:_LONGEST]}…" if len(text) > _LONGEST else text.rstrip(". ")
 
 
