@@ -122,6 +122,12 @@ def test_kinds_are_counted_and_texts_are_not_kept():
     assert "example" not in repr(vars(redactor)["_counts"]) + repr(redactor)
 
 
+@pytest.mark.parametrize("prefix", ["hf_", "gsk_", "r8_", "xai-", "pplx-"])
+def test_a_key_with_the_prefix_of_a_provider_is_redacted(prefix):
+    assert Redactor()(f"Use {prefix}{'a1B2' * 10}.") == "Use [redacted: key]."
+    assert Redactor()(f"{prefix}{'a1' * 9}") == f"{prefix}{'a1' * 9}"
+
+
 def test_text_before_a_web_token_stays():
     token = ".".join(("eyJ" + "h" * 20, "eyJ" + "z" * 20, "c" * 30))
     assert Redactor()(f"-{token}, my-{token}.") == "-[redacted: key], my-[redacted: key]."

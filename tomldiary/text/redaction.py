@@ -26,7 +26,7 @@ _KEY = re.compile(
     r"|\b(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
     r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}\b|\bgithub_pat_\w{22,}"
     r"|\bglpat-[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:sk|pk|rk)_(?:live|test)_\w{16,}"
-    r"|\bsk-(?:\w+-)*[\w-]{20,}|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_[A-Za-z0-9]{30,}|\bnpm_[A-Za-z0-9]{36}"
+    r"|\bsk-(?:\w+-)*[\w-]{20,}|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\b(?:hf_|gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{30,}|\bnpm_[A-Za-z0-9]{36}"
     r"|\bpypi-[\w-]{50,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdop_v1_[0-9a-f]{64}|\bEAA[A-Za-z0-9]{60,}"
     r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=AccountKey=)[\w+/]{40,}=*"
     # From the start of a run of characters, so that each run is read once.
