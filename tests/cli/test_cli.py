@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from datetime import date
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from rich.cells import cell_len
 
 import programs
 from command_line import ROOT, call, program
 from openai_server import OpenAIServer, says, status
 from tomldiary import Constraint, Diary
+from tomldiary.cli.output import print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
@@ -641,6 +645,24 @@ def test_a_terminal_shows_labels_only_of_a_list_that_has_some(memories):
     assert "contexts" not in table
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("word", ["漢字 ", "x", "x" + "\u0301" * 2000])
+def test_the_time_to_wrap_a_line_is_linear(monkeypatch, word):
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    line = (word * 200_000)[:200_000]
+    start = time.process_time()
+    print_text(line)
+    assert time.process_time() - start < 5
+    shown = terminal.getvalue()
+    assert "".join(shown.split()) == line.replace(" ", "")
+    assert max(map(cell_len, shown.split("\n"))) <= 80
+
+
 @pytest.mark.parametrize("words", [["show", "alice", "--raw"], ["diff", "0", "--user", "alice"]])
 def test_toml_and_diffs_are_not_wrapped_in_a_pipe(memories, words):
     Diary(memories).user("alice").upsert_preference("likes", LONG, id="long")
@@ -811,6 +833,18 @@ def test_output_above_the_buffer_is_reported_once_on_a_full_disk(memories, comma
     told = "The output could not be written (No space left on device).\n"
     line = [command, "--user", "alice", "--path", memories]
     assert on_full_disk("-m", "tomldiary", *line) == (1, told)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [(["show", "bob"], 2), (["--nope"], 2), (["history", "--limit", "1"], 0)]
+)
+def test_an_error_stream_that_cannot_be_written_changes_no_exit_code(memories, line, code):
+    with Path("/dev/full").open("w") as full, Path(os.devnull).open("w") as output:
+        streams, env = (0, output.fileno(), full.fileno()), {"TOMLDIARY_PATH": str(memories)}
+        command = programs.start(
+            "-m", "tomldiary", *line, streams=streams, env={**os.environ, **env}
+        )
+        assert command.wait() == code
 
 
 @pytest.mark.parametrize(

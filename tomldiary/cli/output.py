@@ -8,7 +8,7 @@ import shutil
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.values import json_value
@@ -22,6 +22,7 @@ EXIT_PARTIAL = 1
 _WIDTH = 80
 _NARROWEST = 20
 _HANGING = 8
+_MOST = 8  # characters in a column, with their marks
 _DIFF_STYLES = {
     "---": "bold", "+++": "bold", "+": "green", "-": "red", "@": "cyan",
 }  # fmt: skip
@@ -50,8 +51,11 @@ def print_text(text: str = "") -> None:
 
 
 def print_error(text: str) -> None:
-    """Print text on stderr, as `print_text` does on stdout."""
-    sys.stderr.write(f"{_shown(text, is_wrapped=sys.stderr.isatty())}\n")
+    """Print text on stderr, as `print_text` does on stdout; a stderr that cannot be written changes no exit code."""
+    try:
+        sys.stderr.write(f"{_shown(text, is_wrapped=sys.stderr.isatty())}\n")
+    except OSError:
+        _drop(sys.stderr)
 
 
 def _shown(text: str, *, is_wrapped: bool) -> str:
@@ -70,10 +74,14 @@ def _write_out(text: str) -> None:
         sys.exit(EXIT_PARTIAL)
 
 
+def _drop(stream: TextIO) -> None:
+    """Drop what a stream could not write: its buffer keeps it, and the interpreter flushes it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def drop_output(error: OSError) -> None:
     """Drop what stdout could not write, and print the reason unless the reader has closed the pipe."""
-    # The buffer keeps what was not written, and the interpreter flushes it again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _drop(sys.stdout)
     if not isinstance(error, BrokenPipeError):
         print_error(f"The output could not be written ({error.strerror}).")
 
@@ -182,22 +190,28 @@ def progress_bar(what: str) -> Generator[Callable[[int, int], object] | None]:
 
 def _wrapped(line: str, columns: int) -> list[str]:
     """Split a line into parts of at most `columns` columns; all parts except the first are indented."""
-    from rich.cells import cell_len, chop_cells  # noqa: PLC0415 - only a terminal needs it
+    from rich.cells import chop_cells  # noqa: PLC0415 - only a terminal needs it
 
     columns = max(columns, _NARROWEST)
     indent = " " * min(len(line) - len(line.lstrip(" ")) + _HANGING, columns // 2)
     parts: list[str] = []
-    left, start = line, ""
-    while cell_len(start + left) > columns:
-        fitting = chop_cells(left, columns - cell_len(start))[0]
+    at, start = 0, ""
+    while at < len(line):
+        # To measure the whole rest each time would take quadratic time.
+        ahead = line[at : at + _MOST * columns]
+        fitting = (chop_cells(ahead, columns - len(start)) or [ahead])[0]
         end = len(fitting)
-        if left[end : end + 1] != " ":
+        if at + end == len(line):
+            return [*parts, f"{start}{fitting}"]
+        if line[at + end] != " ":
             space = fitting.rfind(" ")
             if fitting[:space].strip():  # otherwise the word is longer than a line
                 end = space if space > 0 else end
-        parts.append(f"{start}{left[:end]}".rstrip(" "))
-        left, start = left[end:].lstrip(" "), indent
-    return [*parts, f"{start}{left}"] if left or not parts else parts
+        parts.append(f"{start}{line[at : at + end]}".rstrip(" "))
+        at, start = at + end, indent
+        while line[at : at + 1] == " ":
+            at += 1
+    return parts or [""]
 
 
 def _lines(text: str) -> str:
