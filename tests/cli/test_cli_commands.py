@@ -589,6 +589,27 @@ def test_edit_names_the_place_of_what_is_not_utf_8(memories, encoding, place, me
     assert (memories / "alice/preferences.toml").read_bytes() == before
 
 
+def test_edit_keeps_bytes_that_are_not_utf_8_until_they_are_saved_as_utf_8(memories):
+    file = memories / "alice/preferences.toml"
+    file.write_bytes(file.read_bytes().replace(b"dark roast", b"caf\xe9"))
+    before = file.read_bytes()
+
+    def editor(old, new):
+        script = "import pathlib, sys; file = pathlib.Path(sys.argv[1]);"
+        script += f"file.write_bytes(file.read_bytes().replace({old!r}, {new!r}))"
+        return shlex.join([sys.executable, "-c", script])
+
+    done = call("edit", "--path", memories, VISUAL=editor(b"walnuts", b"hazelnuts"))
+    assert done.returncode == 2
+    assert "the byte 0xe9 is not UTF-8. Save the file as UTF-8." in done.stdout
+    [kept] = re.findall(r"kept in (\S+)\.\n", done.stderr)
+    assert Path(kept).read_bytes() == before.replace(b"walnuts", b"hazelnuts")
+    assert file.read_bytes() == before
+    done = call("edit", "--path", memories, VISUAL=editor(b"\xe9", "\u00e9".encode()))
+    assert (done.returncode, done.stdout) == (0, "stored: preferences\n")
+    assert Diary(memories).user("alice").preferences("likes")["pref001"].text == "I love caf\u00e9."
+
+
 def test_edit_names_the_line_of_a_field_that_does_not_fit(memories, edit):
     done = edit('text = "I love dark roast."', "text = 3", answers="n\n")
     text = (memories / "alice/preferences.toml").read_text()

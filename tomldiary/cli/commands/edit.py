@@ -161,7 +161,7 @@ def edit(
         folder = tempfile.mkdtemp(prefix="tomldiary-")
         cleaned_up.callback(shutil.rmtree, folder, ignore_errors=True)
         file = Path(folder) / f"{document.replace('/', '-')}.toml"
-        file.write_text(before, "utf-8", newline="")
+        file.write_bytes(_encoded(before))
         file.chmod(0o600)
         tell = print_error if as_json else print_text
         try:
@@ -175,7 +175,7 @@ def edit(
         except Forgotten:
             raise
         except (DiaryError, OSError):
-            if file.is_file() and file.read_bytes().strip() not in (b"", before.encode().strip()):
+            if file.is_file() and file.read_bytes().strip() not in (b"", _encoded(before).strip()):
                 cleaned_up.pop_all()
                 print_error(f"The edited text is kept in {file}.")
             raise
@@ -202,8 +202,10 @@ def _numbered(engine: Engine, user: str, document: str) -> str | None:
     stored = engine.backend.read(user, document)
     if stored is not None and isinstance(stored.problem, UnsafeDocument):
         raise stored.problem  # its text was not read
-    if stored is None or stored.problem is not None:
-        return None if stored is None else stored.text
+    if stored is None:
+        return None
+    if stored.problem is not None:  # its bytes are not UTF-8, and the text has others instead
+        return _decoded(Path(engine.backend.place(user, document)))
     last = engine.index(user).of(document)
     with suppress(DocumentError):
         edit = Edit(Document.parse(stored.text))
@@ -225,7 +227,7 @@ def _displaced(
         now, edited = engine.document(user, document), Document.parse(text)
         last = engine.index(user).of(document)
         if before is not None:
-            base = Document.parse(before)
+            base = readable(before, document)
         elif last is not None:
             base = base_of_save(Timeline(engine.backend, user), document, edited, now, last)
         else:
@@ -413,6 +415,15 @@ def _user_of_hash(backend: SharedBackend, folder: str) -> str | None:
     return next((user for user in backend.users() if encode_folder(user) == folder), None)
 
 
+def _decoded(file: Path) -> str:
+    """Return the text of a file, with surrogates for bytes that are not UTF-8."""
+    return file.read_bytes().decode("utf-8", "surrogateescape")
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
 def _ignored(*_: object) -> None:
     """Handle a signal by doing nothing."""
 
@@ -443,7 +454,7 @@ def _edited(file: Path) -> str:
             f"the editor ended with code {done.returncode}; nothing was stored", where=editor
         )
     try:
-        return file.read_bytes().decode("utf-8", "surrogateescape")
+        return _decoded(file)
     except FileNotFoundError:
         raise InvalidValue(
             "the editor removed the text; nothing was stored", where=editor
