@@ -292,6 +292,13 @@ def test_a_folder_that_another_program_syncs_is_found(tmp_path, part, is_synced)
     assert len(wrong(link)) == is_synced
 
 
+def test_a_link_to_a_missing_folder_of_a_user_is_found(root):
+    (root / "dave").symlink_to("not-mounted")
+    found = only(wrong(root))
+    assert (found.level, found.place) == ("problem", str(root / "dave"))
+    assert "its target does not exist" in found.message
+
+
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "virtiofs"])
 def test_a_network_file_system_is_found(root, tmp_path, kind):
     mounts = tmp_path / "mounts"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.diary import diary_of
-from tomldiary.doctor.files import Finding, Findings, check_files, check_place
+from tomldiary.doctor.files import Finding, Findings, broken_links, check_files, check_place
 from tomldiary.entries.kinds import KINDS, problems_of
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
@@ -102,6 +102,7 @@ def findings(
             yield Finding("warning", str(backend.base_path), message, "Check the path.")
             return
         if users is None:
+            yield from broken_links(backend.base_path)
             yield from check_files(backend.base_path)
         else:
             for user in users:

@@ -7,6 +7,7 @@ import re
 import shlex
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -149,6 +150,16 @@ def check_files(top: Path) -> Iterator[Finding]:
     for (level, message, remedy), paths in denied.items():
         more = f", like {len(paths) - 1} more" if len(paths) > 1 else ""
         yield Finding(level, paths[0], f"{message}{more}.", remedy)
+
+
+def broken_links(top: Path) -> Iterator[Finding]:
+    """Find links in place of users' folders that no call lists, because their targets do not exist."""
+    with suppress(OSError):
+        for entry in sorted(os.scandir(top), key=lambda entry: entry.name):
+            if entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110 - paths are strings here
+                message = "this is a link, and its target does not exist."
+                remedy = "Mount the disk of the target, or remove the link."
+                yield Finding("problem", entry.path, message, remedy)
 
 
 def _access(
