@@ -18,7 +18,6 @@ import sys
 import threading
 import warnings
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ _is_each_once = False
 class _PrivateFileHandler(logging.FileHandler):
     """Appends to a file of mode 0600, which is opened at the first record. Never raises an error to the caller."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
 
     def _open(self) -> TextIOWrapper:
@@ -139,7 +138,7 @@ def configure_from_environment() -> None:
         _environment_read = True
         level = os.environ.get("TOMLDIARY_LOG_LEVEL", "").strip().upper()
         path = os.environ.get("TOMLDIARY_LOG_FILE", "").strip()
-        _replace_file_handler(Path(path).expanduser() if path else None)
+        _replace_file_handler(os.path.expanduser(path))  # noqa: PTH111 - Path fails where there is no home
         if level in _LEVELS:
             logger.setLevel(level)
         elif path and logger.level == logging.NOTSET:
@@ -152,12 +151,12 @@ def configure_from_environment() -> None:
         )
 
 
-def _replace_file_handler(path: Path | None) -> None:
+def _replace_file_handler(path: str) -> None:
     for handler in list(logger.handlers):
         if isinstance(handler, _PrivateFileHandler):
             logger.removeHandler(handler)
             handler.close()
-    if path is not None:
+    if path:
         added = _PrivateFileHandler(path)
         added.setFormatter(logging.Formatter(_FORMAT))
         logger.addHandler(added)

@@ -158,8 +158,12 @@ def test_an_unknown_level_is_ignored_with_a_warning(monkeypatch):
     assert ROOT.level == logging.NOTSET
 
 
-def test_a_log_that_cannot_be_opened_never_raises_into_the_caller(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TOMLDIARY_LOG_FILE", str(tmp_path / "no" / "such" / "folder" / "log"))
+@pytest.mark.parametrize("file", ["no/such/folder/log", "~no-such-account/log"])
+def test_a_log_that_cannot_be_opened_never_raises_into_the_caller(
+    tmp_path, monkeypatch, capsys, file
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOMLDIARY_LOG_FILE", file)
     log.get_logger("x").info("lost")
     assert "FileNotFoundError" in capsys.readouterr().err
 
