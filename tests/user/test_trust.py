@@ -320,6 +320,16 @@ def test_the_removal_of_an_entry_that_expires_in_the_same_transaction_has_no_con
     assert alice.review() == []
 
 
+def test_accepted_changes_name_the_entries_that_hold_them(alice):
+    for text in ("tea", "milk", "chess"):
+        alice.upsert_preference("likes", text, actor="web")
+    alice.upsert_preference("likes", "chess", actor="user")
+    made = alice.review.accept(*[each.id for each in alice.review()])
+    assert [each.key for each in made] == ["likes/pref002", "likes/pref003", "likes/pref001"]
+    assert [alice.why(each.key).text for each in made] == ["tea", "milk", "chess"]
+    assert {each.key.partition("/")[2] for each in made} == {each.path[-1] for each in made}
+
+
 def test_two_changes_of_one_entry_are_made_together_only_with_force(alice):
     for text in ("one", "two"):
         alice.blocks.set("plan", text, actor=f"web:{text}")

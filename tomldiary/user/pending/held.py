@@ -310,8 +310,11 @@ def make(
     into: str,
     *,
     force: bool,
-) -> None:
+) -> list[PendingChange]:
     """Apply pending changes, and remove them from the pending document.
+
+    Returns:
+        The changes, with the keys and paths at which their entries are stored.
 
     Raises:
         EntryConflict: An entry was changed since, or has several different changes; lists the keys.
@@ -330,13 +333,16 @@ def make(
         _check_one_each(changes)
     before = {each.document: tx.document(each.document) for each in changes}
     before |= {name: tx.document(name) for name in tx.engine.kinds(tx.user)}
+    made: list[PendingChange] = []
     for each in changes:
-        was = before[each.document].table(each.path)
+        was, change = before[each.document].table(each.path), each
         if each.after and each.origin and not same_data(was, each.after):
-            each = replace(each, after={**each.after, "_origin": each.origin})  # noqa: PLW2901 - the same change
-        _make(tx, each, rules)
+            change = replace(each, after={**each.after, "_origin": each.origin})
+        path = _make(tx, change, rules)
+        made.append(replace(each, key=entry_key(path, each.document), path=path))
         tx.edit(into).delete((into, each.id))
     check_rules(tx, before, rules)
+    return made
 
 
 def _check_one_each(changes: Sequence[PendingChange]) -> None:
@@ -355,34 +361,36 @@ def _check_one_each(changes: Sequence[PendingChange]) -> None:
             )
 
 
-def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
+def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
+    """Apply a pending change, and return the path of its entry."""
     kind, path = entry_kind(each.document), each.path
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:
         kind.remove(edit, [path], rules)
-        return
+        return path
     check_fields(each.document, path, each.after, rules)
     session = _author(each)
     if kind is PREFERENCES and each.is_new:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _SET_BY_UPSERT}
-        Preferences(edit, rules.preference_rules).upsert(
+        return Preferences(edit, rules.preference_rules).upsert(
             path[-2], None if _has_assigned_id(each) else path[-1], str(each.after.get("text", "")), contexts,
             now=timestamp(), session=session, fields=fields,
-        )  # fmt: skip
-    elif kind is EPISODES and each.is_new:
+        ).path  # fmt: skip
+    if kind is EPISODES and each.is_new:
         # Another episode may have its id by now, and an episode is never overwritten.
         when = happened(each.after)
         key = None if path[-1] == id_of(when) else path[-1]
-        new_episode(tx.writing(rules, session), each.after, when, key)
-    elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
+        return (kind.name, new_episode(tx.writing(rules, session), each.after, when, key))
+    if not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         # A lifetime begins with the decision, or the entry could have expired while it waited.
         now: dict[str, Any] = {"_updated": timestamp()} if "_updated" in each.after else {}
         if "_turns" in each.after:  # further turns of the session may have been counted
             known = (edit.table(path) or {}, each.after)
             now["_turns"] = max(count_of(one.get("_turns"), 0) for one in known)
         edit.put(path, renewed({**each.after, **now}))
+    return path
 
 
 def _author(each: PendingChange) -> str:

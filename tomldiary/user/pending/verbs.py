@@ -84,11 +84,10 @@ class _Waiting(UserPart):
             chosen = choose(self._all(tx.document(self.into)))
             if is_made:
                 with tx.nested(source):
-                    make(tx, chosen, self._diary, self.into, force=force)
-            else:
-                for each in chosen:
-                    tx.edit(self.into).delete((self.into, each.id))
-            return AppliedChanges(chosen) if is_made else DroppedChanges(chosen)
+                    return AppliedChanges(make(tx, chosen, self._diary, self.into, force=force))
+            for each in chosen:
+                tx.edit(self.into).delete((self.into, each.id))
+            return DroppedChanges(chosen)
 
         # `context.write` would hold a decision by an untrusted actor for review again.
         return self._context.engine.write(self._context.user_id, decided, source)
@@ -125,7 +124,7 @@ class UserReview(_Waiting, ListAccessor[PendingChange]):
     def accept(
         self, *ids: str, force: bool = False, actor: str = "user", reason: str = ""
     ) -> PendingChanges:
-        """Apply pending changes as one transaction, and return them.
+        """Apply pending changes as one transaction, and return them with the keys at which they are stored.
 
         Args:
             ids: The ids of the changes.
@@ -237,7 +236,9 @@ class UserDrafts(_Waiting):
         actor: str = "",
         reason: str = "",
     ) -> PendingChanges:
-        """Apply the drafts of a session as one transaction, and return them; `rollback` undoes it.
+        """Apply the drafts of a session as one transaction, and return them with the keys at which they are stored.
+
+        `rollback` undoes it.
 
         Args:
             session_id: The session.
