@@ -169,7 +169,8 @@ def test_why_names_session_turn_and_all_changes(tmp_path, call):
     alice.add_turn("I love tea.", "ok", "s1")
     alice.add_turn("I love tea.", "ok", "s2")
     out = call("why", "likes/pref001", check=0)[1]
-    figures = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines()[1:5])
+    figures = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines()[1:6])
+    assert figures["origin"] == "rule"
     assert figures["session"] == "s1"
     assert figures["turn"] == "s1#1"
     assert figures["confirmations"] == "2"
@@ -178,6 +179,7 @@ def test_why_names_session_turn_and_all_changes(tmp_path, call):
     alice.confirm("likes/pref001")
     assert "\nverified       yes\n" in call("why", "likes/pref001", check=0)[1]
     call("add", "likes/pref001", "another text", check=0)
+    assert "\norigin         hand\n" in call("why", "likes/pref001", check=0)[1]
     assert "\nverified       unknown\n" in call("why", "likes/pref001", check=0)[1]
     alice.upsert_preference("likes", "coffee")
     assert "\nverified       unknown\n" in call("why", "likes/pref002", check=0)[1]

@@ -204,6 +204,7 @@ def why(
         print_json(origin)
         return
     print_text(f"{one_line(origin.key)}  {one_line(origin.text)}")
+    print_text(f"origin         {one_line(origin.origin or 'unknown')}")
     print_text(f"session        {one_line(origin.session or 'unknown')}")
     print_text(f"turn           {one_line(origin.turn or 'unknown')}")
     print_text(f"confirmations  {origin.confirmations}")
