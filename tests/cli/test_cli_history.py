@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -203,6 +206,28 @@ def test_diff_is_a_unified_diff_between_numbers_or_times(alice, call):
     moments = {change.seq: change.time for change in alice.history()}
     assert call("diff", moments[2], moments[3])[1] == call("diff", "2", "3")[1]
     assert call("diff", "3", "3", check=0)[1] == "No differences.\n"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is needed")
+def test_a_diff_with_bookkeeping_is_a_complete_patch(tmp_path, alice, call):
+    alice.blocks.set("persona", "A gardener.\nAnd a cook.")
+    file = tmp_path / "m/alice/preferences.toml"
+    file.write_text(f"{file.read_text()}# without a newline at the end")
+    alice.upsert_preference("likes", "coffee")
+    patch = tmp_path / "patch"
+    patch.write_text(call("diff", "1", "--all", check=0)[1])
+    copy = shutil.copytree(tmp_path / "m/alice", tmp_path / "copy")
+
+    def apply(*options):
+        line = ["git", "apply", "-p0", *options, str(patch)]
+        subprocess.run(line, cwd=copy, check=True, env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)})  # fmt: skip
+
+    apply("-R")
+    assert (copy / "preferences.toml").read_text() == alice.as_of(1).document("preferences")
+    assert not (copy / "blocks.toml").exists()
+    apply()
+    for kind in alice.documents():
+        assert (copy / f"{kind}.toml").read_text() == alice.document(kind)
 
 
 def test_diff_without_points_is_the_last_transaction_up_to_now(alice, call):

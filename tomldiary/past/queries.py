@@ -289,7 +289,9 @@ class HistoryQueries:
     def diff_text(
         self, before: Point, after: Point | None = None, *, bookkeeping: bool = True
     ) -> str:
-        """Return the difference between two points of history as a unified diff of the files.
+        """Return the difference between two points of history as a unified diff of the files, without its last newline.
+
+        With that newline, `patch` and `git apply` accept it, unless `bookkeeping` is False.
 
         Args:
             before: As for `diff`.
@@ -297,15 +299,18 @@ class HistoryQueries:
             bookkeeping: Whether it includes `_meta`, counters, times and sessions.
         """
         checked_flag(bookkeeping, "bookkeeping")
-        lines: list[str] = []
+        parts: list[str] = []
         for kind, *documents in self._versions(before, after):
-            old, new = (
-                document.text if bookkeeping else _without_bookkeeping(document)
+            # The name of a file that does not exist is the one that programs expect.
+            (was, old), (now, new) = (
+                (
+                    f"{kind}.toml" if document.text else "/dev/null",
+                    _lines(document.text if bookkeeping else _without_bookkeeping(document)),
+                )
                 for document in documents
             )
-            name = f"{kind}.toml"
-            lines += difflib.unified_diff(old.split("\n"), new.split("\n"), name, name, lineterm="")
-        return "\n".join(lines)
+            parts += difflib.unified_diff(old, new, was, now)
+        return "".join(parts).removesuffix("\n")
 
     @reread
     def documents_at(self, at: Point) -> PastDocuments:
@@ -400,6 +405,13 @@ def change_made(source: HistorySource, user: str, seq: int) -> Made:
     if not entry_kind(home).is_private:
         return Made(entry_key(path, home), fields, is_pending=False)
     return Made(str(fields.get("key", "")), held_entry(fields) or {}, is_pending=after is not None)
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a text for a unified diff. `splitlines` would split them at other characters, too."""
+    *lines, last = text.split("\n")
+    ending = [f"{last}\n\\ No newline at end of file\n"] if last else []
+    return [*(f"{line}\n" for line in lines), *ending]
 
 
 def _without_bookkeeping(document: Document) -> str:
