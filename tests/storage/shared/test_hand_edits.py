@@ -16,7 +16,7 @@ from engines import one_server  # noqa: F401 - the fixture `engine` of this modu
 from tomldiary import Diary, Forgotten
 from tomldiary.cli.app import app
 from tomldiary.cli.commands import edit
-from tomldiary.errors import RevisionConflict
+from tomldiary.errors import IdentifierError, RevisionConflict
 from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.store.operations import Put
@@ -518,6 +518,13 @@ def test_push_stores_nothing_if_one_file_is_broken(engine, alice, tmp_path, text
     assert done.exit_code != 0
     assert says in str(done.exception)
     assert texts(alice) == ["tea"]
+
+
+@pytest.mark.usefixtures("alice")
+def test_edit_refuses_a_name_that_no_document_can_have(engine):
+    found = run(engine, "edit", "caf\udce9", "--user", "alice")
+    assert isinstance(found.exception, IdentifierError)
+    assert "cannot name a document" in str(found.exception)
 
 
 def test_edit_opens_the_editor_again_after_a_mistake(engine, alice, tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
-from tomldiary.storage.local.publish import staged_path
+from tomldiary.storage.local.publish import checked_kind, staged_path
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import without_secrets
@@ -144,6 +144,7 @@ def edit(
 
     Mistakes are shown with their lines before the text is stored, and the editor can open it again.
     """
+    checked_kind(document)  # a database looks any name up
     alice = known_user(path, user)
     backend = alice.diary.engine.backend
     epoch = backend.epoch(alice.user_id)
