@@ -217,6 +217,25 @@ def test_consolidate_refuses_an_unknown_user(memories):
     assert "there is no user 'alcie'" in done.stderr
 
 
+def test_a_memory_with_more_than_a_hundred_entries_is_imported_and_changed(tmp_path):
+    """The program that uses it has another limit, which the memory does not store."""
+    place, file, log = tmp_path / "m", tmp_path / "export.json", tmp_path / "log.json"
+    diary = Diary(place, agent="rules", max_prefs_per_category=500, quarantine={"web"})
+    alice = diary.user("alice")
+    with alice.transaction():
+        for number in range(101):
+            alice.upsert_preference("likes", f"tea number {number}")
+    alice.upsert_preference("likes", "cocoa", actor="web")
+    call("export", "--user", "alice", "--path", place, "--output", file, check=0)
+    alice.forget(everything=True)
+    call("import", file, "--user", "alice", "--path", place, check=0)
+    call("review", "accept", "2", "--user", "alice", "--path", place, check=0)
+    call("add", "likes", "milk", "--user", "alice", "--path", place, check=0)
+    log.write_text('[{"role": "user", "content": "I love dark roast coffee."}]')
+    call("ingest", log, "--user", "alice", "--path", place, check=0)
+    assert len(alice.preferences("likes")) == 104
+
+
 def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
     file = tmp_path / "alice.json"
     exported = call("export", "--json", "--user", "alice", "--path", str(memories))

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 _CREATE = "add --user NAME to create one"
 _NAMED = 10  # the maximum number of users in an error message
+EXTRACTED = 100
+"""The maximum number of preferences in a category that an extractor fills, as in a `Diary` without the option."""
+UNLIMITED = 1_000_000
+"""The maximum number for a person: a memory does not store the limit of the program that uses it."""
 
 
 def open_memory(path: str) -> Diary:
@@ -63,7 +67,9 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
     if not stored_preferences(document) and not categories:
         return diary.user(user)
     table = _table_of(document, categories)
-    return Diary(diary.engine.backend, table, agent="rules").user(user)
+    return Diary(diary.engine.backend, table, agent="rules", max_prefs_per_category=UNLIMITED).user(
+        user
+    )
 
 
 def is_stored(diary: Diary, user: str) -> bool:
@@ -94,25 +100,27 @@ def user_to_change(
     table: str | None,
     *,
     agent: str = "rules",
-    limit: int = 100,
+    limit: int = UNLIMITED,
 ) -> UserDiary:
     """Return a user whose memory a command changes; a named user may be new.
 
     The categories are those of `table`, as `FILE.py:Class`. Without `table`, they are those of the built-in table if it fits the user's
-    file, and otherwise those of the file.
+    file, and otherwise those of the file. A user who has more than `limit` preferences in a category has no limit.
     """
     given = None if table is None else load_table(table)
     if user is None:
         diary = Diary(open_storage(path, _CREATE), agent="rules")
         user = _only_user(diary, path, _CREATE)
     else:
-        diary = Diary(writable(path), agent=agent, max_prefs_per_category=limit)
+        diary = Diary(writable(path), agent=agent)
+    document = diary.engine.entries(user, PREFERENCES.name)
+    stored = stored_preferences(document)
+    schema = document.meta.get("schema_name", diary.schema_name)
     if given is None:
-        document = diary.engine.entries(user, PREFERENCES.name)
-        schema = document.meta.get("schema_name", diary.schema_name)
-        if schema == diary.schema_name and set(stored_preferences(document)) <= {*diary.allowed}:
-            return diary.user(user)
-        given = _table_of(document)
+        is_built_in = schema == diary.schema_name and {*stored} <= {*diary.allowed}
+        given = diary.pref_table_cls if is_built_in else _table_of(document)
+    if any(len(entries) > limit for entries in stored.values()):
+        limit = UNLIMITED
     return Diary(diary.engine.backend, given, agent=agent, max_prefs_per_category=limit).user(user)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from tomldiary.cli.memory import known_user, user_to_change, users_with_turns
+from tomldiary.cli.memory import EXTRACTED, UNLIMITED, known_user, user_to_change, users_with_turns
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     Agent,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from tomldiary.past.queries import Difference
     from tomldiary.user.user import UserDiary
 
-_LIMIT = 1_000_000  # preferences in a category, so that no entry of an import is refused
-_USUAL = 100
 _SHOWN = 20  # keys
 _FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
 
@@ -61,7 +59,7 @@ def ingest(
     as_json: AsJson = False,
 ) -> None:
     """Apply a chat log to a memory. After an interruption, run it again: applied turns are skipped."""
-    alice = user_to_change(path, user, table, agent=agent)
+    alice = user_to_change(path, user, table, agent=agent, limit=EXTRACTED)
     with progress_bar("turns") as progress:
         report = run_ingest(
             alice.diary, file, user, format=log_format, speaker=speaker, progress=progress
@@ -90,7 +88,7 @@ def consolidate(
 ) -> None:
     """Extract memory from the episodes that have not been read."""
     user = known_user(path, user).user_id
-    alice = user_to_change(path, user, table, agent=agent)
+    alice = user_to_change(path, user, table, agent=agent, limit=EXTRACTED)
     done = alice.consolidate(limit=limit)
     if as_json:
         print_json(done)
@@ -189,7 +187,7 @@ def import_memory(
     if source is None:
         for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
         check_absent(for_sources, "is only valid with --from")
-        alice = Diary(place, agent="rules").user(user)
+        alice = Diary(place, agent="rules", max_prefs_per_category=UNLIMITED).user(user)
         _import_export(
             alice, file, replace=replace, is_trial=is_trial, dry_run=dry_run, as_json=as_json
         )
@@ -199,7 +197,7 @@ def import_memory(
     )
     from tomldiary.importers import carry_over  # noqa: PLC0415 - export and copy need no importer
 
-    alice = user_to_change(place, user, table, limit=_LIMIT)
+    alice = user_to_change(place, user, table)
     with progress_bar("records") as progress:
         done = carry_over(
             alice,
@@ -266,10 +264,10 @@ def _print_import(alice: UserDiary, done: Import, *, dry_run: bool) -> None:
     for sentence in done.left_out:
         print_text(f"left out       {one_line(sentence)}")
     for name, entries in alice.preferences().items() if done.is_done else ():
-        if len(entries) > _USUAL:
+        if len(entries) > EXTRACTED:
             print_text(
                 f"note           {name} has {len(entries)} entries; Diary(max_prefs_per_category=…) accepts more"
-                f" than {_USUAL}"
+                f" than {EXTRACTED}"
             )
     if not done.is_done and done.added:
         print_not_done(dry_run=dry_run)
