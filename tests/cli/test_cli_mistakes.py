@@ -218,13 +218,15 @@ def test_consolidate_refuses_an_unknown_user(memories):
 
 
 def test_a_memory_with_more_than_a_hundred_entries_is_imported_and_changed(tmp_path):
-    """The program that uses it has another limit, which the memory does not store."""
+    """The program that uses it has other limits, which the memory does not store."""
     place, file, log = tmp_path / "m", tmp_path / "export.json", tmp_path / "log.json"
-    diary = Diary(place, agent="rules", max_prefs_per_category=500, quarantine={"web"})
+    limits = {"max_prefs_per_category": 500, "max_conversations": 500}
+    diary = Diary(place, agent="rules", quarantine={"web"}, **limits)
     alice = diary.user("alice")
     with alice.transaction():
         for number in range(101):
             alice.upsert_preference("likes", f"tea number {number}")
+            alice.add_turn("Hello.", "Hello.", f"session {number}")
     alice.upsert_preference("likes", "cocoa", actor="web")
     call("export", "--user", "alice", "--path", place, "--output", file, check=0)
     alice.forget(everything=True)
@@ -233,7 +235,7 @@ def test_a_memory_with_more_than_a_hundred_entries_is_imported_and_changed(tmp_p
     call("add", "likes", "milk", "--user", "alice", "--path", place, check=0)
     log.write_text('[{"role": "user", "content": "I love dark roast coffee."}]')
     call("ingest", log, "--user", "alice", "--path", place, check=0)
-    assert len(alice.preferences("likes")) == 104
+    assert (len(alice.preferences("likes")), len(alice.conversations())) == (104, 102)
 
 
 def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from tomldiary.cli.output import print_note
 from tomldiary.cli.places import open_storage, shown, writable
 from tomldiary.cli.tables import load_table
+from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.diary import Diary
 from tomldiary.entries.kinds import FACTS, KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
@@ -34,8 +35,7 @@ _CREATE = "add --user NAME to create one"
 _NAMED = 10  # the maximum number of users in an error message
 EXTRACTED = 100
 """The maximum number of preferences in a category that an extractor fills, as in a `Diary` without the option."""
-UNLIMITED = 1_000_000
-"""The maximum number for a person: a memory does not store the limit of the program that uses it."""
+_UNLIMITED = 1_000_000
 
 
 def open_memory(path: str) -> Diary:
@@ -67,8 +67,30 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
     if not stored_preferences(document) and not categories:
         return diary.user(user)
     table = _table_of(document, categories)
-    return Diary(diary.engine.backend, table, agent="rules", max_prefs_per_category=UNLIMITED).user(
-        user
+    return without_limits(diary.engine.backend, table).user(user)
+
+
+def without_limits(
+    backend: Backend | str,
+    table: type[BaseModel] = DefaultPrefTable,
+    agent: str = "rules",
+    *,
+    preferences: int = _UNLIMITED,
+) -> Diary:
+    """Return a diary that refuses and drops nothing: a memory does not store the limits of the program that uses it.
+
+    Args:
+        backend: As for `Diary`.
+        table: As for `Diary`.
+        agent: As for `Diary`.
+        preferences: The maximum number of preferences in a category.
+    """
+    return Diary(
+        backend,
+        table,
+        agent=agent,
+        max_prefs_per_category=preferences,
+        max_conversations=_UNLIMITED,
     )
 
 
@@ -100,7 +122,7 @@ def user_to_change(
     table: str | None,
     *,
     agent: str = "rules",
-    limit: int = UNLIMITED,
+    limit: int = _UNLIMITED,
 ) -> UserDiary:
     """Return a user whose memory a command changes; a named user may be new.
 
@@ -120,8 +142,8 @@ def user_to_change(
         is_built_in = schema == diary.schema_name and {*stored} <= {*diary.allowed}
         given = diary.pref_table_cls if is_built_in else _table_of(document)
     if any(len(entries) > limit for entries in stored.values()):
-        limit = UNLIMITED
-    return Diary(diary.engine.backend, given, agent=agent, max_prefs_per_category=limit).user(user)
+        limit = _UNLIMITED
+    return without_limits(diary.engine.backend, given, agent, preferences=limit).user(user)
 
 
 def _only_user(diary: Diary, path: str, remedy: str = "") -> str:

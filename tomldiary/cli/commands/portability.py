@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from tomldiary.cli.memory import EXTRACTED, UNLIMITED, known_user, user_to_change, users_with_turns
+from tomldiary.cli.memory import (
+    EXTRACTED,
+    known_user,
+    user_to_change,
+    users_with_turns,
+    without_limits,
+)
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     Agent,
@@ -187,7 +193,7 @@ def import_memory(
     if source is None:
         for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
         check_absent(for_sources, "is only valid with --from")
-        alice = Diary(place, agent="rules", max_prefs_per_category=UNLIMITED).user(user)
+        alice = without_limits(place).user(user)
         _import_export(
             alice, file, replace=replace, is_trial=is_trial, dry_run=dry_run, as_json=as_json
         )
