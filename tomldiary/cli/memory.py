@@ -44,7 +44,7 @@ def open_memory(path: str) -> Diary:
     Raises:
         InvalidValue: The folder does not exist; reading must not create it.
     """
-    return Diary(open_storage(path), agent="rules")
+    return without_limits(open_storage(path))
 
 
 def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> UserDiary:
