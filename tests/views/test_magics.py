@@ -96,6 +96,16 @@ def test_a_text_is_remembered_and_found(shell, alice):
     assert found[0].text == "$dark {roast} coffee"  # no variable is put in
 
 
+def test_a_remembered_text_drops_no_conversation_of_a_program_with_another_limit(shell, tmp_path):
+    diary = Diary(tmp_path / "m", agent="rules", max_conversations=500)
+    with diary.user("alice").transaction() as transaction:
+        for number in range(101):
+            transaction.add_turn("Hello.", "Hello.", f"session {number}")
+    shell.run_line_magic("diary", f"'{tmp_path / 'm'}' alice")
+    shell.run_line_magic("remember", "I love tea.")
+    assert len(diary.user("alice").conversations()) == 102
+
+
 @pytest.mark.parametrize("before", ["", "found = ", "x = 1\n", "if True:\n    found = "])
 def test_a_question_may_end_with_a_question_mark(shell, alice, before):
     alice.upsert_preference("likes", "walnut cake")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SESSION = "notebook"
 _DIGITS = 32
+_UNLIMITED = 1_000_000
 _USAGE = "%diary FOLDER [USER] [--agent NAME]"
 _LITERAL = re.compile(r"\s*(?:[\w., ]+=\s*)?%(?:remember|recall)\s+\S")
 """Matches a line with a magic whose text is literal, but not IPython's help, `%recall?`."""
@@ -67,7 +68,14 @@ class DiaryMagics:
                     place = str(Path(place).absolute())
             opened = (place, agent)
             if self._opened != opened:
-                self._diary, self._opened = Diary(words[0], agent=agent), opened
+                # A memory does not store the limits of its program; a lower one would drop conversations.
+                self._diary = Diary(
+                    words[0],
+                    agent=agent,
+                    max_prefs_per_category=_UNLIMITED,
+                    max_conversations=_UNLIMITED,
+                )
+                self._opened = opened
                 self._shell.drop_by_id({"user": self._user})
                 self._user = None
         if self._diary is None:
