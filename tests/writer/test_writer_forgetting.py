@@ -16,6 +16,8 @@ from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import BackendError, ExtractionError
+from tomldiary.storage.files import unfinished
+from tomldiary.storage.locks import remove_locked
 from tomldiary.storage.protocol import Rewrite
 from tomldiary.writer import journal, journals
 from tomldiary.writer.attempts import RetryPolicy
@@ -551,6 +553,21 @@ def test_turns_stored_since_the_token_of_an_erasure_stay(tmp_path, files):
     journals.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
     assert [each for _, each in hits(tmp_path, "jazz", "tango")] == ["tango"]
     made.drop()
+
+
+@pytest.mark.parametrize(
+    ("place", "is_done"),
+    [("dead-letters/alice", False), ("journal/one/000001", False), ("journal/one/000001", True)],
+)
+def test_what_a_killed_write_left_beside_a_file_is_erased(tmp_path, files, place, is_done):
+    path = tmp_path / ".tomldiary" / f"{place}.toml"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    unfinished(path).write_text("secret")
+    if is_done:
+        remove_locked(files, path)  # all its turns were applied
+    Diary(tmp_path).user("alice").forget(everything=True)
+    assert hits(tmp_path, "secret") == []
 
 
 @pytest.mark.parametrize("is_set_aside", [False, True])

@@ -74,6 +74,11 @@ def is_same(one: FileToken | None, two: FileToken | None) -> bool:
     return one[:3] == two[:3]
 
 
+def unfinished(path: Path) -> Path:
+    """Return the temporary file in which `FileSystem.write_over` writes the new version of a file."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def file_on_the_way(path: str | Path) -> BackendError:
     """Return the error for a path with a file in place of a parent folder."""
     return BackendError(
@@ -477,7 +482,7 @@ class FileSystem:
 
         With `sync`, the change is on disk when this returns, and a power cut cannot restore older content.
         """
-        temp = path.with_name(f".{path.name}.tmp")
+        temp = unfinished(path)
         self.discard(temp)  # left by a killed process
         if data is None:
             self.discard(path)

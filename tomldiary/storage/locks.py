@@ -349,4 +349,4 @@ def found_at(files: FileSystem, descriptor: int, path: str | Path) -> os.stat_re
 def remove_locked(files: FileSystem, path: Path) -> None:
     """Remove a file if it exists, under its lock, because a concurrent rewrite could restore it."""
     with suppress(FileNotFoundError), lock_file(files, path):
-        files.unlink(path)
+        files.write_over(path, None, sync=False)

@@ -26,7 +26,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from tomldiary.storage.files import PRIVATE, FileSystem
+from tomldiary.storage.files import PRIVATE, FileSystem, unfinished
 from tomldiary.storage.locks import found_at, lock_file, try_lock, unlock
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def rewrite_log(
     with lock_file(files, path) as descriptor:
         data = files.read_all(descriptor)
         fresh = "".join(keep(scan_log(data))).encode()
-        if fresh != data:
+        if fresh != data or files.exists(unfinished(path)):
             files.write_over(path, fresh, sync=True)
 
 

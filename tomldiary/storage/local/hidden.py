@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError
 from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.runtime.sources import redact_hidden
-from tomldiary.storage.files import file_error
+from tomldiary.storage.files import file_error, unfinished
 from tomldiary.storage.local.layout import SUFFIX
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class HiddenFiles:
 
     def _path(self, user: str, kind: str) -> Path:
         return self._root / kind.removeprefix(".") / f"{encode_folder(user)}{SUFFIX}"
+
+    def unfinished(self, user: str, kind: str) -> Path:
+        """Return the temporary file of an unfinished write."""
+        return unfinished(self._path(user, kind))
 
     def read(self, user: str, kind: str) -> str:
         """Return the text; "" if there is no file, or a damaged one."""
@@ -95,7 +99,8 @@ def redact(
     hidden = HiddenFiles(files, folder.parent)
     text = hidden.read(user, kind)
     fresh = redact_hidden(kind, user, selection, text, epoch)
-    if fresh != text:
+    # A process that was killed during a write may have left a later text beside the file.
+    if fresh != text or files.exists(hidden.unfinished(user, kind)):
         try:
             hidden.write(user, kind, fresh, sync=True)
         except BackendError as error:
