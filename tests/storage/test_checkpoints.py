@@ -16,6 +16,7 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.history.record import parse_record
+from tomldiary.storage.copy import copy_users
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, Clock, Environment
 from tomldiary.storage.local import recovery as boots
 
@@ -23,6 +24,11 @@ from tomldiary.storage.local import recovery as boots
 def opened(root, durability="full", window=CHECKPOINT_INTERVAL, **options):
     backend = LocalBackend(root, durability=durability, checkpoint_interval=window, **options)
     return Diary(backend, agent="rules")
+
+
+def history_of(root):
+    [segment] = (root / "alice/history").iterdir()
+    return segment
 
 
 @pytest.fixture
@@ -74,6 +80,33 @@ def test_a_checkpoint_syncs_documents_of_other_processes(tmp_path, files, synced
     synced.clear()
     alice.upsert_preference("likes", "more")
     assert (tmp_path / "alice/conversations.toml").stat().st_ino in synced
+
+
+def test_a_copy_syncs_documents_that_recovery_would_not_restore(tmp_path, files, synced):
+    """Recovery reads the last window only, and a copy has the records of several."""
+    alice = opened(tmp_path / "source", window=4).user("alice")
+    alice.blocks.set("persona", "short answers")
+    for number in range(5):
+        alice.upsert_preference("likes", f"thing {number}")
+    target = opened(tmp_path / "target", window=4, files=files).engine.backend
+    assert [each.records for each in copy_users(LocalBackend(tmp_path / "source"), target)] == [6]
+    assert (tmp_path / "target/alice/blocks.toml").stat().st_ino in synced
+
+
+def test_numbers_that_are_left_out_skip_no_checkpoint(tmp_path, files, synced):
+    """As after records were removed that documents still name."""
+    alice = opened(tmp_path, window=4, files=files).user("alice")
+    file = tmp_path / "alice/preferences.toml"
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+        if number == 1:
+            segment, fewer = history_of(tmp_path), history_of(tmp_path).read_bytes()
+    segment.write_bytes(fewer)
+    synced.clear()
+    before = file.stat().st_ino
+    alice.upsert_preference("likes", "more")
+    assert alice.last_transaction() == 7  # what the document has was logged, too
+    assert before in synced
 
 
 def test_without_full_durability_no_document_is_synced(tmp_path, files, synced):

@@ -284,15 +284,20 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
         folder, records = str(self.folder(user)), commit.records
         seq = next_sequence(records[-1] if records else None) - 1
+        interval = self.environment.checkpoint_interval
 
         staging = Staging(self.files, folder, commit, seq)
         try:
             synced = self._names(user, folder)
             tail = self._tails.of(user)
-            if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
+            # The stored record, because `Tail.lost` may be in another window.
+            if records and opens_window(next_sequence(tail and tail.record) - 1, seq, interval):
                 self.settle(user)
             _check_expected(self.files, folder, commit, tail)
-            staging.stage(sync=self._sync)
+            # History restores the documents of the last window only; a copy has the records of several.
+            begin = sequence_of(records[0]) if records else 0
+            is_restorable = bool(records) and not opens_window(begin, seq, interval)
+            staging.stage(sync=self._sync, is_restorable=is_restorable)
         except BaseException as error:
             staging.drop()
             if isinstance(error, OSError):
