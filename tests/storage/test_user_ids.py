@@ -105,6 +105,22 @@ def test_a_folder_of_0_9_named_by_the_plain_id_is_used(tmp_path):
     assert len(diary.user("Alice B").preferences("likes")) == 2
 
 
+@pytest.mark.parametrize("is_reading", [True, False])
+def test_after_an_erasure_all_processes_use_the_same_folder(tmp_path, is_reading):
+    (tmp_path / "Alice").mkdir()
+    (tmp_path / "Alice/preferences.toml").write_text('[preferences.likes.pref001]\ntext = "tea"\n')
+    backend = LocalBackend(tmp_path)
+    one, other = (Diary(each, agent="rules").user("Alice") for each in (tmp_path, backend))
+    assert other.preferences() if is_reading else backend.kinds("Alice")
+    one.forget(everything=True)
+    one.upsert_preference("likes", "jazz")
+    if is_reading:
+        assert [item.text for item in other.preferences("likes").values()] == ["jazz"]
+    other.upsert_preference("likes", "milk")
+    assert [item.text for item in one.preferences("likes").values()] == ["jazz", "milk"]
+    assert not (tmp_path / "Alice").exists()
+
+
 @pytest.mark.parametrize("user", ["%ff", "Alice%20B"])
 def test_a_percent_sign_in_a_folder_of_0_9_is_no_escape(tmp_path, user):
     (tmp_path / user).mkdir()

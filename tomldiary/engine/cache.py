@@ -311,8 +311,11 @@ class DocumentCache:
             return cached
         stored = self.backend.read(user, kind) if token is not None else None
         if stored is None:
-            if cached is not None and self._cache.pop(key) is not None:
-                self._notice_erasure(user)
+            was_cached = cached is not None and self._cache.pop(key) is not None
+            if was_cached and self._notice_erasure(user):  # the user may have another folder now
+                return self._loaded(
+                    user, kind, self.backend.token(user, kind), changes, is_written=is_written
+                )
             return None
         if self._notice_erasure(user):
             cached = None

@@ -286,7 +286,9 @@ class OpenedUsers:
             if not names or not _is_clean(names) or user not in self._recovered:
                 self._repair(user, folder, names, patience)
         except FileNotFoundError:
-            return  # the user does not exist yet, or another program has just removed the folder
+            # The user does not exist yet, or another process has removed the folder. The next one may have another name.
+            self.reopen(user)
+            return
         except NotADirectoryError as error:
             raise file_on_the_way(folder / HISTORY) from error
         except PermissionError as error:
@@ -368,7 +370,7 @@ class OpenedUsers:
         epoch, _ = self.epochs.read(user)
         if self._seen_epochs.get(user, 0) != epoch:
             self._seen_epochs[user] = epoch
-            self._tails.drop(user)  # another process has forgotten something since
+            self.reopen(user)  # another process has forgotten something since
         return epoch
 
     def erased(self, user: str) -> int:
