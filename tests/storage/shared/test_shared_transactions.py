@@ -408,6 +408,26 @@ def test_a_step_of_unknown_outcome_says_so(opened):
     assert len(alice.history()) == 1
 
 
+def test_many_other_users_do_not_make_an_unconfirmed_write_a_stored_one(opened):
+    class Unconfirmed(Unreliable):
+        def touch(self, _user):
+            raise DatabaseLost("replica away")
+
+    def write():
+        alice.add_turn("I love tea.", "Noted.", session_id="s", operation_id="turn")
+
+    backend = opened()
+    backend.transactions.timeout = 0.2
+    backend.transactions.database = database = Unconfirmed(backend.database)
+    alice, database.loses = Diary(backend, agent="rules").user("alice"), ["after"]
+    with pytest.raises(BackendError, match="unknown whether the change is stored"):
+        write()
+    for number in range(2000):
+        backend.transactions.heads.of(f"user {number}")
+    with pytest.raises(BackendError, match="replica away"):
+        write()  # finds its operation id, and changes nothing
+
+
 def test_a_shared_backend_says_what_it_can_do(opened):
     stats = Diary(opened(), agent="rules").stats()
     assert (stats["is_atomic"], stats["is_shared"], stats["durability"]) == (True, True, "full")

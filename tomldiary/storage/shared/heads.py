@@ -59,8 +59,6 @@ class Remembered:
     """The duration of the last step, in seconds."""
     conflicts: int = 0
     """The number of steps refused since the last applied one."""
-    is_uncertain: bool = False
-    """Whether the outcome of the last step is unknown: it may be stored although the server's replicas lack it."""
     quiet_until: float = 0.0
     """The time until which a request may assume that no other process writes; it is in the past after a change."""
     notices: int = 0

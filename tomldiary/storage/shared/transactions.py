@@ -196,6 +196,8 @@ class Transactions:
             # Stops the thread if a host drops its diary without closing it.
             weakref.finalize(self, self.watch.stop).atexit = False
         self._locks = UserLocks(None)
+        self._uncertain: set[str] = set()
+        """The users whose last step may be stored although the server's replicas lack it."""
         self._holds: dict[str, Hold] = {}
         self._reading = _Reading()
         self.renew()
@@ -312,10 +314,11 @@ class Transactions:
                     seen[user] = head
             return head
         known = hold.known
-        if known.is_uncertain:
+        if user in self._uncertain:
             # Otherwise a call that changes nothing, such as a repeated one, would acknowledge what no replica has.
             confirm(self.database, self.timeout, user)
-            known.is_uncertain, known.calm = False, 0
+            self._uncertain.discard(user)
+            known.calm = 0
         if hold.group is not None:
             hold.head = hold.group.head
         elif hold.may_assume and known.is_alone and known.head is not None:
@@ -488,9 +491,9 @@ class Transactions:
             send = partial(self.database.apply, user, head, step)
             after = answer(self.database, self.timeout, send, DatabaseAway)
         except DatabaseLost as error:
-            known.is_uncertain = True
+            self._uncertain.add(user)
             versions = outcome(self.database, self.timeout, user, head, step, error)
-            known.is_uncertain = False
+            self._uncertain.discard(user)
             if hold is not None and versions is None and not step.records:
                 hold.lost = error
         known.duration = time.monotonic() - begin
