@@ -182,6 +182,8 @@ class Job:
     """When the session's previous turn was submitted (ISO 8601); "" if unknown."""
     transaction: int = 0
     """The number of the transaction that applied the turn; 0 before it, or if it is unknown."""
+    is_parked: bool = False
+    """Whether the dead letters have the turn."""
     operations: list[Operation] | None = None
     """The extracted operations; None before the extraction."""
     group: list[Job] = field(default_factory=list["Job"])

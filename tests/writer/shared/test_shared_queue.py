@@ -450,6 +450,30 @@ def test_a_finished_turn_behind_a_failed_submit_holds_up_no_later_one(opened, ca
     assert "a finished turn stays in the queue (away)" in caplog.text
 
 
+def test_a_turn_whose_dead_letter_is_lost_stays_in_the_queue(opened):
+    """As after a failover to a server that lacks the last step."""
+    backend, other, lost = opened(), opened(), []
+    change = backend.change_parts
+
+    def change_after_loss(user, kind, changed):
+        if kind == QUEUE and not lost and other.hidden("alice", DEAD_LETTERS):
+            lost.append(other.hidden("alice", DEAD_LETTERS))
+            other.change_hidden("alice", DEAD_LETTERS, lambda _text, _epoch: "")
+        change(user, kind, changed)
+
+    def fail(_message, *, deps):
+        raise ValueError(deps.user_msg)
+
+    backend.change_parts = change_after_loss
+    with MemoryWriter(Diary(backend, agent=fail), retry=RetryPolicy(1)) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        with pytest.raises(ExtractionError):
+            receipt.wait(LONG)
+        until(lambda: not other.holders(QUEUE))
+    assert lost
+    assert [each.turn.user_msg for each in DeadLetters(other).list()] == ["I love tea."]
+
+
 @pytest.mark.parametrize("error", [BackendError, LockTimeout])
 def test_a_cancelled_turn_that_stays_in_the_queue_is_not_applied(opened, error):
     backend, failed = opened(), threading.Event()

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
 from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger
-from tomldiary.runtime.sources import QUEUE
+from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
+from tomldiary.toml.values import render_value
 from tomldiary.writer.receipts import Job, is_refused
 from tomldiary.writer.shared.turns import Turns
 
@@ -146,17 +147,24 @@ class Claims:
 
         self._change(first.turn.user_id, change)
 
-    def remove(self, user: str, ids: Sequence[str], transaction: int = 0) -> Turns | None:
+    def remove(
+        self, user: str, ids: Sequence[str], transaction: int = 0, *, is_parked: bool = False
+    ) -> Turns | None:
         """Remove turns; return the remaining turns, or None if another writer has taken the user over.
 
         Raises:
-            BackendError: The turns wait, but the database lost the transaction that applied them.
+            BackendError: The turns wait, but the database lost the transaction that applied them, or their dead letters.
         """
 
         def change(turns: Turns) -> None:
-            is_lost = next_sequence(self._backend.last_record(user)) <= transaction
+            letters = self._backend.hidden(user, DEAD_LETTERS) if is_parked else ""
+            is_lost = next_sequence(self._backend.last_record(user)) <= transaction or (
+                is_parked and any(render_value(each) not in letters for each in ids)
+            )
             if is_lost and any(map(turns.has, ids)):
-                raise BackendError("the database lost the transaction of the turn.")
+                raise BackendError(
+                    "the database lost the transaction or the dead letter of the turn."
+                )
             turns.remove(ids)
 
         return self._change_claimed(user, change)

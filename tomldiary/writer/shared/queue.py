@@ -249,7 +249,8 @@ class SharedQueue(StoringQueue):
         ids = [job.operation for job in jobs]
         cancelled: set[tuple[str, str]] = set()
         try:
-            left = self.claims.remove(user, ids, jobs[0].transaction)
+            first = jobs[0]
+            left = self.claims.remove(user, ids, first.transaction, is_parked=first.is_parked)
         except (BackendError, Conflict, LockTimeout) as error:
             # Another attempt at an applied turn has no effect, because history has its operation id.
             cancelled = {(user, job.operation) for job in jobs if not job.wanted}
