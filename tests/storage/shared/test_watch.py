@@ -133,6 +133,21 @@ def test_a_change_of_the_shared_owner_arrives(watched, place):
     two.diary.backend.close()
 
 
+def test_a_process_with_many_open_files_watches(watched):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        opened(watched)
+        later = time.monotonic() + trusted_for(watched) + SILENCE / 10
+        until(lambda: time.monotonic() + trusted_for(watched) > later, 10)  # after its first wait
+    finally:
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_own_writes_are_seen_at_once(watched, other):
     alice = opened(watched)
     for number in range(5):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-import select
+from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING, LiteralString
 
 from tomldiary.storage.shared.database import DatabaseLost
@@ -48,7 +48,12 @@ class PostgresListener:
 
     def wait(self, seconds: float) -> Sequence[Notice]:
         """Return the next notices, or nothing after `seconds`."""
-        if select.select([self._connection.fileno()], [], [], seconds)[0]:
+        with (
+            DefaultSelector() as selector
+        ):  # `select.select` refuses a process with many open files
+            selector.register(self._connection.fileno(), EVENT_READ)
+            has_arrived = bool(selector.select(seconds))
+        if has_arrived:
             self.execute("SELECT 1")  # receives the notices
         return self._taken()
 
