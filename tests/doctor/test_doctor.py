@@ -437,6 +437,13 @@ def test_a_link_in_place_of_a_document_is_a_problem(root, tmp_path):
     assert "link" in found.message
 
 
+@pytest.mark.parametrize("users", [None, ["bob", "carol"]])
+def test_a_link_to_the_folder_of_another_user_is_a_problem(root, users):
+    (root / "carol").symlink_to("bob")
+    found = only([each for each in findings(root, users) if each.level == "problem"])
+    assert (found.place, "is a link" in found.message) == ("carol", True)
+
+
 def test_the_end_of_a_sentence_in_a_path_does_not_end_the_message(tmp_path):
     root = tmp_path / "Dr. B"
     Diary(root, agent="rules").user("alice").upsert_preference("likes", "tea")

@@ -106,7 +106,8 @@ def findings(
             yield from check_files(backend.base_path)
         else:
             for user in users:
-                yield from check_files(backend.folder(user))
+                with suppress(BackendError):  # the folder is a link, which is a finding below
+                    yield from check_files(backend.folder(user))
     if isinstance(backend, SharedBackend):
         yield from _connected(backend)
     if isinstance(backend, KeepsHidden):
