@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -254,6 +255,27 @@ def test_a_hand_edit_is_never_taken_for_a_torn_document(tmp_path, restarted, sav
 def test_a_document_removed_by_hand_stays_removed(tmp_path, restarted):
     (tmp_path / "alice/preferences.toml").unlink()
     assert texts(restarted()) == []
+
+
+def test_a_new_document_that_was_deleted_stays_deleted_after_a_restart(tmp_path):
+    backend, restarted = (LocalBackend(tmp_path, clock=SetClock(boot)) for boot in ("one", "two"))
+    text = '[preferences.likes.pref001]\ntext = "tea"\n'
+    asyncio.run(backend.save("alice", "preferences", text))
+    asyncio.run(backend.delete("alice", "preferences"))
+    assert restarted.read("alice", "preferences") is None
+    alice = Diary(restarted, agent="rules").user("alice")
+    alice.upsert_preference("likes", "milk")
+    assert texts(alice) == ["milk"]
+    alice.rollback(2)  # a record without changes is none of the two
+    assert texts(alice) == ["tea"]
+
+
+def test_a_deletion_is_synced(tmp_path, files, synced):
+    diary = opened(tmp_path, files=files)
+    diary.user("alice").upsert_preference("likes", "tea")
+    synced.clear()
+    asyncio.run(diary.engine.backend.delete("alice", "preferences"))
+    assert (tmp_path / "alice").stat().st_ino in synced
 
 
 @pytest.mark.parametrize("staged_for", [None, 2], ids=["nothing is staged", "one was to come back"])

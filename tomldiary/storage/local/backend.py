@@ -411,8 +411,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Remove a document if it exists; a link is removed, never followed. The caller holds the user's lock."""
         path = self._file(user, kind)
         try:
-            check_parent(self.files, str(self.folder(user)), kind)
-            self.files.discard(path)
+            if check_parent(self.files, str(self.folder(user)), kind):
+                self.files.discard(path)
+                if self._sync and self.files.is_folder(path.parent):
+                    self.files.sync_folder(path.parent)
         except OSError as error:
             raise file_error(path, "cannot be removed", error) from error
 
