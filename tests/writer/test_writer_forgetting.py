@@ -15,7 +15,7 @@ from file_systems import HookedFiles
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.kinds.episodes import ToolStep
-from tomldiary.errors import BackendError, ExtractionError
+from tomldiary.errors import BackendError, ExtractionError, LockTimeout
 from tomldiary.storage.files import unfinished
 from tomldiary.storage.locks import remove_locked
 from tomldiary.storage.protocol import Rewrite
@@ -585,6 +585,32 @@ def test_damaged_records_of_any_journal_are_erased(tmp_path, files, is_set_aside
         assert path.with_suffix(".damaged").exists()
     journals.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
     assert [each for _, each in hits(tmp_path, "secret", "tea")] == ["tea"]
+
+
+@pytest.mark.parametrize("selector", [{"everything": True}, {"matching": "secret"}])
+def test_nothing_is_forgotten_while_the_storage_of_a_turn_hangs(tmp_path, files, selector):
+    gate, released = Gate(), threading.Event()
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=gate, lock_timeout=0.1)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "secret tea")
+
+    def hang(_name, path, *_):
+        if "journal" in str(path):
+            released.wait(10)
+
+    files.hook = hang
+    with MemoryWriter(diary) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "secret", "ok"))
+        with pytest.raises(LockTimeout, match=r"not stored after 0\.1 s\. Nothing was forgotten"):
+            alice.forget(**selector)
+        assert texts(diary) == ["secret tea"]
+        released.set()
+        assert receipt.wait_stored(LONG)
+        alice.forget(**selector)
+        gate.open.set()
+        with pytest.raises(Forgotten):
+            receipt.wait(LONG)
+    assert hits(tmp_path, "secret") == []
 
 
 def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):

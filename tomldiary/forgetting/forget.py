@@ -24,6 +24,7 @@ from tomldiary.errors import (
     DocumentError,
     InvalidTOML,
     InvalidValue,
+    LockTimeout,
 )
 from tomldiary.forgetting.redact_tables import Replay, Tables, Versions, joined
 from tomldiary.forgetting.selection import RECEIPTS, ForgetReceipt, Selection
@@ -60,13 +61,18 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
 
     Raises:
         HandEditConflict: Another program kept saving a document. Nothing was forgotten.
+        LockTimeout: Another writer kept the lock, or submitted turns are not stored yet. Nothing was forgotten.
         NestedTransaction: A transaction is open here.
         DocumentError: A document cannot be read. Nothing was changed.
         BackendError: The storage failed. The message says whether something was changed.
     """
     counted: list[ForgetReceipt] = []
     engine.refuse_open(user)
-    await_stored(user, engine.lock_timeout)
+    if not await_stored(user, engine.lock_timeout):
+        raise LockTimeout(
+            f"turns of {user!r} were submitted, and are not stored after {engine.lock_timeout:g} s. Nothing was"
+            " forgotten. Check the log of the writer, and try again."
+        )
     parsed = Parsed()
     made = _made_ahead(engine, user, selection, parsed)
 

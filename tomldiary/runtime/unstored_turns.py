@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Protocol
 from weakref import WeakSet
 
@@ -12,8 +13,8 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 class Storing(Protocol):
     """A queue that stores turns after their submission has returned."""
 
-    def await_stored(self, user: str, timeout: float) -> None:
-        """Wait until no turn of a user waits to be stored, at most `timeout` seconds."""
+    def await_stored(self, user: str, timeout: float) -> bool:
+        """Wait until no turn of a user waits to be stored; return False after `timeout` seconds."""
         ...
 
 
@@ -37,9 +38,12 @@ def awaited_by_erasures(queue: Storing) -> None:
         _queues.open.add(queue)
 
 
-def await_stored(user: str, timeout: float) -> None:
-    """Wait until the queues have stored the turns of a user, so that an erasure finds their texts."""
+def await_stored(user: str, timeout: float) -> bool:
+    """Wait until the queues have stored the turns of a user, so that an erasure finds their texts.
+
+    Return False if a turn is not stored after `timeout` seconds.
+    """
     with _queues.guard:
         queues = list(_queues.open)
-    for queue in queues:
-        queue.await_stored(user, timeout)
+    deadline = time.monotonic() + timeout
+    return all(queue.await_stored(user, max(0.0, deadline - time.monotonic())) for queue in queues)

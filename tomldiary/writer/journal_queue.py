@@ -88,10 +88,10 @@ class StoringQueue:
         """Whether nothing is being stored or taken over."""
         return not self._is_due
 
-    def await_stored(self, user: str, timeout: float) -> None:
-        """Wait until no turn of a user waits to be stored, at most `timeout` seconds."""
+    def await_stored(self, user: str, timeout: float) -> bool:
+        """Wait until no turn of a user waits to be stored; return False after `timeout` seconds."""
         with self._state:
-            self._state.wait_for(lambda: not self._is_unstored(user), timeout)
+            return self._state.wait_for(lambda: not self._is_unstored(user), timeout)
 
     def _is_unstored(self, user: str) -> bool:
         """Return whether a turn of a user waits to be stored; the caller holds the lock."""
