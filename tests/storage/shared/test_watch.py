@@ -148,6 +148,17 @@ def test_a_process_with_many_open_files_watches(watched):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def test_an_error_of_a_client_library_does_not_end_a_watch(watch, watched, caplog):
+    def fail():
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    opened(watched)
+    watch.listeners[0].check = fail
+    until(lambda: len(watch.listeners) == 2, 10)
+    until(lambda: is_trusted(watched), 10)
+    assert "cannot be watched (UnicodeDecodeError)" in caplog.text
+
+
 def test_own_writes_are_seen_at_once(watched, other):
     alice = opened(watched)
     for number in range(5):

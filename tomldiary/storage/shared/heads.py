@@ -274,12 +274,13 @@ class Watch:
                 while not closed.is_set():
                     self._check(listener, closed)
                     pause, is_reported = _FIRST_WAIT, False
-            except (DatabaseLost, BackendError) as error:
+            except Exception as error:  # noqa: BLE001 - such as a key of another program that is not UTF-8
                 if not (is_reported or closed.is_set()):
+                    is_ours = isinstance(error, DatabaseLost | BackendError)
                     _logger.warning(
                         "%s: changes cannot be watched (%s); each read queries the version.",
                         self._database,
-                        error,
+                        error if is_ours else type(error).__name__,
                     )
                 is_reported = True
             finally:
