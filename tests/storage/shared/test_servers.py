@@ -561,6 +561,25 @@ def test_the_damaged_state_of_a_user_is_one_problem_with_its_remedy(name):
     assert problem.remedy == "Restore it from a backup."
 
 
+@pytest.mark.parametrize("part", ["preferences", "newest record", "older record"])
+def test_a_text_of_redis_that_is_not_utf_8_is_one_problem(part):
+    engine = engines.space("redis")
+    with Diary(engine.url, agent="rules") as diary:
+        for text in ("tea", "milk"):
+            diary.user("alice").upsert_preference("likes", text)
+        place = f"{engine.url.partition('prefix=')[2]}:{{alice}}"
+        with pytest.importorskip("redis").Redis.from_url(engine.server) as client:
+            if part == "preferences":
+                client.hset(f"{place}:texts", part, b"1\n\xff")
+            else:
+                seq = 2 if part == "newest record" else 1
+                client.zremrangebyscore(f"{place}:history", seq, seq)
+                client.zadd(f"{place}:history", {b"\xff": seq})
+    with Diary(engine.url, agent="rules") as diary:
+        [problem] = [each for each in check(diary) if each.level != "note"]
+    assert problem.message.endswith("the stored state of the user 'alice' is damaged.")
+
+
 @pytest.mark.parametrize("part", ["head", "texts", "versions"])
 def test_a_user_of_whom_redis_removed_a_key_is_one_problem(part):
     engine = engines.space("redis")

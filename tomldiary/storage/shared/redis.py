@@ -259,8 +259,9 @@ class RedisDatabase:
         Raises:
             BackendError: The state is damaged: for example, a server with full memory has removed one of its keys.
         """
-        revision, epoch, texts, versions, record = self._evaluated(_HEAD, [self._key(user)])
-        with parsing(self, user):
+        with parsing(self, user):  # also of a text that is not UTF-8
+            state = self._evaluated(_HEAD, [self._key(user)])
+            revision, epoch, texts, versions, record = state
             found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
             if len(found) != texts or max(found.values(), default=0) > int(revision):
                 raise ValueError("a key of the user is missing")
@@ -270,8 +271,9 @@ class RedisDatabase:
         """Return the texts and versions of those documents that exist."""
         if not kinds:
             return {}
-        values = self._run(lambda: self._client.hmget(self._key(user, "texts"), list(kinds)))
+        place = self._key(user, "texts")
         with parsing(self, user):
+            values = self._run(lambda: self._client.hmget(place, list(kinds)))
             return {
                 kind: _split(value)
                 for kind, value in zip(kinds, values, strict=True)
@@ -280,12 +282,10 @@ class RedisDatabase:
 
     def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
         """Return at most `limit` history records with lower sequence numbers, newest first."""
-        found = self._run(
-            lambda: self._client.zrevrangebyscore(
-                self._key(user, "history"), f"({below}", "-inf", start=0, num=limit, withscores=True
-            )
-        )
-        return [(int(score), text) for text, score in found]
+        read = partial(self._client.zrevrangebyscore, self._key(user, "history"), f"({below}")
+        with parsing(self, user):
+            found = self._run(lambda: read("-inf", start=0, num=limit, withscores=True))
+            return [(int(score), text) for text, score in found]
 
     def users(self) -> list[str]:
         """Return the ids of all users with documents."""
