@@ -514,6 +514,36 @@ def test_a_cancelled_turn_that_stays_in_the_queue_is_not_applied(opened, error):
     assert (stats["submitted"], stats["completed"], stats["recovered"]) == (1, 1, 0)
 
 
+def test_a_cancelled_turn_that_is_stored_without_an_answer_is_not_applied(opened):
+    backend, stored = opened(), threading.Event()
+    diary, change = Diary(backend, agent="rules"), backend.change_parts
+
+    def lose_answer(user, *arguments):
+        change(user, *arguments)
+        if user != "alice":
+            return  # a heartbeat
+        backend.change_parts = change
+        loop.call_soon_threadsafe(task.cancel)
+        until(task.cancelled)
+        stored.set()
+        raise BackendError("the answer was lost")
+
+    async def use():
+        nonlocal loop, task
+        loop = asyncio.get_running_loop()
+        async with MemoryWriter(diary) as writer:
+            task = loop.create_task(writer.submit("alice", "s", "I love tea.", "Noted."))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(stored.wait, LONG)
+            await asyncio.to_thread(until, lambda: not backend.holders(QUEUE))
+
+    backend.change_parts = lose_answer
+    loop = task = None
+    asyncio.run(use())
+    assert diary.user("alice").history() == []
+
+
 def test_an_erasure_covers_a_turn_that_is_being_stored(opened):
     backend, asked, gate = opened(), threading.Event(), threading.Event()
     alice, change = Diary(opened(), agent="rules").user("alice"), backend.change_parts

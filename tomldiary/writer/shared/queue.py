@@ -64,7 +64,7 @@ class SharedQueue(StoringQueue):
         self._ended: dict[str, set[str]] = {}
         """The operation ids of the turns that ended while turns of the same user are being stored, by this user."""
         self._cancelled: set[tuple[str, str]] = set()
-        """The users and operation ids of cancelled turns that could not be removed."""
+        """The users and operation ids of cancelled turns that could not be removed, or may be stored."""
         self._unreadable: set[str] = set()
         """The users whose turns could not be read or claimed at the last attempt, which was logged."""
 
@@ -142,6 +142,8 @@ class SharedQueue(StoringQueue):
                 self._batch += jobs
                 for job in jobs:
                     self._remote.get(user, {}).pop(job.operation, None)
+                    if self._works and not job.wanted:  # it may be stored, if the answer was lost
+                        self._cancelled.add((user, job.operation))
             raise
         erased = [job for job in jobs if job.epoch is None]
         stored = [job for job in jobs if job.epoch is not None]
@@ -199,6 +201,7 @@ class SharedQueue(StoringQueue):
         waiting = {user for user in queued if not self._held.get(user)}
         with self._state:
             mine = [*self._remote]
+            self._cancelled = {each for each in self._cancelled if each[0] in queued}
         for user in {*self.claims.without_owner(waiting), *waiting.intersection(mine)}:
             try:
                 turns, may_claim = self.claims.read(user)
