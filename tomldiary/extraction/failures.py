@@ -92,10 +92,7 @@ def _place(error: BaseException) -> str:
 def _host(found: Iterable[BaseException]) -> str:
     """Return host and port of the request that failed, or ""."""
     for each in found:
-        try:
-            url: Any = getattr(getattr(each, "request", None), "url", None)
-        except RuntimeError:  # httpx: the error has no request
-            continue
+        url = attribute(attribute(each, "request"), "url")
         if url is not None:
             parts = urlsplit(str(url))
             return parts.netloc.rpartition("@")[2]
@@ -105,7 +102,7 @@ def _host(found: Iterable[BaseException]) -> str:
 def _message(found: Iterable[BaseException]) -> str:
     """Return the quoted message of a provider's error response, or ""."""
     for each in found:
-        body: Any = getattr(each, "body", None)
+        body = attribute(each, "body")
         if not isinstance(body, dict):
             continue
         held = cast("dict[str, Any]", body)
@@ -133,11 +130,19 @@ def _clean(text: str) -> str:
     return f"{text[:_LONGEST]}…" if len(text) > _LONGEST else text.rstrip(". ")
 
 
+def attribute(holder: object, name: str) -> Any:
+    """Return an attribute of an error or a response; None if it is missing, or its property fails as one of httpx may."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 - of any class of a host
+        return None
+
+
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of a failed request, or None."""
-    for holder in (error, getattr(error, "response", None)):
+    for holder in (error, attribute(error, "response")):
         for name in ("status_code", "status", "http_status", "code"):
-            value = getattr(holder, name, None)
+            value = attribute(holder, name)
             if isinstance(value, int) and 300 <= value <= 599:  # noqa: PLR2004 - HTTP's range
                 return value
     return None

@@ -20,13 +20,14 @@ import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout, wrong_value
-from tomldiary.extraction.failures import NoCompletion, causes, status_of
+from tomldiary.extraction.failures import NoCompletion, attribute, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.shared.database import DatabaseLost
@@ -123,13 +124,13 @@ def cause_name(error: BaseException) -> str:
 
 
 def _asked_pause(error: BaseException) -> float | None:
-    """Return the pause in seconds that a server asked for, or None; its header may also be a date."""
-    value: Any = getattr(error, "retry_after", None)
+    """Return the pause in seconds that a server asked for, or None; it may also be a duration or a date."""
+    value: Any = attribute(error, "retry_after")
     if value is None:
-        headers: Any = getattr(getattr(error, "response", None), "headers", None)
+        headers: Any = attribute(attribute(error, "response"), "headers")
         value = headers.get("retry-after") if hasattr(headers, "get") else None
-    for seconds in (float, _until):
-        with suppress(TypeError, ValueError):
+    for seconds in (float, timedelta.total_seconds, _until):
+        with suppress(Exception):  # any object, such as a method
             return max(0.0, seconds(value))
     return None
 
