@@ -21,6 +21,7 @@ from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
 from tomldiary.errors import (
     BackendError,
+    Conflict,
     ExtractionError,
     IdentifierError,
     InvalidValue,
@@ -458,6 +459,34 @@ def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_sa
         gate.set()
     assert len(spans[spans.index(first) :]) == 4
     assert spans[-1][0] == first[1]
+
+
+@pytest.mark.parametrize("refusal", ["closed", "conflict", "repeated"])
+def test_an_entry_of_a_tool_is_not_counted_again_after_a_refused_submit(tmp_path, refusal):
+    gate = threading.Event()
+
+    def listen(message, *, deps):
+        assert gate.wait(LONG)
+        if "tea" in deps.user_msg:
+            deps.upsert("likes", None, deps.user_msg)
+
+    diary = Diary(tmp_path, agent=listen)
+    alice, writer, first = diary.user("alice"), MemoryWriter(diary), ("alice", "s", "Hello.", "ok")
+    writer.submit_nowait(Turn(*first, operation_id="first"))
+    alice.upsert_preference("likes", "I like tea.", session_id="s", actor="agent")
+    if refusal == "repeated":
+        writer.submit_nowait(Turn(*first, operation_id="first"))
+    elif refusal == "conflict":
+        with pytest.raises(Conflict):
+            writer.submit_nowait(Turn("alice", "s", "Good evening.", "ok", operation_id="first"))
+    gate.set()
+    writer.close_sync()
+    if refusal == "closed":
+        with pytest.raises(RuntimeError, match="closed"):
+            writer.submit_nowait(turn("I like tea."))
+    with MemoryWriter(diary) as other:
+        other.submit_nowait(turn("I like tea."))
+    assert [each.count for each in alice.preferences("likes").values()] == [1]
 
 
 @pytest.mark.parametrize("is_down", [False, True])

@@ -105,7 +105,6 @@ class Admission:
         with self.state:
             same = self._same(job)
             if same is None:
-                self.check_open()
                 must_wait = self._is_full
                 if must_wait or self.journal_queue is not None:
                     job.waiter = (loop, loop.create_future())
@@ -133,7 +132,6 @@ class Admission:
             same = self._same(job)
             if same is not None:
                 return same.receipt
-            self.check_open()
             if not self._is_full:
                 self._admit(job)
             elif may_wait:
@@ -184,16 +182,20 @@ class Admission:
             self.admit_waiting()
 
     def _same(self, job: Job) -> Job | None:
-        """Return the admitted turn with the same operation id, if any."""
+        """Return the admitted turn with the same operation id; None if the turn is new and the writer is open."""
         before = self._by_operation.get((job.turn.user_id, job.operation))
-        if before is not None and before.turn.content != job.turn.content:
+        if before is None and not self.is_closed:
+            return None
+        self._give_back(job)
+        if before is None:
+            raise RuntimeError(_CLOSED)
+        if before.turn.content != job.turn.content:
             raise OperationConflict(
                 f"operation id {job.operation!r} was already submitted with different content; use a new id.",
                 keys=[job.operation],
             )
-        if before is not None:
-            # Cancelling one of several submits of a turn does not cancel the turn.
-            before.wanted += 1
+        # Cancelling one of several submits of a turn does not cancel the turn.
+        before.wanted += 1
         return before
 
     def check_open(self) -> None:
