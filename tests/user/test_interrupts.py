@@ -53,6 +53,22 @@ def test_an_interrupted_turn_is_not_extracted_any_further(tmp_path, call):
     assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
 
 
+LIMIT = """
+class TimeLimit(Exception): pass
+
+def over(*_): raise TimeLimit
+
+signal.signal(signal.SIGINT, over)
+"""
+
+
+def test_a_turn_is_not_extracted_any_further_after_the_time_limit_of_its_task(tmp_path):
+    program = PROGRAM.replace("\ndiary =", f"{LIMIT}\ndiary =").replace("CALL", CALLS["turn"])
+    program = program.replace("except KeyboardInterrupt", "except TimeLimit")
+    done = run(program, str(tmp_path / "m"))
+    assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
+
+
 START = """
 def interrupt(frame, event, _):
     if event == "return" and frame.f_code.co_name == "run_coroutine_threadsafe":

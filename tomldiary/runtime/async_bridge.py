@@ -475,8 +475,8 @@ def run_coroutine(
     Args:
         work: The coroutine.
         name: The private loop to use. A coroutine that another private loop waits for needs a different loop.
-        is_stopped: Whether to cancel the coroutine if the caller is interrupted, for example by Ctrl-C. Otherwise it
-            continues.
+        is_stopped: Whether to cancel the coroutine if an exception of a signal handler ends the call, as with Ctrl-C or
+            the time limit of a task queue. Otherwise it continues.
     """
     import asyncio  # noqa: PLC0415 - see running_loop
 
@@ -493,14 +493,18 @@ def run_coroutine(
     scope = scope_here()
     if scope is not None:
         work = _within(scope, work)
+    future: Future[R] | None = None
     try:
-        return asyncio.run_coroutine_threadsafe(work, private.loop).result()
-    except KeyboardInterrupt:
-        if is_stopped:
+        future = asyncio.run_coroutine_threadsafe(work, private.loop)
+        return future.result()
+    except BaseException:
+        if is_stopped and (future is None or not future.done()):
             # By the coroutine, because there may be no future to cancel yet: this thread gets the interrupt late, while
             # the loop's thread already begins the turn.
             private.loop.call_soon_threadsafe(_cancel, work)
         raise
+    finally:
+        del future  # otherwise an error would be part of a reference cycle
 
 
 def _cancel(work: Coroutine[Any, Any, object]) -> None:
