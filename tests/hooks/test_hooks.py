@@ -117,6 +117,22 @@ def test_a_hook_that_is_down_neither_blocks_a_write_nor_loses_it(diary, index):
     assert diary.hooks.stats()["index"]["failing"] == 0
 
 
+def test_a_user_whose_changes_a_hook_refuses_delays_no_other_user(diary, monkeypatch):
+    pauses, seen = iter([0.0, 0.0]), []
+    monkeypatch.setattr("tomldiary.hooks.hooks.random.uniform", lambda *_: next(pauses, 1000.0))
+
+    def hook(changes):
+        seen.append(changes[0].user)
+        if seen[-1] == "alice":
+            raise ValueError
+
+    diary.hooks.add(hook, name="log")
+    diary.user("alice").upsert_preference("likes", "tea")
+    until(lambda: seen == ["alice"] * 3)
+    diary.user("bob").upsert_preference("likes", "tea")
+    until(lambda: "bob" in seen)
+
+
 def test_a_hook_is_called_again_after_a_thousand_failures():
     diary, calls = Diary("memory:", agent="rules"), []
 

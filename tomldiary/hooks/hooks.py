@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _FIRST_PAUSE = 0.1  # seconds
 _DOUBLINGS = 64  # the maximum number of times that a pause doubles; more would overflow
-_DOWN_AFTER = 3  # consecutive failures, after which deliveries for all users pause
+_DOWN_AFTER = 3  # users whose deliveries failed since the last success, after which deliveries for all users pause
 _logger = get_logger(__name__)
 
 
@@ -74,7 +74,8 @@ class _Worker:
         """The users whose changes wait for delivery."""
         self._next_scan = 0.0
         self._scans = self._scans_asked = 0
-        self._in_row = 0
+        self._failed_since: set[str] = set()
+        """The users whose deliveries failed since the last success for any user."""
         self._resume_at = 0.0
         self._is_closed = False
         self.renew()
@@ -209,10 +210,10 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001 - hooks may raise any error, and are retried
             self._note_failure(error)
             self._failing.add(user)
-            self._in_row += 1
+            self._failed_since.add(user)
             self._again(user, waiting)
         else:
-            self._in_row = 0
+            self._failed_since.clear()
             self._failing.discard(user)
 
     def _again(self, user: str, waiting: _Waiting) -> None:
@@ -221,13 +222,13 @@ class _Worker:
             pause = min(self._longest, _FIRST_PAUSE * 2.0**attempts)
             due = time.monotonic() + random.uniform(pause / 2, pause)  # noqa: S311 - no secret
             self.waiting[user] = _Waiting(due, attempts)
-            if self._in_row >= _DOWN_AFTER:
+            if len(self._failed_since) >= _DOWN_AFTER:
                 self._resume_at = due
 
     def _note_failure(self, error: BaseException) -> None:
         self._failures += 1
         self._last_error = cause_of(error)
-        if self._failures == 1 or self._in_row == 0:
+        if self._failures == 1 or not self._failed_since:
             _logger.warning(
                 "the hook %s failed (%s) and will be retried", self.delivery.name, cause_of(error)
             )
