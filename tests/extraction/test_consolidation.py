@@ -406,6 +406,31 @@ def test_a_writer_that_is_collected_watches_no_more(diary):
     until(lambda: gc.collect() >= 0 and diary.engine.after_change == [], 30)  # its threads hold it
 
 
+def test_a_writer_works_if_a_backend_raises_an_error_of_its_driver(alice, diary, monkeypatch):
+    backend, is_lost = diary.engine.backend, threading.Event()
+
+    def users():
+        raise ConnectionResetError
+
+    def commit(*args, commit=backend.commit):
+        tokens = commit(*args)
+        is_lost.set()
+        return tokens
+
+    def last_record(user, last_record=backend.last_record):
+        if is_lost.is_set():
+            raise ConnectionResetError
+        return last_record(user)
+
+    for function in (users, commit, last_record):
+        monkeypatch.setattr(backend, function.__name__, function)
+    with MemoryWriter(diary, consolidate_every=100) as writer:
+        assert writer.flush(30)
+        alice.blocks.set("note", "stored")
+        is_lost.clear()
+        assert alice.blocks["note"].text == "stored"
+
+
 def test_a_writer_gives_up_on_a_bad_episode_and_reads_the_others(alice, diary, cities):
     cities.poisoned = {"Paris"}
     with MemoryWriter(diary, consolidate_every=1) as writer:

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
-from tomldiary.errors import DiaryError
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger, tell
@@ -191,7 +190,7 @@ class ConsolidationJobs:
         """Count the transactions of a user; called in any thread, and twice for some transactions."""
         backend, seq = self._diary.engine.backend, 0
         if self._every is not None:
-            with suppress(DiaryError):
+            with suppress(Exception):  # of any backend; the change is stored
                 seq = next_sequence(backend.last_record(user)) - 1
         with self._state:
             # After an erasure of the whole user, the numbers begin at 1 again.
@@ -244,7 +243,7 @@ class ConsolidationJobs:
         """Mark all users as due, since they may have unread episodes; return False if they cannot be listed."""
         try:
             users = await in_thread(self._diary.engine.backend.users)
-        except DiaryError as error:  # the next check tries again
+        except Exception as error:  # noqa: BLE001 - of any backend; the next check tries again
             _logger.error("the users cannot be listed: %s", type(error).__name__)  # noqa: TRY400 - it may quote names
             return False
         with self._state:
