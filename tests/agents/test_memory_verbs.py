@@ -106,6 +106,14 @@ def test_no_answer_repeats_a_tag_in_a_key_or_a_name(alice, verbs):
     assert not [each for each in answers if "<" in each]
 
 
+def test_a_long_entry_that_is_removed_is_cut_in_the_answer_but_not_in_its_data(alice, verbs):
+    alice.episodes.add("tea " * 20_000, "Noted.", id="long")
+    removed = verbs.forget("episodes/long")
+    assert removed.startswith("🗑️ Removed episodes/long: tea tea")
+    assert len(removed) < 2_100
+    assert len(removed.data["input"]) > 70_000
+
+
 @pytest.mark.parametrize("name", ["R&D", "a<b", "R&amp;D"])
 def test_a_key_is_taken_as_an_answer_shows_it(alice, verbs, name):
     alice.upsert_preference("likes", "tea", id=name)

@@ -65,6 +65,7 @@ MOST_HITS = 20
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
+_REMOVED_SHOWN = 2_000  # characters of a removed entry; an episode may have 200,000
 _NAMED_BY_LINE = (PREFERENCES.name, FACTS.name, BLOCKS.name, ITEMS.name)
 
 P = ParamSpec("P")
@@ -314,6 +315,7 @@ class MemoryVerbs:
         key = self._key(key)
         kind, name = self._place(key)
         text, data = self._forget(kind, name)
+        text = text if len(text) <= _REMOVED_SHOWN else f"{text[:_REMOVED_SHOWN]}…"
         return Answer(f"🗑️ Removed {escape_for_model(f'{key}: {text}')}", data)
 
     aforget = async_twin(forget)
