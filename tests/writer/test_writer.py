@@ -23,6 +23,7 @@ from tomldiary.errors import (
     BackendError,
     Conflict,
     ExtractionError,
+    Forgotten,
     IdentifierError,
     InvalidValue,
     WriterBusy,
@@ -533,6 +534,36 @@ def test_a_turn_that_waits_in_memory_does_not_hold_its_caller_for_a_slow_storage
     stats = writer.stats()
     assert stats["failed"] == 3 * is_down
     assert stats["submitted"] == stats["completed"] + stats["failed"]
+
+
+def test_an_erasure_refuses_a_turn_that_began_to_wait_just_before(tmp_path, monkeypatch):
+    begun, gate, reading = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(message, *, deps):
+        begun.set()
+        assert gate.wait(LONG)
+
+    diary = Diary(tmp_path, agent=wait, episodes=True)
+    alice, epoch = diary.user("alice"), diary.engine.backend.epoch
+
+    def slow(user):
+        if threading.current_thread().name.startswith("tomldiary-epoch"):
+            assert reading.wait(LONG)
+        return epoch(user)
+
+    with MemoryWriter(diary, workers=1, qsize=1) as writer:
+        fill_while_busy(writer, begun)
+        monkeypatch.setattr(diary.engine.backend, "epoch", slow)
+        receipt = writer.submit_later(turn("zebra"))
+        erasing = threading.Thread(target=alice.forget, kwargs={"matching": "zebra"})
+        erasing.start()
+        erasing.join(0.05)  # it waits, and would end before the token of the turn is read
+        reading.set()
+        erasing.join()
+        gate.set()
+        with pytest.raises(Forgotten):
+            receipt.wait(LONG)
+    assert "zebra" not in [one.input for one in alice.episodes.list("s")]
 
 
 def test_a_turn_that_waits_no_longer_is_not_read_for(tmp_path, monkeypatch):

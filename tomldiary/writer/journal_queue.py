@@ -89,13 +89,17 @@ class StoringQueue:
         return not self._is_due
 
     def await_stored(self, user: str, timeout: float) -> bool:
-        """Wait until no turn of a user waits to be stored; return False after `timeout` seconds."""
+        """Wait until no turn of a user waits to be stored; return False after `timeout` seconds.
+
+        A turn that waits for space is not waited for if its fencing token is known: it is refused after an erasure.
+        """
         with self._state:
             return self._state.wait_for(lambda: not self._is_unstored(user), timeout)
 
     def _is_unstored(self, user: str) -> bool:
         """Return whether a turn of a user waits to be stored; the caller holds the lock."""
-        return any(job.turn.user_id == user for job in (*self._batch, *self._pending))
+        unread = (job for job in self._admission.waiting if job.since is None)
+        return any(job.turn.user_id == user for job in (*self._batch, *self._pending, *unread))
 
     # The caller holds the lock
 

@@ -169,6 +169,7 @@ class Admission:
         """Record the fencing token of a waiting turn, so that a later erasure refuses it; refuse it if that fails."""
         with self.state:
             if job not in self.waiting:
+                self.state.notify_all()  # as below
                 return  # each read of a database that is down would delay the end of the program
         try:
             job.since = backend.epoch(job.turn.user_id)
@@ -180,6 +181,7 @@ class Admission:
                     queue.fail([job], error)
         with self.state:
             self.admit_waiting()
+            self.state.notify_all()  # an erasure may wait for this token
 
     def _same(self, job: Job) -> Job | None:
         """Return the admitted turn with the same operation id; None if the turn is new and the writer is open."""
