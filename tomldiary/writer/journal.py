@@ -278,7 +278,7 @@ class Journal:
                 self._unwritten.append(job.number)
             try:
                 self._clean()
-            except (OSError, BackendError) as error:
+            except OSError as error:
                 # No turn is applied twice, because history has the applied ones. The next append tries again.
                 _logger.warning("%s: cannot be written (%s)", self.folder, error)
 
