@@ -123,12 +123,22 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
 
 
 def close_writers() -> None:
-    """Close all writers, as at the end of the program; a writer that another thread closes is waited for."""
+    """Close all writers, as at the end of the program; a writer that another thread closes is waited for.
+
+    Raises:
+        Exception: The last error of a writer, such as that of a log handler. The other writers are closed.
+    """
     for hook in _first:
         hook()
+    failed: Exception | None = None
     for writer in list(_writers):
-        if not writer.has_ended:
-            writer.close_sync()
+        try:
+            if not writer.has_ended:
+                writer.close_sync()
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 def _reset_writers() -> None:
