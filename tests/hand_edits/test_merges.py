@@ -693,6 +693,24 @@ def test_a_second_save_of_a_buffer_removes_nothing_that_was_restored(alice, file
     assert texts(alice) == ["green tea", "milk"]
 
 
+def test_a_write_to_a_category_in_dotted_keys_is_merged_into_an_older_buffer(alice, file):
+    """The header above the category stands over values of other tables, so its text is not copied."""
+    file.parent.mkdir()
+    dotted = '[preferences]\nlikes.tea.text = "tea"\n'
+    file.write_text(f'{dotted}\n[preferences.likes.rum]\ntext = "rum"\n')
+    age(file)
+    alice.upsert_preference("goals", "rest")
+    buffer = file.read_text()
+    alice.upsert_preference("likes", "green tea", id="tea")
+    alice.upsert_preference("likes", "jazz", id="jazz")
+    start = buffer.index("[preferences.likes.rum]")
+    file.write_text(buffer[:start] + buffer[buffer.index("[preferences.goals") :])
+    age(file)
+    assert sorted(texts(alice)) == ["green tea", "jazz"]
+    alice.upsert_preference("likes", "gin")
+    assert sorted(texts(alice)) == ["gin", "green tea", "jazz"]
+
+
 def test_saving_an_older_buffer_keeps_comments_saved_since(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)

@@ -92,13 +92,13 @@ def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
     return [
         path
         for path, block in ours.index.items()
-        if ours.whole_block(path) is not None
-        and (was := base.index.get(path)) is not None
+        if (was := base.index.get(path)) is not None
         and (now := theirs.index.get(path)) is not None
         and path[0] != META
         and block.text != was.text
         and _body(now) == _body(was) != _body(block)
         and same_value(base.own_values(path), ours.own_values(path))
+        and ours.whole_block(path) is not None
     ]
 
 

@@ -207,12 +207,19 @@ class Document:
         }
 
     def whole_block(self, path: Path) -> Block | None:
-        """Return the block at `path` if it has all own values of its table; None if a list of tables has some."""
-        values = find_table(self.data, path) or {}
-        is_split = any(
-            isinstance(values[key], list) and (*path, key) in self.parents for key in values
-        )
-        return None if is_split else self.index.get(path)
+        """Return the block at `path` if it has exactly the own values of its table, else None.
+
+        A list of tables may have some of them, and the block may have dotted keys of inner tables with headers.
+        """
+        block, values = self.index.get(path), find_table(self.data, path) or {}
+        others = [key for key in values if (*path, key) in self.parents]
+        if block is None or any(isinstance(values[key], list) for key in others):
+            return None
+        if others and not same_value(
+            find_table(parse_toml(block.text), path), self.own_values(path)
+        ):
+            return None
+        return block
 
     def own_blocks(self, path: Path) -> list[Block]:
         """Return the blocks with the own values of the table at `path`: its header and its lists of tables.
@@ -227,7 +234,8 @@ class Document:
             if isinstance(values[key], list) and (*path, key) in self.parents
         ]
         if not lists:
-            return [] if block is None else [block]
+            whole = self.whole_block(path)
+            return [] if whole is None else [whole]
         if block is None and len(lists) < len(values):
             return []
         size = len(path) + 1
