@@ -366,10 +366,19 @@ def test_a_free_comment_does_not_join_the_table_after_a_deleted_one():
     assert edit.done().text == "# free\n\n[c]\nz = 1\n"
 
 
-def test_a_comment_above_a_deleted_inline_table_does_not_join_the_next_one():
-    edit = Edit(Document.parse("[a]\n# one\nb = { x = 1 }\n[c]\ny = 1\n"))
+@pytest.mark.parametrize(
+    ("above", "path"), [("[a]\n# one\n", ("a", "b")), ("\ufeff# one\n", ("b",))]
+)
+def test_a_comment_above_a_deleted_inline_table_does_not_join_the_next_one(above, path):
+    edit = Edit(Document.parse(f"{above}b = {{ x = 1 }}\n[c]\ny = 1\n"))
+    edit.delete(path)
+    assert edit.done().text == f"{above}\n[c]\ny = 1\n"
+
+
+def test_values_and_text_agree_after_a_table_in_dotted_keys_and_below_a_header_is_deleted():
+    edit = Edit(Document.parse("a.b.x = 1\n\n[a.b.c]\ny = 1\n"))
     edit.delete(("a", "b"))
-    assert edit.done().text == "[a]\n# one\n\n[c]\ny = 1\n"
+    assert parse_toml(edit.done().text) == edit.done().data == {"a": {}}
 
 
 @pytest.mark.parametrize("head", ["", 'note = "x"\n'])

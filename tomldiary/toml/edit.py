@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _KEY_OF_LINE = re.compile(rf"^([ \t\ufeff]*)({KEY})(?=[ \t]*[.=])", re.MULTILINE)
-_ENDS_IN_COMMENT = re.compile(r"^[ \t]*#.*(?<!\"\"\"|''')\r?\n\Z", re.MULTILINE)
+_ENDS_IN_COMMENT = re.compile(r"^[ \t\ufeff]*#.*(?<!\"\"\"|''')\r?\n\Z", re.MULTILINE)
 
 
 class Edit(ValueEdit):
@@ -156,12 +156,13 @@ class Edit(ValueEdit):
         inner = self._own_values(holder)  # read before the headers of inner tables are removed
         self._drop(path)
         rest = path[len(holder.path) :]
-        if find_table(inner, rest) is not None:
+        is_written = find_table(inner, rest) is not None
+        if is_written:
             holder = self._holder(path[:-1])
             self._rewrite(holder, inner, self._without(inner, holder.path, rest))
         self.is_changed = True
         self._set_data(path, None)
-        if had_header:
+        if had_header and not is_written:  # else the tables above it are still written
             self._drop_empty(path[:-1])
         return True
 
