@@ -110,6 +110,43 @@ def test_a_hand_edit_of_an_entry_with_lists_is_undone_exactly(alice, file, old, 
     check_undo(alice, file, before)
 
 
+HEADERS = '[preferences.likes.c]\ntext = "tea"\n\n[preferences.likes.c.at]\nx = 3\n'
+BELOW = '[preferences.likes.c.at]\ntext = "tea"\n'
+INLINE = '[preferences.likes]\nc.text = "tea"\nc.at.x = 3\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(HEADERS, INLINE), (INLINE, HEADERS), (BELOW, INLINE), (INLINE, BELOW)]
+)
+def test_a_hand_edit_that_writes_an_entry_in_another_way_is_undone_exactly(alice, file, old, new):
+    """The text is restored from the values of the tables if another entry was written since."""
+    before = begin(alice, file, f"\n{old}")
+    known = alice.preferences("likes")
+    last = alice.last_transaction()
+    save(file, before.replace(old, new))
+    alice.diary.engine.log_hand_edits("alice")
+    alice.rollback()
+    assert file.read_text().partition("\n\n")[2] == before.partition("\n\n")[2]
+    assert alice.preferences("likes") == known
+    save(file, file.read_text().replace(old, new))
+    alice.upsert_preference("goals", "run")
+    alice.rollback(to=last)
+    assert alice.preferences("likes") == known
+
+
+def test_a_comment_at_the_top_returns_if_a_rollback_is_undone(alice, file):
+    first, rest = '[blocks.a]\ntext = "tea"\n\n', '[blocks.b]\ntext = "rain"\n'
+    blocks = file.with_name("blocks.toml")
+    alice.upsert_preference("goals", "rest")
+    for text in (first + rest, f"# about it\n{rest}"):
+        save(blocks, text)
+        alice.diary.engine.log_hand_edits("alice")
+    alice.rollback()
+    assert "# about it" not in blocks.read_text()
+    alice.rollback()
+    assert blocks.read_text().endswith(f"\n# about it\n{rest}")
+
+
 @pytest.mark.parametrize("old", ["n = 2", "street = 7", "x = 2"])
 def test_what_another_session_wrote_since_stays(alice, file, old):
     before = begin(alice, file, SHOPS)

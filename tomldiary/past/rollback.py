@@ -165,10 +165,7 @@ class Undo:
         )
         wanted = {place: state and state[1] for place, state in (expected | between).items()}
         documents = {kind: transaction.document(kind) for kind, _ in wanted}
-        found = {
-            (kind, path): _state_of(kind, path, own_values(kind, documents[kind], path))
-            for kind, path in wanted
-        }
+        found = {(kind, path): _values_now(kind, documents[kind], path) for kind, path in wanted}
         former = {place: state and state[1] for place, state in before.items()}
         expired = partial(self._has_expired, transaction, wanted, former)
         grown = _grown(documents, before)
@@ -280,6 +277,7 @@ class Undo:
             if former.text:  # the commit converts what is restored in an older layout
                 edit.set_meta(version=former.meta.get("version", "0"))
             order = [block for block in former.blocks if block.path and not block.is_array]
+            _replace_values(kind, edit, states)
             # In document order, so that each block is restored after its former predecessor.
             for block in order:
                 was, values = states.get(block.path, ("", {}))
@@ -340,6 +338,25 @@ class Undo:
 def _state_of(kind: str, path: Path, values: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the values of a table; None for an empty one above entries, whose header may be left out."""
     return values if values or entry_path(kind, path) is not None else None
+
+
+def _replace_values(kind: str, edit: Edit, states: dict[Path, _State]) -> None:
+    """Restore the values of existing tables without a text, and remove these tables from `states`.
+
+    It comes before the others, because it replaces tables that are written as values.
+    """
+    for path in sorted((path for path in states if not states[path][0]), key=len):
+        if edit.table(path) is not None:
+            values = states.pop(path)[1]
+            edit.replace_values(path, own_values(kind, edit.peek(), path), values)
+
+
+def _values_now(kind: str, document: Document, path: Path) -> dict[str, Any] | None:
+    """Return the values of a table like `_state_of`; None for one that is written as a value of its entry."""
+    is_value = entry_path(kind, path) not in {None, path}
+    if is_value and path not in document.index and path not in document.parents:
+        return None
+    return _state_of(kind, path, own_values(kind, document, path))
 
 
 def _inverse(
@@ -443,7 +460,7 @@ def _grown(documents: Mapping[str, Document], before: _States) -> set[tuple[str,
 
 def _implied(parts: Sequence[Document], doc: str, path: Path) -> _State | None:
     """Return the state of a table that exists only because of tables below it; None if there is no table."""
-    is_there = any(part.table(path) is not None for part in parts)
+    is_there = any(path in part.parents and part.table(path) is not None for part in parts)
     return ("", {}) if is_there and _state_of(doc, path, {}) is not None else None
 
 
@@ -487,7 +504,7 @@ def _is_like(document: Document, text: str) -> bool:
     head, rest = document.text.split(split_tail(meta.text)[0], 1)
     other = text[len(head) : len(text) - len(rest)]
     paths = {block.path[:1] for block in split_blocks(other)}
-    is_meta = paths <= {(), (META,)} and not split_tail(other)[1]
+    is_meta = paths <= {(), (META,)} and not split_tail(other)[1] and "#" not in other
     return is_meta and text == head + other + rest
 
 
