@@ -262,6 +262,30 @@ def test_a_transaction_may_end_in_another_thread(diary):
     assert alice.last_transaction() == 1
 
 
+def test_threads_with_a_copy_of_the_context_take_turns_in_a_transaction(diary):
+    """LangGraph runs the tool calls of one answer in such threads, all at once."""
+    begun, meanwhile = threading.Event(), threading.Event()
+    engine, alice = diary.engine, diary.user("alice")
+
+    def slow(tx):
+        begun.set()
+        assert not meanwhile.wait(0.1)
+        tx.edit("blocks").put(("blocks", "one"), {"text": "1"})
+
+    def fast(tx):
+        meanwhile.set()
+        tx.edit("blocks").put(("blocks", "two"), {"text": "2"})
+
+    with alice.transaction(), ThreadPoolExecutor() as threads:
+        first = threads.submit(copy_context().run, engine.write, "alice", slow, Source("test"))
+        begun.wait(20)
+        second = threads.submit(copy_context().run, engine.write, "alice", fast, Source("test"))
+        first.result()
+        second.result()
+    assert len(alice.blocks) == 2
+    assert alice.last_transaction() == 1
+
+
 def test_a_task_may_write_after_it_left_a_generator_with_a_transaction(diary):
     alice = diary.user("alice")
 

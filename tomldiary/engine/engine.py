@@ -121,10 +121,11 @@ class Engine(DocumentCache):
         """
         joined = self._joined(user)
         if joined is not None:
-            result = change(joined)
-            if joined.has_operation:
-                joined.contents.append(source.fingerprint())
-            return result
+            with joined.guard:
+                result = change(joined)
+                if joined.has_operation:
+                    joined.contents.append(source.fingerprint())
+                return result
         results: list[R] = []
 
         def run() -> Transaction | None:

@@ -79,6 +79,8 @@ class Transaction:
         self.user = user
         self.engine = engine
         self.is_open = False
+        self.guard = threading.RLock()
+        """Held by each call that joins it, because threads with a copy of its context join at once."""
         self.task: Any = None
         """The task that opened the transaction; None in sync code."""
         self.thread = 0
@@ -268,12 +270,13 @@ class Transaction:
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
-        edit = self._edits.get(kind)
-        if edit is None:
-            return _document_of(
-                self._before.get(kind) or self.engine.load_all(self.user, [kind], self.last)[0]
-            )
-        return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
+        with self.guard:
+            edit = self._edits.get(kind)
+            if edit is None:
+                return _document_of(
+                    self._before.get(kind) or self.engine.load_all(self.user, [kind], self.last)[0]
+                )
+            return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
 
     def before(self, kind: str) -> Document:
         """Return the version of an edited document before the changes, without forbidden hand edits."""
@@ -301,9 +304,8 @@ class Transaction:
 
     def changed(self) -> Changed:
         """Return the documents with changes."""
-        return {
-            kind: (self._bases[kind], edit) for kind, edit in self._edits.items() if edit.is_changed
-        }
+        edits = [*self._edits.items()]
+        return {kind: (self._bases[kind], edit) for kind, edit in edits if edit.is_changed}
 
     def check_parts(self) -> None:
         """Check that no part was added since the entries of its kind were read, because they may be in it now.

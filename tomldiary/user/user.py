@@ -208,6 +208,7 @@ class UserDiary(Viewed, DeprecatedNames):
         """Group changes: the end of the `with` block stores all of them, or none after an error.
 
         Reads inside the block see its changes, and other writers to this user wait, such as calls in another thread.
+        Calls in a thread with a copy of the context, as LangChain and LangGraph run tools, belong to the block.
         A nested block of the same user is part of the outer one: its session and its actor count inside it, and an
         error undoes its changes.
 
