@@ -119,13 +119,13 @@ class Engine(DocumentCache):
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
         """
-        joined = self._joined(user)
-        if joined is not None:
+        while (joined := self._joined(user)) is not None:
             with joined.guard:
-                result = change(joined)
-                if joined.has_operation:
-                    joined.contents.append(source.fingerprint())
-                return result
+                if joined.is_open:  # not ended while this call waited
+                    result = change(joined)
+                    if joined.has_operation:
+                        joined.contents.append(source.fingerprint())
+                    return result
         results: list[R] = []
 
         def run() -> Transaction | None:
@@ -275,9 +275,11 @@ class Engine(DocumentCache):
         return transaction
 
     def _finish(self, transaction: Transaction, source: Source) -> None:
-        source = replace(source, content=fingerprint(transaction.contents))
-        if self.repetition(transaction.user, source) is None:
-            self._commit(transaction, source)
+        # Waits for calls in other threads that began before the end of the block.
+        with transaction.guard:
+            source = replace(source, content=fingerprint(transaction.contents))
+            if self.repetition(transaction.user, source) is None:
+                self._commit(transaction, source)
 
     def _commit(
         self,
