@@ -526,6 +526,15 @@ def test_a_full_type_refuses_new_facts_also_on_rollback(alice):
     assert sorted(fact.data.text for fact in alice.query("tag")) == ["b", "c"]
 
 
+def test_a_temporal_fact_above_a_lowered_limit_can_be_updated(diary):
+    diary.register_schema("tag", Tag, Constraint(temporal=True))
+    alice = diary.user("alice")
+    first, _ = (alice.facts.commit("tag", {"text": text}) for text in ("tea", "chess"))
+    diary.register_schema("tag", Tag, Constraint(temporal=True, limit=1))
+    alice.facts.update(first, {"text": "rum"})
+    assert sorted(fact.data.text for fact in alice.facts.query("tag")) == ["chess", "rum"]
+
+
 def test_a_limit_counts_the_temporal_facts_that_hold_at_once(diary):
     diary.register_schema("home", Home, Constraint("who", temporal=True, limit=1))
     alice, later = diary.user("alice"), datetime.now(UTC) + timedelta(days=1)

@@ -326,7 +326,8 @@ class FactRules(Facts):
         over = stop or (None if old is None else interval(old)[1])
         limit = schema.constraint.limit
         # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
-        if limit is not None and self.count(schema.name) >= limit:
+        # An update is of a fact that was counted before.
+        if limit is not None and said is None and self.count(schema.name) >= limit:
             rows = [each for each in self.held(schema.name) if each.holds(each.start or ALWAYS)]
             begun = sorted(each.start or ALWAYS for each in rows)
             ended = sorted(each.end for each in rows if each.end is not None)
