@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.errors import NestedTransaction
+from tomldiary_langgraph import DiaryStore
 
 
 class Home(BaseModel):
@@ -120,6 +121,35 @@ def test_an_operation_id_inside_a_transaction_is_refused(place, name):
     ):
         verb(*VERBS[name], operation_id="op")
     assert alice.last_transaction() == 0
+
+
+IN_TRANSACTIONS = {
+    "put": lambda alice, text: DiaryStore(alice.diary).put(("alice", "x"), "k", {"text": text}),
+    "update": lambda alice, text: DiaryStore(alice.diary).update(
+        ("alice", "x"), text, lambda _: {"a": 1}
+    ),
+    "turn": lambda alice, text: alice.add_turn(f"I love {text}.", "ok", "s"),
+    "promote": lambda alice, text: alice.promote_session(text),
+    "discard": lambda alice, text: alice.discard_session(text),
+    "confirm": lambda alice, text: alice.confirm(f"blocks/{text}"),
+}
+
+
+@pytest.mark.parametrize("name", IN_TRANSACTIONS)
+def test_an_operation_id_of_a_transaction_used_for_other_content_is_a_conflict(place, name):
+    alice = opened(place)
+    call = IN_TRANSACTIONS[name]
+    for text in ("tea", "rum"):
+        alice.blocks.set(text, "1")
+        alice.draft(text).upsert_preference("likes", text)
+    for _ in range(2):
+        with alice.transaction(operation_id="op"):
+            call(alice, "tea")
+    with (
+        pytest.raises(Conflict, match="used for different content"),
+        alice.transaction(operation_id="op"),
+    ):
+        call(alice, "rum")
 
 
 def test_a_nested_transaction_with_an_operation_id_is_refused(place):

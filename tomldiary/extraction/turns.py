@@ -441,6 +441,7 @@ class Turns:
             "turn", session_id, actor="extractor",
             reason="" if self.origin == "rule" else self.origin,
             operation=operation.id, content=operation.content, is_new=operation.is_new,
+            asked=() if operation.id else (session_id, turn.user_msg, turn.assistant_msg),
         )  # fmt: skip
         done = diary.engine.write(
             turn.user_id, change, source,

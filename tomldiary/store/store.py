@@ -439,7 +439,8 @@ class ItemStore(ItemPuts):
                 return None
             return Item(probe.namespace, probe.key, copied(after.value), *after.moments)
 
-        return self.commit(owner, write, Source("update", session, actor="store"))
+        source = Source("update", session, actor="store", asked=(probe.namespace, probe.key))
+        return self.commit(owner, write, source)
 
     def _entry_within(self, tx: Transaction, namespace: Namespace, key: str) -> Entry | None:
         """Return an entry with the changes of a transaction, or None."""

@@ -83,7 +83,8 @@ class ItemPuts:
                     self._apply(Transaction(engine, user), changes, session)
         for user, changes in mine.items():
             apply = partial(self._apply, puts=changes, session=session)
-            self.commit(user, apply, Source("put", session, actor="store"))
+            asked = tuple((put.namespace, put.key, put.value) for put in changes)
+            self.commit(user, apply, Source("put", session, actor="store", asked=asked))
 
     def commit(self, user: str, change: Callable[[Transaction], R], source: Source) -> R:
         """Commit a change, or hold it for review if the user's open transaction has an untrusted actor."""

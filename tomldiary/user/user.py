@@ -216,7 +216,8 @@ class UserDiary(Viewed, DeprecatedNames):
             session_id: The session for history, and for entries written inside without a session id.
             actor: The author of the change, for history.
             reason: The reason for the change, for history.
-            operation_id: An idempotency key; a second call with the same key changes nothing.
+            operation_id: An idempotency key; a second block with the same key runs on the current memory, and stores
+                nothing.
             expected: The number of the last transaction that you read; a newer transaction is a conflict.
             ephemeral: Whether writes become drafts of the session, which only the yielded diary shows.
 

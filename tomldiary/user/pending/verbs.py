@@ -138,7 +138,7 @@ class UserReview(_Waiting, ListAccessor[PendingChange]):
             Conflict: An entry was changed since, or has different changes; `keys` lists them. Nothing was changed.
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it, or no id is given. Nothing was changed.
         """
-        source = Source("accept", "", actor, reason)
+        source = Source("accept", "", actor, reason, asked=ids)
         return self._decide(_named(ids), source, is_made=True, force=force)
 
     aaccept = async_twin(accept)
@@ -149,7 +149,9 @@ class UserReview(_Waiting, ListAccessor[PendingChange]):
         Raises:
             UnknownEntry, InvalidValue: There is no pending change with an id, or no id is given.
         """
-        return self._decide(_named(ids), Source("reject", "", actor, reason), is_made=False)
+        return self._decide(
+            _named(ids), Source("reject", "", actor, reason, asked=ids), is_made=False
+        )
 
     areject = async_twin(reject)
 
@@ -253,7 +255,7 @@ class UserDrafts(_Waiting):
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it. Nothing was changed.
         """
         session_id = session_of_drafts(session_id)
-        source = Source("promote", session_id, actor, reason)
+        source = Source("promote", session_id, actor, reason, asked=_asked(session_id, keys))
         return self._decide(_of_session(session_id, keys), source, is_made=True, force=force)
 
     def discard_session(
@@ -276,8 +278,13 @@ class UserDrafts(_Waiting):
             UnknownEntry: The session has no draft of one of `keys`. Nothing was changed.
         """
         session_id = session_of_drafts(session_id)
-        source = Source("discard", session_id, actor, reason)
+        source = Source("discard", session_id, actor, reason, asked=_asked(session_id, keys))
         return self._decide(_of_session(session_id, keys), source, is_made=False)
+
+
+def _asked(session_id: str, keys: Collection[str] | None) -> tuple[object, ...]:
+    """Return the request to decide about drafts, to compare repetitions of an operation."""
+    return session_id, None if keys is None else sorted(checked_names(keys, "keys"))
 
 
 def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
@@ -323,4 +330,4 @@ class Verdict(UserPart):
             name, place, entry = found
             edit_of(name).put(place, {**entry, "_verified": True})
 
-        self._context.write(change, Source("confirm", "", actor, reason))
+        self._context.write(change, Source("confirm", "", actor, reason, asked=(key,)))
