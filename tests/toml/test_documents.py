@@ -231,6 +231,12 @@ def test_a_restored_table_is_read_in_the_order_of_the_text():
     assert list(edit.done().table(("p",))) == ["a", "b", "c"]
 
 
+def test_the_fields_of_a_restored_table_are_read_before_its_inner_tables():
+    edit = Edit(Document.parse("[a]\nx = 1\n\n[a.b]\ny = 1\n"))
+    edit.restore(("a",), "[a]\nx = 2\n", {"x": 2})
+    assert list(edit.done().data["a"]) == list(parse_toml(edit.done().text)["a"])
+
+
 @pytest.mark.parametrize(
     ("text", "changed"),
     [

@@ -121,7 +121,7 @@ class Edit(ValueEdit):
         else:
             self._insert(path, data, text=body, after=after, behind=behind)
             self._is_reordered = True
-        self._set_data(path, {**inner, **data})
+        self._set_data(path, {**data, **inner})
         self.is_changed = True
 
     def _drop_replaced(self, path: Path, data: Mapping[str, Any], lists: Sequence[Block]) -> bool:
