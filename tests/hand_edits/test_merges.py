@@ -730,6 +730,19 @@ def test_saving_an_older_buffer_keeps_comments_saved_since(alice, file):
     assert texts(alice, "goals") == ["rest"]
 
 
+def test_a_second_buffer_of_a_version_keeps_the_comment_that_the_first_one_added(alice, file):
+    """Both saves have the number of their base version, so the text must show which one was opened."""
+    alice.upsert_preference("likes", "tea")
+    buffer = file.read_text()
+    for added in ("# to be sorted\n", '[preferences.likes.mine]\ntext = "rum"\n'):
+        file.write_text(f"{buffer}\n{added}")
+        age(file)
+        alice.diary.engine.log_hand_edits("alice")
+    alice.upsert_preference("goals", "rest")
+    assert "# to be sorted\n" in file.read_text()
+    assert texts(alice) == ["tea", "rum"]
+
+
 @pytest.mark.parametrize("key", ["pref001", "pref003"])
 def test_history_has_a_transaction_that_lost_to_a_hand_edit(alice, file, key):
     for text in ("tea", "coffee"):
