@@ -111,7 +111,8 @@ def _body(block: Block) -> str:
 
 def _with_comments(base: Document, ours: Document, merged: Document) -> Document:
     """Add the comments between tables that `ours` gained since `base` and the merged text lacks."""
-    if all(block.text in {known.text for known in base.blocks} for block in ours.blocks):
+    texts = {block.text for block in base.blocks}
+    if all(block.text in texts for block in ours.blocks):
         return merged
     known = {comment for _, comment in _comments(base)}
     lines = {line.strip() for line in merged.text.split("\n")}
