@@ -10,6 +10,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -286,6 +287,21 @@ def test_threads_with_a_copy_of_the_context_lose_nothing_in_a_transaction(diary)
         for call in calls:  # they may end after the block
             call.result()
     assert len(alice.blocks) == len(calls)
+
+
+def test_a_call_in_a_transaction_that_waits_for_another_thread_in_it_ends(tmp_path):
+    diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=0.1)
+    alice = diary.user("alice")
+
+    def waits(_):
+        write = partial(copy_context().run, alice.upsert_preference, "likes", "tea")
+        with ThreadPoolExecutor() as threads, pytest.raises(LockTimeout, match="another thread"):
+            threads.submit(write).result()
+
+    with alice.transaction():
+        diary.engine.write("alice", waits, Source("test"))
+        alice.upsert_preference("likes", "rum")
+    assert texts(diary) == ["rum"]
 
 
 def test_a_task_may_write_after_it_left_a_generator_with_a_transaction(diary):

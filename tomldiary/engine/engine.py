@@ -120,7 +120,7 @@ class Engine(DocumentCache):
             BackendError: The storage failed; nothing was changed.
         """
         while (joined := self._joined(user)) is not None:
-            with joined.guard:
+            with joined.held():
                 if joined.is_open:  # not ended while this call waited
                     result = change(joined)
                     if joined.has_operation:
@@ -276,7 +276,7 @@ class Engine(DocumentCache):
 
     def _finish(self, transaction: Transaction, source: Source) -> None:
         # Waits for calls in other threads that began before the end of the block.
-        with transaction.guard:
+        with transaction.held():
             source = replace(source, content=fingerprint(transaction.contents))
             if self.repetition(transaction.user, source) is None:
                 self._commit(transaction, source)

@@ -20,7 +20,7 @@ from tomldiary.entries.fields import same_data
 from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind, entry_path
 from tomldiary.entries.kinds.parts import JoinedEdit, entry_at, parts_among
-from tomldiary.errors import HandEditConflict, NestedTransaction
+from tomldiary.errors import HandEditConflict, LockTimeout, NestedTransaction
 from tomldiary.hand_edits.detect import is_being_saved
 from tomldiary.hand_edits.three_way_merge import NOTHING, merge
 from tomldiary.history.record import Change, Record, Source, next_sequence, render_record
@@ -79,8 +79,7 @@ class Transaction:
         self.user = user
         self.engine = engine
         self.is_open = False
-        self.guard = threading.RLock()
-        """Held by each call that joins it, because threads with a copy of its context join at once."""
+        self._guard = threading.RLock()
         self.task: Any = None
         """The task that opened the transaction; None in sync code."""
         self.thread = 0
@@ -139,6 +138,24 @@ class Transaction:
             self.is_open = False
             if SCOPE.get() is self:  # the block may end elsewhere, such as that of a generator
                 SCOPE.set(outer)
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Hold the transaction for one call, because threads with a copy of its context join it at once.
+
+        Raises:
+            LockTimeout: A call of another thread took too long.
+        """
+        timeout = self.engine.lock_timeout
+        if not self._guard.acquire(timeout=timeout):
+            raise LockTimeout(
+                f"a call of another thread in the same transaction took longer than {timeout:g} s. Try again. Do not"
+                " wait for this thread in that call."
+            )
+        try:
+            yield
+        finally:
+            self._guard.release()
 
     @contextmanager
     def nested(self, source: Source) -> Generator[Transaction]:
@@ -270,7 +287,7 @@ class Transaction:
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
-        with self.guard:
+        with self.held():
             edit = self._edits.get(kind)
             if edit is None:
                 return _document_of(
