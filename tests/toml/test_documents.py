@@ -554,6 +554,9 @@ def test_a_byte_order_mark_is_kept_and_ignored():
     edit = Edit(document)
     edit.put(("a",), {"x": 2})
     edit.put(("a", "b"), {"y": 1})
+    edit.set_meta(seq=1)
+    assert edit.done().text == "\ufeff[_meta]\nseq = 1\n\n[a]\nx = 2\n\n[a.b]\ny = 1\n"
+    edit.delete(("_meta",))
     assert edit.done().text == "\ufeff[a]\nx = 2\n\n[a.b]\ny = 1\n"
 
 

@@ -332,7 +332,7 @@ def keep_comments(before: Block, removed: Block, *, is_last: bool) -> Block:
     kept, gap = split_tail(before.text)
     if gap.strip():
         tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
-    elif not before.text and not tail.strip():
+    elif before.text in {"", "\ufeff"} and not tail.strip():
         tail = ""  # no document begins with a blank line
     elif not tail and not is_last:
         tail = gap

@@ -297,9 +297,10 @@ class Edit(ValueEdit):
         if behind.strip() and tail.rstrip() == behind.rstrip():
             # The anchor still exists, and stays before the new block.
             body, tail = anchor.text.rstrip() + self.newline, ""
-        if body and not body.endswith("\n"):
+        written = body.removeprefix("\ufeff")
+        if written and not written.endswith("\n"):
             body += self.newline
-        gap = self.newline if body.strip() else ""
+        gap = self.newline if written.strip() else ""
         at = self._position(anchor)
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array))
         if at + 1 < len(blocks) and not tail:
