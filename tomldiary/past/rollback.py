@@ -471,7 +471,9 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
     """
     changed = transaction.changed()
     # A rollback may also have changed comments of a document whose entries stayed the same.
-    beside = dict.fromkeys(doc for record in records if record.type == "rollback" for doc in record.results)
+    beside = dict.fromkeys(
+        doc for record in records if record.type == "rollback" for doc in record.results
+    )
     for kind in changed and changed | beside:
         edit = transaction.edit(kind)
         now, text = edit.peek(), _text_before(transaction.before(kind).text, records, kind)
