@@ -502,8 +502,8 @@ def test_a_fact_from_the_past_is_counted_then_whatever_other_types_require(diary
     diary.register_schema("note", Note, Constraint(temporal=True, limit=1, singleton_key="key"))
     diary.register_schema("sign", Sign, Constraint(required="text"))
     alice.facts.commit(Note(key="a", text="one"))
-    alice.facts.commit(Note(key="b", text="two"), now=OLD)
-    assert len(alice.facts.query("note")) == 2
+    alice.facts.commit(Note(key="b", text="two"), now=OLD, valid_to=OLD + timedelta(days=1))
+    assert len(alice.facts.query("note", include_ended=True)) == 2
 
 
 # Hand edits
