@@ -156,7 +156,9 @@ def broken_links(top: Path) -> Iterator[Finding]:
     """Find links in place of users' folders that no call lists, because their targets do not exist."""
     with suppress(OSError):
         for entry in sorted(os.scandir(top), key=lambda entry: entry.name):
-            if entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110 - paths are strings here
+            try:
+                entry.stat()
+            except FileNotFoundError:
                 message = "this is a link, and its target does not exist."
                 remedy = "Mount the disk of the target, or remove the link."
                 yield Finding("problem", entry.path, message, remedy)
