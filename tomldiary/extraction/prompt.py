@@ -5,6 +5,7 @@ Placeholders of the extraction prompt: `{categories_doc}` and `{current_time}`.
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -104,7 +105,7 @@ def prompt_text(template: object, default: str = "") -> str:
         return default
     if isinstance(template, str) and template and len(template) < _LONGEST_PATH:
         is_word = not re.search(r"[\s{]", template)
-        if is_word or ("\n" not in template and _is_file(template)):
+        if is_word or ("\n" not in template and os.path.isfile(template)):  # noqa: PTH113 - no error if too long
             template = Path(template)
     if isinstance(template, Path):
         return _HEADER.sub("", template.read_text(encoding="utf-8"))
@@ -114,13 +115,6 @@ def prompt_text(template: object, default: str = "") -> str:
             template, "a text, a path, or an object with a text as `prompt`", "prompt_template"
         )
     return text
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:  # longer than a name may be
-        return False
 
 
 def extractor_prompt_check(prompt: object) -> None:
