@@ -150,7 +150,10 @@ def test_accents_are_found_in_both_forms_of_unicode(alice, tmp_path, stored, ask
         ("John Smith", "John\u202fSmith"),
         ("John\r\n\tSmith", "John Smith"),
         ("Jo\u00adhn\u200bSmith", "john smith"),
-        ("Jose\u200b\u0301 \u1100\u200b\u1161", "José 가"),
+        (
+            "Jose\u200b\u0301 \u1100\u200b\u1161 \u05e9\u05c1\u034f\u05b8",
+            "José 가 \u05e9\u05b8\u05c1",
+        ),
         ("John Smith", "john\u200bsm\u00adith"),
         ('say\u00a0"hi" to C:\\new', 'say "h\u200di"\nto C:\\new'),
         ("\uff2a\uff4f\uff48\uff4e Smith", "John Smith"),

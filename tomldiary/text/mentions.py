@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from unicodedata import category
 
 from tomldiary.text.visible import HIDDEN, compatible
 
 _HIDDEN_RUN = "\u200b"
 _RUN = re.compile(rf"[\s{HIDDEN}]{{2,}}|[^\S ]|[{HIDDEN}]")  # all but a single space
 _SPACE = re.compile(r"\s")
-# Between a letter and what normalisation joins to it: accents, and vowels and ends of Korean syllables.
-_WITHIN_LETTER = re.compile(
-    f"(?<![{HIDDEN}])[{HIDDEN}]++(?=[\u0300-\u036f\u1161-\u11ff\u3099\u309a\uff9e\uff9f])"
-)
+_BEFORE_LETTER = re.compile(rf"(?<![{HIDDEN}])[{HIDDEN}]++(?=([^\x00-\x7f]))")
 _GAPS = {" ": f"[ {_HIDDEN_RUN}]", _HIDDEN_RUN: f"[ {_HIDDEN_RUN}]?"}
 _GAP = re.compile(f"([ {_HIDDEN_RUN}])")
 
@@ -22,7 +20,7 @@ def folded(text: str) -> str:
 
     A run of hidden characters becomes one of them. Turkish letters without a dot become `i`, as `I` does.
     """
-    text = text if text.isascii() else _WITHIN_LETTER.sub("", text)
+    text = text if text.isascii() else _BEFORE_LETTER.sub(_outside_letter, text)
     text = compatible(compatible(text).casefold())
     return _RUN.sub(_one_character, text.replace("i\u0307", "i").replace("\u0131", "i"))
 
@@ -45,6 +43,15 @@ def is_mentioned(wanted: str, text: str) -> bool:
         for part in _GAP.split(wanted)
     )
     return re.search(pattern, text) is not None
+
+
+def _outside_letter(found: re.Match[str]) -> str:
+    """Return a hidden run; "" before what normalisation joins or orders: marks, and the rest of Korean syllables."""
+    after = found[1]
+    is_within = (
+        category(after)[0] == "M" or "\u1161" <= after <= "\u11ff" or after in "\uff9e\uff9f"
+    )
+    return "" if is_within else found[0]
 
 
 def _one_character(found: re.Match[str]) -> str:
