@@ -6,6 +6,7 @@ import gc
 import re
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,18 @@ def test_kinds_are_counted_and_texts_are_not_kept():
 def test_a_key_with_the_prefix_of_a_provider_is_redacted(prefix):
     assert Redactor()(f"Use {prefix}{'a1B2' * 10}.") == "Use [redacted: key]."
     assert Redactor()(f"{prefix}{'a1' * 9}") == f"{prefix}{'a1' * 9}"
+
+
+def test_two_threads_redact_at_the_same_time():
+    both = threading.Barrier(2, timeout=10)
+
+    def slow(text):
+        both.wait()
+        return text
+
+    redactor = Redactor((), slow)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(redactor.uncounted, ["a", "b"])) == ["a", "b"]
 
 
 def test_text_before_a_web_token_stays():

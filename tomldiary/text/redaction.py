@@ -11,6 +11,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from string import ascii_letters
 from typing import Any, cast
 
@@ -202,12 +203,10 @@ class Redactor:
 
     def uncounted(self, value: Any) -> Any:
         """Return the same as `values` without counting, for a text that is redacted again when it is stored."""
-        with self._lock:
-            counts = self._counts.copy()
-            try:
-                return self.values(value)
-            finally:
-                self._counts = counts
+        # Not under the lock, because the function `also` may be slow or wait.
+        other = copy(self)
+        other._counts = Counter()  # noqa: SLF001 - of the same class
+        return other.values(value)
 
     def entry(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of an entry redacted; managed fields such as "_created" are unchanged."""
