@@ -66,6 +66,7 @@ def test_other_forms_of_letters_digits_and_spaces_are_read(text, kept):
         ("4111 1111 1111 1111 12/27 123", "[redacted: card] 12/27 123"),
         ("12/27 4111111111111111 123", "12/27 [redacted: card] 123"),
         ("3782 822463 10005 5555-5555-5555-4444", "[redacted: card] [redacted: card]"),
+        ("3056 930902 5904 12/27", "[redacted: card] 12/27"),
         ("ES91 2100 0418 4502 0005 1332 BIC CAIXESBB", "[redacted: iban] BIC CAIXESBB"),
         ("AT611904300234573201 BKAUATWW", "[redacted: iban] BKAUATWW"),
         ("tel:+49301234567, Tel.:030 1234567", "tel:[redacted: phone], Tel.:[redacted: phone]"),
@@ -78,7 +79,9 @@ def test_a_number_is_found_beside_other_numbers_and_words(text, kept):
 def test_a_quoted_secret_is_redacted_up_to_the_closing_quote():
     redacted = '{"password": "[redacted: secret]", "user": "bob"}'
     assert Redactor()('{"password": "correct horse battery", "user": "bob"}') == redacted
-    assert Redactor()("The password is 'the usual one'.") == "The password is 'the usual one'."
+    inner = """password = "it's 9 o'clock", secret: 'say "7"', token: "ab\\"c99" """
+    kept = """password = "[redacted: secret]", secret: '[redacted: secret]', token: "[redacted: secret]" """
+    assert Redactor()(inner) == kept
     key = "-----BEGIN PGP PRIVATE KEY BLOCK-----\nabc\n-----END PGP PRIVATE KEY BLOCK-----"
     assert Redactor()(f"Mine: {key}, yours?") == "Mine: [redacted: key], yours?"
 
@@ -102,6 +105,9 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         "led_pin = GPIO17",
         "palabra_clave: años80",
         'set "api_key =" and the like, or "token"',
+        "The password is 'the usual one'.",
+        'Our secret is "practice, rest - and more practice."',
+        'The secret is "don\'t stop, ever"',
         "612\u202f345\u202f678 €",
         "2\xa0639\xa0000\xa0000\xa0000 habitants",
     ],
@@ -187,6 +193,7 @@ def test_values_are_redacted_at_any_depth_and_equal_elsewhere():
         "password " * 4000,
         "x" * 50000,
         "AT61 ABCD " * 5000,
+        "password:'\\" * 5000,
     ],
 )
 def test_long_texts_take_linear_time(text):

@@ -41,15 +41,15 @@ _ANNOUNCED = (
 _SECRET = re.compile(
     rf"(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
     r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*(?P<quote>[\"'`])?"
-    r"(?P<value>(?(quote)(?!\s)[^\"'`\n]{4,}(?=(?P=quote))|(?!))|[^\s\"'`,;]{3,}[^\s\"'`,;.])",
+    r"(?P<value>(?(quote)(?!\s)(?:\\.|(?!(?P=quote))[^\\\n]){4,}(?=(?P=quote))|(?!))|[^\s\"'`,;]{3,}[^\s\"'`,;.])",
     re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@]+)(?=@)")
-_PLAIN_WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)*[.!?)]*")
+_PLAIN_WORDS = re.compile(r"[^\W\d_]+(?:(?:(?:[,;:]?| [–-]) |['’])[^\W\d_]+)*[.!?)]*")
 _HAS_LETTER_AND_DIGIT = re.compile(r"(?=.*[^\W\d_]).*\d", re.DOTALL)
 # Usual groups, which an expiry date or other numbers may follow.
 _CARD_IN_GROUPS = re.compile(
-    r"(?<![\w.+-])(?:[2-6]\d{3}(?:[ -]\d{4}){3}|3\d{3}[ -]\d{6}[ -]\d{5}|[2-6]\d{12,18})(?![\w]|[.-]\d)"
+    r"(?<![\w.+-])(?:[2-6]\d{3}(?:[ -]\d{4}){3}|3\d{3}[ -]\d{6}[ -]\d{4,5}|[2-6]\d{12,18})(?![\w]|[.-]\d)"
 )
 _CARD = re.compile(r"(?<![\w.+-])(?:[2-6])(?:[ -]?\d){12,18}(?![\w]|[.-]\d)")
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
