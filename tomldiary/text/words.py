@@ -52,8 +52,9 @@ _HYPHEN = re.compile("[-\u2010]")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9]+")
 _MOST_PARTS = 8  # of a name; a hash has more
 _OTHER_LETTER = re.compile(r"[^\W\d_a-zA-Z]")  # emoji and curly quotes do not indicate a language
-_EMOJI = re.compile(
-    "[\u231a-\u23ff\u2600-\u27bf\u2b1b-\u2b55\U0001f300-\U0001faff]|[\U0001f1e6-\U0001f1ff]{2}"
+_FLAG = "[\U0001f1e6-\U0001f1ff]"  # one of its two letters
+_EMOJI = re.compile(  # begins with one class of characters, because alternatives are searched four times as slowly
+    f"[\u231a-\u23ff\u2600-\u27bf\u2b1b-\u2b55\U0001f1e6-\U0001faff](?:(?<={_FLAG}){_FLAG})?"
 )
 _MARKS = re.compile(f"[{_MARKED}]")
 _SIZES: dict[str | None, int] = {"paired": 2, "tripled": 3}
