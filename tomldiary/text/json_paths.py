@@ -67,7 +67,8 @@ def texts_in(
             yield from texts_in(item, texts=texts, names=names, numbers=numbers)
     elif numbers and not isinstance(value, bool):
         if isinstance(value, datetime):
-            yield value.isoformat()
+            stored = value.isoformat()
+            yield from (stored, stored.replace("+00:00", "Z"))
         yield str(value)
 
 
