@@ -457,16 +457,17 @@ def test_a_second_import_into_a_memory_that_redacts_changes_nothing(tmp_path):
             "episodes": [{"input": said, "output": "Noted."}],
         },
         "memstate": [{"type": "note", "payload": {"text": said}}],
+        "langmem": [{"namespace": ["alice", "notes"], "key": "k", "value": {"text": said}}],
     }
     diary = Diary(tmp_path / "m", agent="rules", redact=True)
-    alice, ids = diary.user("alice"), []
+    alice = diary.user("alice")
     for source, records in files.items():
         (tmp_path / source).write_text(json.dumps(records))
         done, again = (carry_over(alice, source, tmp_path / source) for _ in range(2))
         assert (again.added, again.kept, again.present) == ([], [], done.added)
-        (tmp_path / source).write_text(json.dumps(records).replace("anna", "otto"))
-        ids += [carry_over(diary.user("bob"), source, tmp_path / source).added]
-    assert ids[0] == [f"biography/{key}" for key in alice.preferences("biography")]
+    (tmp_path / "mem0").write_text(json.dumps(files["mem0"]).replace("anna", "otto"))
+    ids = carry_over(diary.user("bob"), "mem0", tmp_path / "mem0").added
+    assert ids == [f"biography/{key}" for key in alice.preferences("biography")]
 
 
 def test_the_second_memory_of_an_id_is_reported_as_kept_out(alice, tmp_path):

@@ -384,11 +384,7 @@ def _redacted(record: Record, diary: Diary) -> Record:
     if isinstance(record, Fact):
         path = (FACTS.name, record.type, "")
         return replace(record, data=diary.redacted_entry(path, record.data))
-    if isinstance(record, Note):
-        return replace(
-            record, text=diary.redacted(record.text), labels=diary.redacted(record.labels)
-        )
-    if isinstance(record, Block):
+    if isinstance(record, Note | Block):
         return replace(record, text=diary.redacted(record.text))
     if isinstance(record, Episode):
         said, answer = diary.redacted((record.input, record.output))
