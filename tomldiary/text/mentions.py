@@ -10,7 +10,8 @@ from tomldiary.text.visible import HIDDEN, compatible
 _HIDDEN_RUN = "\u200b"
 _RUN = re.compile(rf"[\s{HIDDEN}]{{2,}}|[^\S ]|[{HIDDEN}]")  # all but a single space
 _SPACE = re.compile(r"\s")
-_BEFORE_LETTER = re.compile(rf"(?<![{HIDDEN}])[{HIDDEN}]++(?=([^\x00-\x7f]))")
+# A run of hidden characters before a letter or mark, from its start, so that each run is read once.
+_BEFORE_LETTER = re.compile(rf"[{HIDDEN}](?<![{HIDDEN}]{{2}})[{HIDDEN}]*+(?=([^\x00-\x7f]))")
 _GAPS = {" ": f"[ {_HIDDEN_RUN}]", _HIDDEN_RUN: f"[ {_HIDDEN_RUN}]?"}
 _GAP = re.compile(f"([ {_HIDDEN_RUN}])")
 
