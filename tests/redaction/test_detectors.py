@@ -83,6 +83,8 @@ def test_a_quoted_secret_is_redacted_up_to_the_closing_quote():
     inner = """password = "it's 9 o'clock", secret: 'say "7"', token: "ab\\"c99" """
     kept = """password = "[redacted: secret]", secret: '[redacted: secret]', token: "[redacted: secret]" """
     assert Redactor()(inner) == kept
+    rest = f"{' and so on' * 10} at Anna's"
+    assert Redactor()(f"password: 'tiger{rest}") == f"password: '[redacted: secret]{rest}"
     nested = r'{"body": "{\"password\": \"hunter2, too\", \"n\": 1}"}'
     kept = r'{"body": "{\"password\": \"[redacted: secret]\", \"n\": 1}"}'
     assert Redactor()(nested) == kept

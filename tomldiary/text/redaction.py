@@ -41,7 +41,7 @@ _ANNOUNCED = (
 _SECRET = re.compile(
     rf"(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})\\?[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
     r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*(?P<quote>\\?[\"'`])?"
-    r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,}+(?=(?P=quote))|(?!))|[^\s\"'`,;]{3,}[^\s\"'`,;.])",
+    r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))|[^\s\"'`,;]{3,}[^\s\"'`,;.])",
     re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@]+)(?=@)")
