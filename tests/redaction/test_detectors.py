@@ -114,6 +114,7 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         "The password is 'the usual one'.",
         'Our secret is "practice, rest - and more practice."',
         'The secret is "don\'t stop, ever"',
+        "Open 09.00-17.30, in winter:08.00-16.00.",
         "612\u202f345\u202f678 €",
         "2\xa0639\xa0000\xa0000\xa0000 habitants",
     ],
