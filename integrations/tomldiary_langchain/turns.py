@@ -550,7 +550,7 @@ class Chats:
 def _begun(user: str, first: Sequence[BaseMessage]) -> str:
     if len(first) < 2:  # noqa: PLR2004 - a question and an answer
         return ""
-    return digest(user, *(str(message.text) for message in first))
+    return digest(user, *(one.text for one in _spoken(first)))  # without memory, which changes
 
 
 def _is_uuid(text: str | None) -> bool:

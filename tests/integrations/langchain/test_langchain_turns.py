@@ -973,6 +973,19 @@ def test_a_client_without_ids_keeps_its_session_across_processes(writer):
     assert len({turn.session_id for turn in writer.turns}) == 1
 
 
+def test_a_client_without_ids_keeps_its_session_when_its_host_shows_memory(writer):
+    agent, messages = agent_of(writer, OK), []
+    for text in ("Hello.", "Bye."):
+        shown = {"role": "user", "content": f"{SHOWN}\n\n{text}"}  # in the last message only
+        answer = talk(agent, {"messages": [*messages, shown]})["messages"][-1]
+        messages += [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": answer.text},
+        ]
+    assert writer.said == [("Hello.", "ok"), ("Bye.", "ok")]
+    assert len({turn.session_id for turn in writer.turns}) == 1
+
+
 # Runs that do not end well
 
 
