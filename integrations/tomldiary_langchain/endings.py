@@ -133,8 +133,12 @@ class Endings(RunTree, BaseCallbackHandler):
 
     def _watched_around(self, node: UUID) -> list[Any]:
         """Return the watched runs of the graph of a node."""
-        graph = self._graph_around(node)
-        return [] if graph is None else [run for run, _ in self._watched.get(graph, {}).values()]
+        return [run for _, run, _ in self._watched_in(self._graph_around(node))]
+
+    def _watched_in(self, graph: UUID | None) -> list[tuple[Owner, Any, Failed]]:
+        """Return a copy of what `watch` keeps for a graph, because another thread may add to it."""
+        kept = {} if graph is None else self._watched.get(graph, {}).copy()
+        return [(owner, *each) for owner, each in kept.items()]
 
     def on_chain_start(
         self,
@@ -154,8 +158,8 @@ class Endings(RunTree, BaseCallbackHandler):
         this.is_continued = inputs is None or isinstance(inputs, Command)
         # LangGraph also takes one message without a list.
         this.messages = messages if isinstance(messages, list) else [messages] if messages else ()
-        if messages and parent_run_id is not None:
-            for run, _ in self._watched.get(parent_run_id, {}).values():
+        if messages:
+            for _, run, _ in self._watched_in(parent_run_id):
                 run.see(messages)
         return this
 
@@ -181,7 +185,7 @@ class Endings(RunTree, BaseCallbackHandler):
         if isinstance(error, Exception) and node is not None and node.messages:
             for run in self._watched_around(run_id):
                 run.see(node.messages)
-        watched = [(owner, *kept) for owner, kept in self._watched.get(run_id, {}).items()]
+        watched = self._watched_in(run_id)
         outermost = [run_id, *(run.id for run in self.runs_from(run_id))][-1]
         if isinstance(error, ParentCommand) and outermost != run_id:
             handed_off = self._handed_off.setdefault(outermost, [])

@@ -63,3 +63,12 @@ def test_a_run_stays_in_the_tree_if_another_one_with_its_id_is_cancelled():
         assert [*tree.running] == [other]
 
     asyncio.run(main())
+
+
+def test_a_run_that_never_ends_remembers_its_last_failed_runs_only():
+    tree, service = Tree(), UUID(int=0)
+    run = tree.on_chain_start(run_id=service)
+    for number in range(1, 1_101):
+        tree.on_chain_start(run_id=UUID(int=number), parent_run_id=service)
+        tree.on_chain_error(OSError(), run_id=UUID(int=number))
+    assert [run.failed[0].int, run.failed[-1].int, len(run.failed)] == [101, 1_100, 1_000]

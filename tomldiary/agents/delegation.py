@@ -25,6 +25,8 @@ _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
 """Metadata of the thread of a background task in deepagents; a server adds it to the runs."""
 _OF_GRADER = "rubric_grader_configured_model"
 """Metadata of an agent that grades the work of another one in deepagents."""
+_ATTEMPTS = 1_000
+"""The number of failed runs within a run that are remembered: a service may be one run that never ends."""
 
 
 def register_within(framework: str, is_here: Callable[[], bool]) -> None:
@@ -46,7 +48,7 @@ class ChainRun:
     """The run around it; None if there is none."""
     inner: set[UUID] = field(default_factory=set["UUID"])
     failed: list[UUID] = field(default_factory=list["UUID"])
-    """The failed runs directly within it; later runs within it may be further attempts."""
+    """The last failed runs directly within it; later runs within it may be further attempts."""
     is_tool: bool = False
     is_graph: bool = False
     """Whether it is a graph that has begun a node."""
@@ -156,6 +158,7 @@ class RunTree:
         run = self.running.get(run_id)
         if run is not None and run.around is not None:
             run.around.failed.append(run_id)
+            del run.around.failed[:-_ATTEMPTS]
         RunTree.on_chain_end(self, run_id=run_id)
 
     def run_of(self, config: Any) -> UUID | None:

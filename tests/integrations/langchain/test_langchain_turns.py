@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing, nullcontext, suppress
 from functools import reduce
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
 
@@ -65,7 +66,7 @@ from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.retrieval.render import framed_memory
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
-from tomldiary_langchain.endings import endings
+from tomldiary_langchain.endings import Endings, endings
 from tomldiary_langgraph import DiaryStore, recall_node
 from traced_runs import traced
 
@@ -1218,6 +1219,27 @@ def test_a_cancelled_tool_leaves_nothing_in_the_tree_of_runs(writer):
     asyncio.run(main())
     assert ended(writer) == [("cancelled", "Hello", "")]
     assert kept() == before
+
+
+def test_a_graph_may_get_a_further_watcher_while_the_others_see_its_messages():
+    tree, graph, node, given = Endings(), uuid4(), uuid4(), {"messages": ["Hello"]}
+    seen = []
+
+    class Watched:
+        def see(self, messages):
+            seen.append(messages)
+            watch()  # as another thread does
+
+    def watch():
+        config = {"callbacks": SimpleNamespace(parent_run_id=node)}
+        tree.watch(config, object(), Watched(), seen.append)
+
+    tree.on_chain_start({}, {}, run_id=graph)
+    tree.on_chain_start({}, given, run_id=node, parent_run_id=graph)
+    watch()
+    tree.on_chain_start({}, given, run_id=uuid4(), parent_run_id=graph)
+    tree.on_chain_error(OSError(), run_id=node)
+    assert seen == [["Hello"]] * 3
 
 
 @either
