@@ -283,9 +283,11 @@ class _Calls(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check(cls, given: Any) -> Any:
-        """Refuse an object without the key, such as a single call, which is not the end of the dialogue."""
-        if isinstance(given, dict) and given and "calls" not in given:
-            raise ValueError('the key "calls" is missing')
+        """Refuse an object with calls elsewhere, such as a single call; `{"status": "done"}` ends the dialogue."""
+        if isinstance(given, dict) and "calls" not in given:
+            held = cast("dict[str, Any]", given).values()
+            if any(each and isinstance(each, dict | list) for each in held):
+                raise ValueError('the key "calls" is missing')
         return cast("Any", given)
 
 
