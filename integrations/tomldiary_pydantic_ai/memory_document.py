@@ -262,6 +262,7 @@ class AgentMemory:
         """Add to the notes, after an empty line; a text that they contain already is not added."""
         if not content.strip():
             return "Error: there is nothing to save; the content is empty."
+        content = self._user.diary.redacted(content)  # before it is compared with what is stored
 
         def change(text: str) -> str:
             note, known = content.strip("\n"), text.strip("\n")

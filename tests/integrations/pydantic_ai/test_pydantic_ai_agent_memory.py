@@ -266,6 +266,12 @@ def test_the_same_note_of_several_paragraphs_again_is_not_stored_twice(tmp_path:
         assert notes.write(again) == ["Memory says this already (9 lines total)."]
 
 
+def test_the_same_note_again_is_found_by_its_redacted_text(tmp_path: Path):
+    notes = Notes(Diary(tmp_path, redact=True))
+    said = notes.write("mail a@example.com", "mail a@example.com")
+    assert said[1] == "Memory says this already (1 lines total)."
+
+
 def test_denied_access_is_reported_and_is_no_empty_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
