@@ -59,7 +59,7 @@ from pydantic_core import PydanticSerializationError
 from pydantic_graph import End
 
 from recent_values import run_within_keep
-from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary import CompactionConfig, Diary, MemoryWriter, Turn
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
@@ -2291,11 +2291,24 @@ def test_a_run_for_another_user_in_a_tool_is_submitted(tmp_path: Path):
     writer.close_sync()
 
 
-def test_a_run_that_extracts_is_no_turn(tmp_path: Path):
-    setting = Setting(tmp_path)
-    diary = Diary(tmp_path, agent=setting.agent)
+@pytest.mark.parametrize("task", ["extracts", "compacts"])
+def test_a_run_that_extracts_or_compacts_is_no_turn(tmp_path: Path, task: str):
+    asked: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(task)
+        return answer(messages, info)
+
+    setting = Setting(tmp_path, respond)
+    config = CompactionConfig(enabled=True, user_turn_interval=1, compact_conversations=False)
+    diary = (
+        Diary(tmp_path, agent=setting.agent)
+        if task == "extracts"
+        else Diary(tmp_path, agent="rules", compactor=setting.agent, compaction_config=config)
+    )
     diary.user("alice").add_turn(SAID, "Noted.", "s1")
     assert diary.user("alice").conversations()["s1"].turns == 1
+    assert asked == [task]
     assert not setting.writer.turns
     setting.writer.close_sync()
 
