@@ -96,6 +96,9 @@ _FOR_PROGRAMS = {
 _FIXED = {"allowed", "backend", "max_prefs_per_category", "pref_table_cls", "schema_name"}
 """Attributes that other parts copied when the diary was created, so that a new value would have no effect."""
 
+_NAMES_OF_OTHERS = {"add_hook": "hooks.add(hook, name=…)", "list_users": "users()"}
+"""By names of other libraries, what does the same for all users."""
+
 
 class Users(ListView[str]):
     """The ids of users, sorted."""
@@ -249,7 +252,7 @@ class Diary(Viewed, AncestorCoroutines):
         def __getattr__(self, name: str) -> NoReturn:
             is_of_user = not name.startswith("_") and hasattr(UserDiary, name)
             known = name if is_of_user else NAMES_OF_OTHERS.get(name)
-            use = "users()" if name == "list_users" else known and f"diary.user(user_id).{known}"
+            use = _NAMES_OF_OTHERS.get(name) or (known and f"diary.user(user_id).{known}")
             raise missing_attribute(self, name, use or PRIVATE_NAMES.get(name))
 
     def __reduce__(self) -> NoReturn:

@@ -164,7 +164,8 @@ def missing_attribute(owner: object, name: str, use: str | None = None) -> Attri
     if not name.startswith("_"):
         import difflib  # noqa: PLC0415 - few programs need it
 
-        names = dir(owner)  # without the names of coroutines
+        # `dir` of a user has no names of coroutines.
+        names = [each for each in dir(owner) if not each.startswith("_")]
         names += [f"a{each}" for each in names if hasattr(type(owner), f"a{each}")]
         for similar in difflib.get_close_matches(name, names, 1, _SIMILARITY):
             # Without `name`, because Python would suggest the same; IPython suggests nothing.

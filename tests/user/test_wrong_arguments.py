@@ -862,6 +862,8 @@ def test_an_extractor_that_is_a_generator_is_an_error() -> None:
         ("blocks", "diary.user(user_id).blocks"),
         ("search", "diary.user(user_id).recall(query)"),
         ("delete_all", "diary.user(user_id).forget(everything=True)"),
+        ("update_block", "diary.user(user_id).blocks.set(name, text)"),
+        ("add_hook", "hooks.add(hook, name=…)"),
         ("list_users", "users()"),
         ("_load_prefs", "await diary.backend.load(user_id, kind)"),
         ("_save_prefs", "await diary.backend.save(user_id, kind, text)"),
@@ -880,6 +882,11 @@ def test_names_of_other_libraries_are_answered_with_methods_of_a_user(alice):
         assert str(caught.value).endswith(f". Use {use}.")
         assert re.match(r"\w+", use)[0] in dir(alice)
     assert copy.copy(alice).user_id == "alice"
+
+
+def test_a_misspelt_name_is_not_answered_with_a_private_one(alice):
+    with pytest.raises(AttributeError, match=r"no attribute 'all_facts'$"):
+        _ = alice.facts.all_facts
 
 
 def test_a_property_that_fails_raises_its_own_error(alice, monkeypatch):

@@ -31,8 +31,13 @@ NAMES_OF_OTHERS = {
     **dict.fromkeys(("clear", "delete_all", "delete_user", "reset"), "forget(everything=True)"),
     "accept": "review.accept(id)",
     "commit_model": "facts.commit(model)",
+    "recall_facts": "facts.query(type, valid_at=…) or recall(query, kinds=['facts'])",
+    "recall_scored": "recall(query, kinds=['episodes'])",
     "reject": "review.reject(id)",
     "search": "recall(query)",
+    "snapshot": "export()",
+    "update_block": "blocks.set(name, text)",
+    "working": "blocks.all()",
 }
 """By names of other libraries, what does the same for a user."""
 
