@@ -280,6 +280,20 @@ def test_turns_that_were_extracted_are_left_out(cities, tmp_path):
     assert len(homes(alice)) == 1
 
 
+def test_what_was_found_in_the_episode_of_a_turn_names_the_turn(cities, tmp_path):
+    diary = Diary(tmp_path, agent=lambda message, *, deps: None, episodes=True)
+    diary.register_schema("home", Home, Constraint(singleton_key="who"))
+    alice = diary.user("alice")
+    alice.add_turn("I live in Paris", "Noted.", "s1")
+    alice.consolidate(extractor=cities, include_read=True)
+    found = {each.key for each in alice.history(source="s1#1")}
+    assert found >= {"facts/home/user", "likes/pref001"}
+    assert alice.episodes.get(alice.facts["home/user"].source).input == "I live in Paris"
+    alice.forget(source="s1#1")
+    assert alice.traces("Paris") == []
+    assert all("done = true" not in alice.document(each) for each in alice.documents())
+
+
 def test_the_earlier_exchanges_of_the_session_are_told(alice, cities):
     alice.consolidate()
     assert cities.earlier == [0, 0, 1]

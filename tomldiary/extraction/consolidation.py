@@ -250,7 +250,7 @@ def _commit(
             return None
         applied = diary.turns.apply(
             tx, operations, session_id=episode.session_id,
-            now=timestamp(each.when), episode=why.reason,
+            now=timestamp(each.when), episode=episode.source or why.reason,
         )  # fmt: skip
         _put_mark(tx, each, {"done": True})
         return applied
@@ -276,8 +276,10 @@ def _attempts(mark: Mapping[str, Any]) -> int:
 
 def _put_mark(tx: Transaction, each: _Pending, fields: Mapping[str, Any]) -> None:
     name, path = each.mark
-    session = each.episode.session_id
+    session, turn = each.episode.session_id, each.episode.source
     said = {"_created_by": session} if session else {}
+    if turn:
+        said["_source"] = turn
     tx.edit(name).put(path, {**fields, "_created": each.episode.created, **said})
 
 

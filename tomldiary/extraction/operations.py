@@ -236,7 +236,7 @@ def apply_turn(
         session_id: The conversation.
         now: The time of the turn.
         turns: The number of turns that were read together.
-        origin: The source of the content if it is no turn, such as `episodes/id`.
+        origin: The source of the content if it is no new turn, such as `episodes/id`.
     """
     # Begun first, so that history lists its changes first.
     transaction.entries("preferences")

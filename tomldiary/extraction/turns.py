@@ -146,7 +146,7 @@ class Turns:
             session_id: The conversation.
             now: The time of what was read.
             turns: The number of turns that were read, which are counted.
-            episode: The key of the episode that was read, if it was no turn.
+            episode: The key or the turn of the episode that was read, if what was read is no new turn.
         """
 
         def change(tx: Transaction) -> Applied:
