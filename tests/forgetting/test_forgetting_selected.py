@@ -104,6 +104,25 @@ def test_an_episode_without_a_turn_is_forgotten_with_what_was_derived_from_it_on
     assert len(alice.history(limit=None)) == before - 1
 
 
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_an_episode_is_also_named_by_its_bare_id(tmp_path, has_turn):
+    alice = Diary(tmp_path, agent="rules", episodes=True).user("alice")
+    alice.diary.register_schema("note", Note)
+    if has_turn:
+        alice.add_turn("I love walnuts.", "Noted.", session_id="s1")
+    else:
+        alice.episodes.add("I love walnuts.", "Noted.", session_id="s1")
+    name = alice.episodes()[0].id
+    fact = f"facts/{alice.facts.commit(Note(text='walnut cake'), source=name)}"
+    found = {each.key for each in alice.history(source=name)}
+    assert fact in found
+    assert ("likes/pref001" in found) == has_turn
+    assert found == {each.key for each in alice.history(source=f"episodes/{name}")}
+    assert fact in alice.forget(source=name, dry_run=True).keys
+    alice.forget(key=f"episodes/{name}")
+    assert alice.traces("walnut") == []
+
+
 @pytest.mark.parametrize(
     "text", ['say "hi"', "C:\\temp", "a\ttab", "two\nlines", "it's so", "café \N{BELL} 😀"]
 )

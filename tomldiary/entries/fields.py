@@ -169,8 +169,11 @@ SOURCE_HINT = "Give the `source` of a hit, or the id of an episode after `episod
 
 
 def shares_turn(source: str, other: str) -> bool:
-    """Return whether two sources are equal or name a common turn, as `s1#2-4` and `s1#3` do."""
-    if source == other:
+    """Return whether two sources are equal or name a common turn, as `s1#2-4` and `s1#3` do.
+
+    The id of an episode also names it without `episodes/`.
+    """
+    if source.removeprefix("episodes/") == other.removeprefix("episodes/"):
         return True
     found, named = _TURNS.fullmatch(source), _TURNS.fullmatch(other)
     if found is None or named is None or found[1] != named[1]:

@@ -161,7 +161,8 @@ class Selection:
                 return True
             # Entries derived from the selected one are covered, and so is the record that it was consolidated.
             marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
-            return self.key in (entry_key(path, known.home(kind)), source, marked)
+            is_derived = isinstance(source, str) and shares_turn(source, self.key)
+            return is_derived or self.key in (entry_key(path, known.home(kind)), marked)
         if self.matching:
             # A whole UUID also names entries; a part of one would name them by chance.
             named = [path[-1]] if is_uuid(self.matching.strip()) else []

@@ -193,9 +193,11 @@ class HistoryQueries:
         return Changes(found[offset:most])
 
     def turn_of(self, source: str) -> str:
-        """Return the turn of an episode, `session#turn`; "" for an episode without a turn and for other sources."""
+        """Return the turn of an episode, which is given by key or id; "" if it has none and for other sources."""
         if not source.startswith("episodes/"):
-            return ""
+            if not source or "#" in source or "/" in source:
+                return ""
+            source = f"episodes/{source}"
         with suppress(UnknownEntry):
             return self.why(source).turn
         return ""

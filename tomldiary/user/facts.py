@@ -83,7 +83,7 @@ class UserFacts(ListAccessor[Fact]):
             session_id: Stored in `_created_by` and `_updated_by`, and in history.
             actor: The author of the change, for history.
             reason: The reason for the change, for history.
-            source: The turn that the fact was extracted from, `session#turn`.
+            source: The turn that the fact was extracted from, `session#turn`, or the episode, `episodes/id`.
             confidence: The confidence of the source, from 0 to 1; stored in `_confidence`.
             force: Replace a fact even if its confidence is higher.
             valid_from: The start of the interval (UTC without a zone), for a temporal type; None is now.
