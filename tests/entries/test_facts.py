@@ -893,6 +893,17 @@ def test_confirm_and_forget_take_the_singleton_key_of_a_temporal_fact(alice):
     assert cities(alice) == ["Paris"]
 
 
+def test_the_history_of_a_singleton_key_has_all_intervals_also_ended_ones(alice):
+    rome = alice.commit(Home(who="user", city="Rome"), valid_from=day(1))
+    oslo = alice.commit(Home(who="user", city="Oslo"), valid_from=day(2), valid_to=day(3))
+    alice.commit(Home(who="users", city="Bern"), valid_from=day(2))
+    alice.commit(Diet(role="user@2020-01-02", food="stew"))
+    for key in ("facts/home/user", "home/user"):
+        assert [each.key for each in alice.history(key)] == [f"facts/{oslo}", f"facts/{rome}"]
+    assert [each.key for each in alice.history(f"facts/{rome}")] == [f"facts/{rome}"]
+    assert alice.history("facts/diet/user") == []
+
+
 # Asking
 
 

@@ -233,6 +233,10 @@ class EntryKind:
         """Return the path of the entry that a result of `path` refers to at a time."""
         return path
 
+    def base_key(self, path: Path, rules: Rules) -> Callable[[str], str]:
+        """Return the function that turns a key of history into the one by which `path` names all versions of an entry."""
+        return str
+
     def places(self, path: Path, listed: Iterable[str]) -> tuple[list[str], Path]:
         """Return the documents that may contain the entry of a key's path, newest first, and its path in them."""
         return self.documents(listed)[::-1], path

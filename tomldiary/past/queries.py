@@ -147,7 +147,8 @@ class HistoryQueries:
 
         Args:
             key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name`,
-                `episodes/id` or `items/namespace/key`, as `history` shows it; None returns all changes.
+                `episodes/id` or `items/namespace/key`, as `history` shows it; None returns all changes. The singleton
+                key of a temporal fact, as in `facts/home/user`, returns those of all its intervals.
             limit: The maximum number of changes; None is all.
             offset: The number of newest changes to skip.
             session_id: Only changes of this session.
@@ -170,8 +171,12 @@ class HistoryQueries:
             )
         start = None if since is None else point_of(since, "since")
         end = None if until is None else point_of(until, "until")
-        path = None if key is None else self._path_of(key)
-        wanted = path and entry_key(path)
+        path, wanted = None, set[str]()
+        base_key: Callable[[str], str] = str
+        if key is not None:
+            path = path_of(key, self._rules.allowed, self._rules.fact_schemas)
+            wanted = {entry_key(path), entry_key(self._path_of(key))}
+            base_key = entry_kind(path[0]).base_key(path, self._rules)
         sources = None if source is None else {source, self.turn_of(source) or source}
         found: list[HistoryEntry] = []
         naming, after = path[-1] if path else "", start if isinstance(start, int) else 0
@@ -185,7 +190,7 @@ class HistoryQueries:
             found += [
                 each
                 for each in entry_changes(record)
-                if wanted in {None, each.key}
+                if (path is None or wanted & {each.key, base_key(each.key)})
                 and (sources is None or any(shares_turn(each.source, one) for one in sources))
             ]
             if most is not None and len(found) >= most:

@@ -66,6 +66,10 @@ class FactKind(EntryKind):
         holding = (each.key for each in book.unregistered(type_) if each.holds(at))
         return (*path[:2], next((each for each in holding if head_of(each) == key), key))
 
+    def base_key(self, path: Path, rules: Rules) -> Callable[[str], str]:
+        schema = rules.fact_schemas.get(path[1])
+        return head_of if schema is not None and schema.constraint.temporal else str
+
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, key, entry in stored_facts(tables):
             yield f"{name}/{key}", entry
