@@ -321,6 +321,23 @@ def test_a_strict_hook_that_writes_to_the_same_user_fails_at_once(diary):
     assert alice.last_transaction() == 0
 
 
+def test_a_strict_hook_reads_the_memory_before_the_transaction(diary):
+    alice = diary.user("alice")
+
+    def one_hour_a_day(changes):
+        for change in changes:
+            stored = alice.preferences("routines").values()
+            if change.after and any(item.text[:3] == change.text[:3] for item in stored):
+                raise ValueError
+
+    diary.hooks.add(one_hour_a_day, name="hours", strict=True)
+    alice.upsert_preference("routines", "Mon 9")
+    with pytest.raises(HookError):
+        alice.upsert_preference("routines", "Mon 17", id="new")
+    alice.upsert_preference("routines", "Tue 9")
+    assert [item.text for item in alice.preferences("routines").values()] == ["Mon 9", "Tue 9"]
+
+
 def test_a_strict_hook_may_start_a_write_that_waits_for_the_one_it_checks(diary):
     alice = diary.user("alice")
 
