@@ -513,6 +513,15 @@ def test_the_origin_without_a_turn_names_who_wrote_the_entry(alice):
     assert "written by" not in read(alice.why("work/pref001")._repr_html_())
 
 
+def test_only_entries_that_are_counted_show_how_often_they_were_said(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    for session in ("monday", "tuesday"):
+        alice.upsert_preference("work", "a deadline", session_id=session)
+        alice.blocks.set("persona", "brief", session_id=session)
+    assert "said 2×" in read(alice.why("work/pref001")._repr_html_())
+    assert "said 1×" not in read(alice.why("blocks/persona")._repr_html_())
+
+
 def test_each_answer_on_the_page_of_notebooks_runs():
     page = (Path(__file__).parents[2] / "docs/notebooks.md").read_text("utf-8")
     rows = page.partition("| question |")[2].partition("\n\n")[0].splitlines()[2:]

@@ -58,7 +58,7 @@ class ForgetReceipt(Viewed):
     is_done: bool = True
     """False with `dry_run`."""
     keys: tuple[str, ...] = ()
-    """With `dry_run`, the keys of the entries that would be erased or return to earlier content; else empty."""
+    """With `dry_run`, the keys of the entries that would be erased, return to earlier content, or lose the session's name."""
 
     @property
     def hint(self) -> str:

@@ -102,7 +102,7 @@ class Origin(Viewed):
     is_verified: bool
     """False for a sentence that a rule stored and that is not confirmed yet; True for all other content."""
     confirmations: int
-    """How many times it was stated."""
+    """How many times a preference was stated, or the turns of a conversation; 1 for other entries, which are not counted."""
     origin: str
     """The source of its content: the actor of the last write, "hand", "rule", "model" or "model:…"; "" if unknown."""
     changes: Changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kinds import KINDS, entry_kind
+from tomldiary.entries.kinds import CONVERSATIONS, KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import DiaryError
 from tomldiary.past.queries import MOST_CHANGES
@@ -218,7 +218,8 @@ def view_origin(found: Origin) -> Sheet:
         badges.append(Badge(f"written by {found.origin}"))
     if not found.is_verified:
         badges.append(Badge("not verified", "warn"))
-    badges.append(Badge(f"said {found.confirmations}×"))
+    if _kind_of(found.key) in {PREFERENCES, CONVERSATIONS}:  # no other kind is counted
+        badges.append(Badge(f"said {found.confirmations}×"))
     source = found.turn or found.session or found.origin or "no turn"
     short = f'{one_line(found.key)} "{cut(one_line(found.text), 50)}" from {one_line(source)}'
     table = Table(("", "where", "what"), steps)
