@@ -439,6 +439,24 @@ def test_a_card_shows_categories_blocks_facts_and_sessions():
         assert part in said
 
 
+def test_a_card_shows_the_facts_that_hold_as_the_profile_counts_them(tmp_path):
+    class Home(BaseModel):
+        who: str
+        city: str
+
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("home", Home, Constraint("who", temporal=True))
+    alice = diary.user("alice")
+    alice.facts.commit(Home(who="user", city="Porto"), valid_from=datetime(2020, 1, 1, tzinfo=UTC))
+    alice.facts.commit(Home(who="user", city="Rome"), valid_from=datetime(2021, 1, 1, tzinfo=UTC))
+    said = read(alice._repr_html_())
+    assert (alice.profile()["facts"], "1 home (fact)" in said) == ({"home": 1}, True)
+    assert ("Rome" in said, "Porto" in said) == (True, False)
+    assert "Porto" in read(alice.as_of(1)._repr_html_())
+    unregistered = read(Diary(tmp_path, agent="rules").user("alice")._repr_html_())
+    assert "2 home (fact)" in unregistered
+
+
 def test_a_card_counts_the_short_form_of_preferences_by_category(tmp_path):
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice/preferences.toml").write_text('[likes.coffee]\ntext = "dark roast"\n')

@@ -135,7 +135,7 @@ def view_accessor(found: Callable[[], object]) -> Sheet:
 def view_user_diary(found: UserDiary) -> Sheet:
     """Return the card of a user: categories, newest entries, blocks, facts and last sessions."""
     broken: list[DiaryError] = []
-    entries = stored_entries(found, broken)
+    entries = _without_ended(found, stored_entries(found, broken))
     counts = Counter(kind for kind, *_ in entries)
     groups = Counter(path[-2] for kind, path, *_ in entries if kind == "preferences")
     types = Counter(path[1] for kind, path, *_ in entries if kind == "facts")
@@ -162,6 +162,21 @@ def view_user_diary(found: UserDiary) -> Sheet:
         _first("Last sessions", _SESSION, _newest(_of(entries, "conversations")), _session_row),
     ]
     return Sheet(title, tables, notes, empty="Nothing is remembered yet.", badges=badges)
+
+
+def _without_ended(found: UserDiary, entries: list[StoredEntry]) -> list[StoredEntry]:
+    """Return the entries without facts that do not hold; those of types that are not registered stay."""
+    types = found.diary.fact_schemas
+    if not any(each.kind == "facts" and each.path[1] in types for each in entries):
+        return entries
+    with suppress(DiaryError):  # the card names the problem
+        held = {f"facts/{fact.id}" for fact in found.facts}
+        return [
+            each
+            for each in entries
+            if each.kind != "facts" or each.path[1] not in types or each.key in held
+        ]
+    return entries
 
 
 def _last_write(found: UserDiary) -> str:
