@@ -356,6 +356,37 @@ def test_facts_of_loomflow_keep_their_intervals(alice, file):
     ]
 
 
+def test_facts_of_loomflow_keep_their_episode_and_its_session(alice, tmp_path):
+    turn = {"input": "I moved to Graz", "output": "Noted.", "session_id": "s1"}
+    turn["occurred_at"] = "2026-01-02T00:00:00Z"
+    fact = {"subject": "ann", "predicate": "lives_in", "valid_from": "2026-01-02T00:00:00Z"}
+    exported = {
+        "episodes": [{**turn, "id": "ep_1"}, {**turn, "input": "Hello."}],
+        "facts": [
+            {**fact, "object": "Graz", "sources": ["ep_gone", "ep_1"]},
+            {**fact, "predicate": "likes", "object": "jazz"},
+        ],
+    }
+    place = tmp_path / "file"
+    place.write_text(json.dumps({**exported, "facts": []}))
+    carry_over(alice, "loomflow", place)
+    place.write_text(json.dumps(exported))  # the export grew
+    assert "source of a fact: 1" in carry_over(alice, "loomflow", place).left_out
+    lives, likes = sorted(alice.facts.query("triples"), key=lambda each: each.data.object)
+    assert alice.episodes[lives.source].input == "I moved to Graz"
+    assert (lives.created_by, likes.source, likes.created_by) == ("s1", "", "")
+    alice.forget(key=lives.source)
+    assert alice.traces("Graz") == []
+    assert [each.data.object for each in alice.facts.query("triples")] == ["jazz"]
+
+
+def test_facts_of_memstate_keep_their_source(alice, tmp_path):
+    fact = {"type": "diet", "payload": {"food": "vegan"}, "session_id": "s1", "source": "chat-7"}
+    (tmp_path / "file").write_text(json.dumps([fact]))
+    carry_over(alice, "memstate", tmp_path / "file")
+    assert [each.source for each in alice.facts.query("diet")] == ["chat-7"]
+
+
 def test_facts_of_loomflow_that_never_held_are_left_out(alice, tmp_path):
     """loomflow ends a fact at its own start if another fact begins at the same time."""
     fact = {"subject": "ann", "predicate": "lives_in", "confidence": 10**400}

@@ -252,6 +252,8 @@ class _Memory:
         for each in alice.episodes.list():
             said = (each.session_id, each.input, each.output)
             self._episodes.setdefault(said, []).append(each.id)
+        self._named: dict[str, str] = {}
+        """The keys of episodes by their ids in the source."""
 
     def _owner(self, *_: object) -> str:
         return self._alice.user_id
@@ -280,6 +282,7 @@ class _Memory:
                 record.type,
                 record.data,
                 session_id=record.session,
+                source=self._named.get(record.source, record.source),
                 confidence=record.confidence,
                 force=True,  # the source has already resolved conflicts
                 now=record.when,
@@ -287,10 +290,15 @@ class _Memory:
                 valid_to=record.valid_to if is_temporal else None,
             )
             return f"facts/{key}"
-        key = alice.episodes.add(
+        added = alice.episodes.add(
             record.input, record.output, session_id=record.session, now=record.when
         )
-        return f"episodes/{key}"
+        return self._named_as(record, f"episodes/{added}")
+
+    def _named_as(self, episode: Episode, key: str) -> str:
+        if episode.id:
+            self._named[episode.id] = key
+        return key
 
     def add_items(self, items: list[Item]) -> None:
         """Add missing items in one batch."""
@@ -316,7 +324,7 @@ class _Memory:
         if isinstance(record, Episode):
             said = (record.session, record.input, record.output)
             if ids := self._episodes.get(said):
-                return f"episodes/{ids.pop(0)}", True
+                return self._named_as(record, f"episodes/{ids.pop(0)}"), True
             moment = record.when.isoformat() if record.when is not None else record.session
             return f"episodes/{moment}", None
         return self._item(record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -77,6 +77,8 @@ class Fact:
     when: datetime | None = None
     valid_from: datetime | None = None
     valid_to: datetime | None = None
+    source: str = ""
+    """The text in the source that names where it comes from, or the id of an episode in the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Episode:
     output: str
     session: str
     when: datetime | None = None
+    id: str = ""
+    """The id in the source, by which facts name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +374,8 @@ def _memstate(found: Found) -> None:
             data = {key: value for key, value in payload.items() if not key.startswith("_")}
             found.leave_out("field that begins with an underscore", len(payload) - len(data))
             session, moment = as_text(fact.get("session_id")), json_time(fact.get("ts"))
-            found.records.append(Fact(name, data, session, when=moment))
+            source = as_text(fact.get("source"))
+            found.records.append(Fact(name, data, session, when=moment, source=source))
 
 
 def _loomflow(found: Found) -> None:
@@ -388,27 +393,33 @@ def _loomflow(found: Found) -> None:
                 found.records.append(Block(name, as_text(block.get("content"))))
             else:
                 found.leave_out("block without a name")
+        sessions: dict[str, str] = {}
         for turn in _objects(each, "episodes"):
             calls = turn.get("tool_transcript") or turn.get("tool_calls")
             found.leave_out("tool transcript", bool(calls))
             said, answered = as_text(turn.get("input")), as_text(turn.get("output"))
             session, moment = as_text(turn.get("session_id")), json_time(turn.get("occurred_at"))
-            found.records.append(Episode(said, answered, session, moment))
-        _triples(found, _objects(each, "facts"))
+            id_ = as_text(turn.get("id"))
+            found.records.append(Episode(said, answered, session, moment, id_))
+            if id_:
+                sessions[id_] = session
+        _triples(found, _objects(each, "facts"), sessions)
 
 
-def _triples(found: Found, stored: list[JsonObject]) -> None:
-    """Read facts with intervals, without those that change nothing."""
+def _triples(found: Found, stored: list[JsonObject], sessions: Mapping[str, str]) -> None:
+    """Read facts with intervals, without those that change nothing; `sessions` are those of the episodes by id."""
     facts: list[Fact] = []
     for each in stored:
-        fact = _triple(each)
+        sources = [as_text(source) for source in as_list(each.get("sources"))]
+        source = next((name for name in sources if name in sessions), "")
+        fact = replace(_triple(each), source=source, session=sessions.get(source, ""))
         if not fact.data["subject"] or not fact.data["predicate"]:
             found.leave_out("fact without a subject or a predicate")
         elif fact.valid_to and fact.valid_to <= (fact.valid_from or datetime.now(UTC)):
             found.leave_out("fact that ends when it begins, or earlier")
         else:
             facts.append(fact)
-        found.leave_out("source of a fact", len(as_list(each.get("sources"))))
+        found.leave_out("source of a fact", len(sources) - bool(source))
     until: dict[tuple[str, ...], datetime] = {}
     for fact in _longest_first(facts):
         said, end = tuple(fact.data.values()), fact.valid_to or _LATEST
