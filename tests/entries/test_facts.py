@@ -902,6 +902,8 @@ def test_the_history_of_a_singleton_key_has_all_intervals_also_ended_ones(alice)
         assert [each.key for each in alice.history(key)] == [f"facts/{oslo}", f"facts/{rome}"]
     assert [each.key for each in alice.history(f"facts/{rome}")] == [f"facts/{rome}"]
     assert alice.history("facts/diet/user") == []
+    with pytest.raises(UnknownEntry, match=rf"the last change is of facts/{oslo}\."):
+        alice.why("facts/home/user")
 
 
 # Asking

@@ -229,6 +229,10 @@ class HistoryQueries:
             else next((change.after or change.before for change in reversed(changes)), None)
         )
         if entry is None:
+            for each in self.history(key, limit=1):
+                raise UnknownEntry(
+                    key, f"No such fact holds now; the last change is of {each.key}."
+                )
             kept = Retention(self._past).kept_history()
             since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
             raise UnknownEntry(
