@@ -323,8 +323,11 @@ def test_a_forbidden_edit_is_reported_once_with_its_line(tmp_path: Path, caplog:
     age(file)
     for _ in range(3):
         assert alice.preferences("likes")["pref001"].text == "tea"
+        [problem] = alice.problems()
+        assert str(problem).startswith(f"{file}:6: preferences/likes/pref001 is never changed")
     assert alice.rollback(dry_run=True).undone == alice.rollback().undone
     assert alice.preferences("likes")["pref001"].text == "tea"
+    assert alice.problems() == []  # the write undid the edit
     [told] = [each.getMessage() for each in caplog.records]
     assert told.startswith(f"{file}:6: preferences/likes/pref001 is never changed")
     assert told.endswith("The next write undoes this edit; history keeps it.")

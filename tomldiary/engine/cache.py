@@ -253,8 +253,18 @@ class DocumentCache:
         """Return whether there are rules for the entries of a document, so that its hand edits are checked."""
         return self.rules is not None and kind.partition("/")[0] in self.rules.kinds
 
-    def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
-        """Undo the hand edits since the last write that the rules forbid."""
+    def undo_edits(
+        self,
+        user: str,
+        kind: str,
+        edit: Edit,
+        base: Known | None,
+        report: Callable[[str], object] | None = None,
+    ) -> None:
+        """Undo the hand edits since the last write that the rules forbid.
+
+        `report` is called with a sentence about each one. Without it, the first call warns of them.
+        """
         if self.rules is None or base is None or not self.is_guarded(kind):
             return
         before = self.before_saves(user, kind, base)
@@ -262,8 +272,18 @@ class DocumentCache:
             name = kind.partition("/")[0]
             parts = self.parts(user, name) if entry_kind(name).is_split else []
             others = [self.with_base(user, each) for each in parts if each != kind]
-            place = "" if base.is_reported else self.backend.place(user, kind)
-            base.is_reported |= self.rules.undo_edits(kind, edit, before, others, self.now(), place)
+            is_silent = base.is_reported and report is None
+            place = "" if is_silent else self.backend.place(user, kind)
+            is_undone = self.rules.undo_edits(kind, edit, before, others, self.now(), place, report)
+            base.is_reported |= is_undone and report is None
+
+    def forbidden_edits(self, user: str, kind: str) -> list[str]:
+        """Return a sentence about each hand edit of a document that the rules forbid and the next write undoes."""
+        found: list[str] = []
+        known = self.load(user, kind)
+        if known is not None and known.is_edited:
+            self.undo_edits(user, kind, Edit(known.document), known, found.append)
+        return found
 
     def with_base(self, user: str, kind: str) -> tuple[Document, Document]:
         """Return a document, and the same document before the latest hand edits."""

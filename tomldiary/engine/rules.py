@@ -228,6 +228,7 @@ class EntryRules:
         others: Sequence[tuple[Document, Document]],
         at: datetime,
         place: str,
+        report: Callable[[str], object] | None = None,
     ) -> bool:
         """Undo the hand edits of a document that a rule forbids; return whether there are any. History keeps them.
 
@@ -237,7 +238,8 @@ class EntryRules:
             logged: The document before the hand edits.
             others: The other parts of its kind, each now and before hand edits.
             at: The current time.
-            place: The file, for a warning of each forbidden edit; "" for no warnings.
+            place: The file, for a sentence about each forbidden edit; "" for none.
+            report: Called with each sentence; None warns.
         """
         home = entry_kind(document).name
         was = {key: (path, entry) for key, path, entry in _entries(document, logged)}
@@ -258,8 +260,9 @@ class EntryRules:
             if place:
                 path = (mine.get(key) or was[key])[0]
                 where = edited.place_of(render_path(path), place)
+                # A key may contain characters that a terminal obeys.
                 told = f"{where}: {error} The next write undoes this edit; history keeps it."
-                tell(_logger, one_line(told))  # a key may contain characters that a terminal obeys
+                (report or partial(tell, _logger))(one_line(told))
             if key in was:
                 _put_back(edit, logged, *was[key])
                 after[key] = was[key][1]

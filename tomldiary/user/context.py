@@ -115,6 +115,12 @@ class UserContext:
         known = None if self.past is not None else self.diary.engine.load(self.user_id, kind)
         return None if known is None else known.problem
 
+    def forbidden_edits(self, kind: str) -> list[str]:
+        """Return a sentence about each hand edit of a document that a rule forbids, and that is not read."""
+        return (
+            [] if self.past is not None else self.diary.engine.forbidden_edits(self.user_id, kind)
+        )
+
     def read(self, name: str) -> Document:
         """Return the entries of a kind or a document without the hand edits that its rules forbid."""
         if self.past is not None:

@@ -430,19 +430,21 @@ class UserDiary(Viewed, DeprecatedNames):
     entry, aentry = delegated(UserPreferences, UserPreferences.entry)
 
     def problems(self) -> list[DiaryError]:
-        """Return the errors that prevent use of documents, and those of ignored entries.
+        """Return the errors that prevent use of documents, and those of ignored entries and hand edits.
 
         Reads of a broken document return its last valid state. An entry stays in the file but is ignored
         if it is not a table, or if it does not fit its type of facts. A preference that does not fit the type of its
-        category is missing in `preferences` only.
+        category is missing in `preferences` only. A hand edit is ignored if a rule forbids it.
         """
         broken: list[DiaryError] = []
+        forbidden: list[str] = []
         documents: dict[str, Document] = {}
         with self._context.reading():
             for kind in self._context.expected_kinds():
                 try:
                     problem: DiaryError | None = self._context.problem(kind)
                     documents[kind] = self._context.document(kind)
+                    forbidden += self._context.forbidden_edits(kind)
                 except DiaryError as error:
                     problem = error  # there is no last valid state to read
                 if problem is not None:
@@ -451,7 +453,7 @@ class UserDiary(Viewed, DeprecatedNames):
             InvalidValue(f"{message}. {remedy}", where=f"{_place(name)}{where}")
             for name, (where, message, remedy) in problems_of(documents, self.diary)
         ]
-        return [*broken, *wrong]
+        return [*broken, *wrong, *map(DiaryError, forbidden)]
 
     def documents(self) -> list[str]:
         """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""
