@@ -330,6 +330,14 @@ def test_accepted_changes_name_the_entries_that_hold_them(alice):
     assert {each.key.partition("/")[2] for each in made} == {each.path[-1] for each in made}
 
 
+def test_an_accepted_fact_that_is_equal_to_another_one_names_it(diary, alice):
+    diary.register_schema("note", Note)
+    for actor in ("web", "user"):
+        alice.facts.commit(Note(words="tea"), actor=actor)
+    (made,) = alice.review.accept(*[each.id for each in alice.review()])
+    assert [f"facts/{fact.id}" for fact in alice.facts] == [made.key] == ["/".join(made.path)]
+
+
 def test_two_changes_of_one_entry_are_made_together_only_with_force(alice):
     for text in ("one", "two"):
         alice.blocks.set("plan", text, actor=f"web:{text}")

@@ -383,13 +383,15 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
         when = happened(each.after)
         key = None if path[-1] == id_of(when) else path[-1]
         return (kind.name, new_episode(tx.writing(rules, session), each.after, when, key))
-    if not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
-        # A lifetime begins with the decision, or the entry could have expired while it waited.
-        now: dict[str, Any] = {"_updated": timestamp()} if "_updated" in each.after else {}
-        if "_turns" in each.after:  # further turns of the session may have been counted
-            known = (edit.table(path) or {}, each.after)
-            now["_turns"] = max(count_of(one.get("_turns"), 0) for one in known)
-        edit.put(path, renewed({**each.after, **now}))
+    confirmed = _confirmed(FactRules(edit, rules.fact_schemas), each)
+    if confirmed is not None:
+        return (*path[:-1], confirmed)
+    # A lifetime begins with the decision, or the entry could have expired while it waited.
+    now: dict[str, Any] = {"_updated": timestamp()} if "_updated" in each.after else {}
+    if "_turns" in each.after:  # further turns of the session may have been counted
+        known = (edit.table(path) or {}, each.after)
+        now["_turns"] = max(count_of(one.get("_turns"), 0) for one in known)
+    edit.put(path, renewed({**each.after, **now}))
     return path
 
 
@@ -406,19 +408,18 @@ def _has_assigned_id(each: PendingChange) -> bool:
     )
 
 
-def _is_confirmed(book: FactRules, each: PendingChange) -> bool:
-    """Confirm the stored fact that is equal to a new one without a singleton key; return whether there is one."""
+def _confirmed(book: FactRules, each: PendingChange) -> str | None:
+    """Confirm the stored fact that is equal to a new one without a singleton key; return its key, or None without one."""
     after, path = each.after or {}, each.path
     schema = book.registered(path[1]) if each.is_new and path[0] == FACTS.name else None
     data = entry_data(after)
     if schema is None or schema.constraint.keys or not book.alike(schema.name, data):
-        return False
+        return None
     source = str(after.get("_source", ""))
     start, end = interval(after)
     by = Provenance(timestamp(), _author(each), source, confidence_of(after), start=start, end=end)
     key = path[-1] if schema.constraint.temporal else None
-    book.commit(schema, data, by, key=key)
-    return True
+    return book.commit(schema, data, by, key=key)
 
 
 def incomplete(stored: Mapping[str, Any]) -> str | None:
