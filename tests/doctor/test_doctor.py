@@ -292,10 +292,14 @@ def test_a_folder_that_another_program_syncs_is_found(tmp_path, part, is_synced)
     assert len(wrong(link)) == is_synced
 
 
-def test_a_link_to_a_missing_folder_of_a_user_is_found(root):
-    (root / "dave").symlink_to("not-mounted")
+@pytest.mark.parametrize("name", ["dave", ".tomldiary"])
+def test_a_link_to_a_missing_folder_of_a_memory_is_found(root, name):
+    if name == ".tomldiary":
+        shutil.rmtree(root / name)
+    (root / name).symlink_to("not-mounted")
+    (root / ".#notes").symlink_to("ann@host.42:1")  # the lock of an open file in Emacs
     found = only(wrong(root))
-    assert (found.level, found.place) == ("problem", str(root / "dave"))
+    assert (found.level, found.place) == ("problem", str(root / name))
     assert "its target does not exist" in found.message
 
 

@@ -153,15 +153,26 @@ def check_files(top: Path) -> Iterator[Finding]:
 
 
 def broken_links(top: Path) -> Iterator[Finding]:
-    """Find links in place of users' folders that no call lists, because their targets do not exist."""
+    """Find links in place of users' folders or of `.tomldiary` that no call lists, because their targets do not exist."""
     with suppress(OSError):
         for entry in sorted(os.scandir(top), key=lambda entry: entry.name):
-            try:
-                entry.stat()
-            except FileNotFoundError:
+            # Other names with a dot are no users, and an editor's lock is such a link.
+            is_checked = entry.name == SYSTEM or not entry.name.startswith(".")
+            if is_checked and entry.is_symlink() and _has_no_target(entry):
                 message = "this is a link, and its target does not exist."
                 remedy = "Mount the disk of the target, or remove the link."
                 yield Finding("problem", entry.path, message, remedy)
+
+
+def _has_no_target(link: os.DirEntry[str]) -> bool:
+    """Return whether a link names nothing; False for a link to itself, which is a finding about its user."""
+    try:
+        link.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _access(
