@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -236,6 +237,17 @@ def test_a_memory_with_more_than_a_hundred_entries_is_imported_and_changed(tmp_p
     log.write_text('[{"role": "user", "content": "I love dark roast coffee."}]')
     call("ingest", log, "--user", "alice", "--path", place, check=0)
     assert (len(alice.preferences("likes")), len(alice.conversations())) == (104, 102)
+
+
+def test_an_ingest_adds_at_most_a_hundred_conversations(memories, tmp_path):
+    """A document of all of them would slow down each turn, and most programs would drop the others."""
+    log = tmp_path / "log.json"
+    bob = Diary(memories, agent="rules").user("bob")
+    bob.add_turn("I love tea.", "Noted.", "s1")
+    said = [{"role": "user", "content": "Hello."}]
+    log.write_text(json.dumps([{"id": f"chat {n}", "messages": said} for n in range(103)]))
+    call("ingest", log, "--user", "bob", "--path", memories, check=0)
+    assert len(bob.conversations()) == 101
 
 
 def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _CREATE = "add --user NAME to create one"
 _NAMED = 10  # the maximum number of users in an error message
 EXTRACTED = 100
-"""The maximum number of preferences in a category that an extractor fills, as in a `Diary` without the option."""
+"""The maximum number of preferences in a category, and of new conversations, for an extractor, as in a `Diary` without options."""
 _UNLIMITED = 1_000_000
 
 
@@ -76,6 +76,7 @@ def without_limits(
     agent: str = "rules",
     *,
     preferences: int = _UNLIMITED,
+    conversations: int = _UNLIMITED,
 ) -> Diary:
     """Return a diary that refuses and drops nothing: a memory does not store the limits of the program that uses it.
 
@@ -84,13 +85,14 @@ def without_limits(
         table: As for `Diary`.
         agent: As for `Diary`.
         preferences: The maximum number of preferences in a category.
+        conversations: The maximum number of conversations.
     """
     return Diary(
         backend,
         table,
         agent=agent,
         max_prefs_per_category=preferences,
-        max_conversations=_UNLIMITED,
+        max_conversations=conversations,
     )
 
 
@@ -122,28 +124,38 @@ def user_to_change(
     table: str | None,
     *,
     agent: str = "rules",
-    limit: int = _UNLIMITED,
+    is_extracted: bool = False,
 ) -> UserDiary:
     """Return a user whose memory a command changes; a named user may be new.
 
     The categories are those of `table`, as `FILE.py:Class`. Without `table`, they are those of the built-in table if it fits the user's
-    file, and otherwise those of the file. A user who has more than `limit` preferences in a category has no limit.
+    file, and otherwise those of the file.
+
+    Args:
+        path: The folder, or the URL of a database.
+        user: The user; None is the only user.
+        table: The preference table.
+        agent: The extractor.
+        is_extracted: Whether an extractor fills the memory. Without limits, a long log would make documents that slow
+            down each turn, and of which the program that uses the memory drops all but its own limit.
     """
     given = None if table is None else load_table(table)
+    diary = Diary(open_storage(path, _CREATE) if user is None else writable(path), agent="rules")
     if user is None:
-        diary = Diary(open_storage(path, _CREATE), agent="rules")
         user = _only_user(diary, path, _CREATE)
-    else:
-        diary = Diary(writable(path), agent=agent)
     document = diary.engine.entries(user, PREFERENCES.name)
     stored = stored_preferences(document)
     schema = document.meta.get("schema_name", diary.schema_name)
     if given is None:
         is_built_in = schema == diary.schema_name and {*stored} <= {*diary.allowed}
         given = diary.pref_table_cls if is_built_in else _table_of(document)
-    if any(len(entries) > limit for entries in stored.values()):
-        limit = _UNLIMITED
-    return without_limits(diary.engine.backend, given, agent, preferences=limit).user(user)
+    limits: dict[str, int] = {}
+    if is_extracted:
+        # No stored conversation is dropped, unless the log has more than the limit.
+        limits["conversations"] = len(diary.user(user).conversations()) + EXTRACTED
+        if all(len(entries) <= EXTRACTED for entries in stored.values()):
+            limits["preferences"] = EXTRACTED
+    return without_limits(diary.engine.backend, given, agent, **limits).user(user)
 
 
 def _only_user(diary: Diary, path: str, remedy: str = "") -> str:

@@ -65,7 +65,7 @@ def ingest(
     as_json: AsJson = False,
 ) -> None:
     """Apply a chat log to a memory. After an interruption, run it again: applied turns are skipped."""
-    alice = user_to_change(path, user, table, agent=agent, limit=EXTRACTED)
+    alice = user_to_change(path, user, table, agent=agent, is_extracted=True)
     with progress_bar("turns") as progress:
         report = run_ingest(
             alice.diary, file, user, format=log_format, speaker=speaker, progress=progress
@@ -94,7 +94,7 @@ def consolidate(
 ) -> None:
     """Extract memory from the episodes that have not been read."""
     user = known_user(path, user).user_id
-    alice = user_to_change(path, user, table, agent=agent, limit=EXTRACTED)
+    alice = user_to_change(path, user, table, agent=agent, is_extracted=True)
     done = alice.consolidate(limit=limit)
     if as_json:
         print_json(done)
