@@ -211,6 +211,14 @@ def test_a_folder_that_is_a_link_elsewhere_is_used_and_named(tmp_path):
     assert "link" in found.message
 
 
+def test_a_write_to_a_link_to_a_missing_folder_says_what_is_missing(tmp_path):
+    bob = Diary(tmp_path / "m", agent="rules").user("bob")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/bob").symlink_to("../not-mounted")
+    with pytest.raises(BackendError, match=r"bob: cannot be written .* mount its disk\."):
+        bob.upsert_preference("likes", "tea")
+
+
 def test_a_link_to_itself_hides_no_user(tmp_path):
     Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
     (tmp_path / "bob").symlink_to("bob")

@@ -446,5 +446,7 @@ def _show_new_version(files: FileSystem, path: str) -> None:
 
 
 def _write_error(error: OSError, folder: str) -> BackendError:
-    remedy = "Nothing was changed. Check free space and permissions."
-    return file_error(folder, "cannot be written", error, remedy)
+    check = "Check free space and permissions."
+    if isinstance(error, FileNotFoundError):
+        check = "If the folder is a link, create the folder that it names, or mount its disk."
+    return file_error(folder, "cannot be written", error, f"Nothing was changed. {check}")
