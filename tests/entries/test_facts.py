@@ -22,6 +22,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    RootModel,
     SecretStr,
     create_model,
     field_serializer,
@@ -451,6 +452,7 @@ class Unseen(BaseModel):
     [
         ("x", dict, {}, "expected a pydantic model class"),
         ("x", BaseModel, {}, "expected a pydantic model class"),
+        ("foods", RootModel[list[str]], {}, "has no fields"),
         ("a/b", Diet, {}, "cannot name a type"),
         ("_x", Diet, {}, "cannot name a type"),
         ("", Diet, {}, "cannot name a type"),
@@ -469,6 +471,28 @@ class Unseen(BaseModel):
 def test_an_unusable_schema_is_refused_at_registration(diary, name, model, constraint, message):
     with pytest.raises(SchemaError, match=message):
         diary.register_schema(name, model, Constraint(**constraint))
+
+
+class Coded(BaseModel):
+    code: str
+
+    @field_validator("code")
+    @classmethod
+    def _known(cls, code: str) -> str:
+        return {"a": "a", "b": "b"}[code]
+
+
+def test_an_error_of_a_validator_hides_no_other_entry(diary, alice, file):
+    diary.register_schema("coded", Coded)
+    for code in "ab":
+        alice.facts.commit("coded", {"code": code})
+    with pytest.raises(KeyError):
+        alice.facts.commit("coded", {"code": "c"})
+    file.write_text(file.read_text().replace('code = "b"', 'code = "c"'))
+    age(file)
+    assert [fact.data.code for fact in alice.facts()] == ["a"]
+    assert ["Coded raised KeyError('c')" in str(each) for each in alice.problems()] == [True]
+    alice.facts.commit("coded", {"code": "b"})
 
 
 def test_registering_a_type_again_makes_no_further_indexes(diary):

@@ -19,6 +19,7 @@ from pydantic import (
     AliasChoices,
     AliasPath,
     BaseModel,
+    RootModel,
     Secret,
     SecretBytes,
     SecretStr,
@@ -193,6 +194,10 @@ class FactSchema:
         model: Any = self.model
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or model is BaseModel:
             raise SchemaError(f"{self.name}: expected a pydantic model class, found {model!r}.")
+        if issubclass(self.model, RootModel):
+            raise SchemaError(
+                f"{self.name}: {model.__name__} has no fields. Use a model with fields."
+            )
         if not names_type(self.name):
             raise SchemaError(
                 f"{self.name!r} cannot name a type of facts. Use a word without a slash that does not"

@@ -223,6 +223,9 @@ class Facts:
         except InvalidValue as error:
             place = render_path((_ROOT, schema.name, key))
             return error if where else Facts.wrong(schema, key, entry, place)
+        except Exception as error:  # noqa: BLE001 - of a function of the model; other entries stay readable
+            message = f"{schema.model.__name__} raised {error!r}. Correct the entry, or the function of the model."
+            return InvalidValue(message, where=render_path((_ROOT, schema.name, key)))
         if derived is not None and group_of(schema, key) != derived:
             start = interval(entry)[0] if schema.constraint.temporal else None
             right = f", or {f'{derived}@{short(start)}'!r} with its start" if start else ""
