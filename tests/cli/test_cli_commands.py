@@ -610,6 +610,19 @@ def test_edit_keeps_bytes_that_are_not_utf_8_until_they_are_saved_as_utf_8(memor
     assert Diary(memories).user("alice").preferences("likes")["pref001"].text == "I love caf\u00e9."
 
 
+@pytest.mark.parametrize("mistake", [b'= "', b'= = "', b'= "\xe9'], ids=["none", "TOML", "UTF-8"])
+def test_edit_overwrites_no_mistake_that_another_program_saved_meanwhile(memories, mistake):
+    file = memories / "alice/preferences.toml"
+    file.write_bytes(file.read_bytes().replace(b'= "I love dark', mistake + b"I love dark"))
+    script = f"import pathlib, sys; file = pathlib.Path(sys.argv[1]); other = pathlib.Path({str(file)!r});"
+    script += "other.write_bytes(other.read_bytes().replace(b'I love dark', b'\\xff'));"
+    script += f"file.write_bytes(file.read_bytes().replace({mistake!r}, b'= \"') + b'# mine')"
+    done = call("edit", "--path", memories, VISUAL=shlex.join([sys.executable, "-c", script]))
+    assert done.returncode == 2
+    assert "saved a text with a mistake meanwhile, which this edit would overwrite" in done.stderr
+    assert b"\xff" in file.read_bytes()
+
+
 def test_edit_names_the_line_of_a_field_that_does_not_fit(memories, edit):
     done = edit('text = "I love dark roast."', "text = 3", answers="n\n")
     text = (memories / "alice/preferences.toml").read_text()

@@ -36,16 +36,18 @@ from tomldiary.errors import (
     DiaryError,
     DocumentError,
     Forgotten,
+    HandEditConflict,
     InvalidValue,
     RevisionConflict,
     UnsafeDocument,
 )
-from tomldiary.hand_edits.detect import wait_for_save
+from tomldiary.hand_edits.detect import is_blank, wait_for_save
 from tomldiary.hand_edits.three_way_merge import base_of_save, merge
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.publish import checked_kind, staged_path
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
@@ -172,7 +174,7 @@ def edit(
                 raise InvalidValue("the text has mistakes; nothing was stored", where=document)
             if is_changed:
                 displaced = _displaced(engine, alice.user_id, document, text, before)
-                save_text(alice.diary, alice.user_id, document, text, epoch)
+                save_text(alice.diary, alice.user_id, document, text, epoch, before)
         except Forgotten:
             raise
         except (DiaryError, OSError):
@@ -263,8 +265,17 @@ def _is_wanted_again() -> bool:
         return False  # the input has ended
 
 
-def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
-    """Store a hand edit as an editor would; the engine merges it with the writes since the text was read."""
+def save_text(
+    diary: Diary, user: str, document: str, text: str, epoch: int | None, before: str | None = None
+) -> None:
+    """Store a hand edit as an editor would; the engine merges it with the writes since the text was read.
+
+    For a document in a folder, `before` is the text that was read.
+
+    Raises:
+        Forgotten: Data of the user was erased since.
+        HandEditConflict: Another program saved a text with a mistake since, or does not end its save.
+    """
     engine, backend = diary.engine, diary.engine.backend
     diary.entry_rules.reports_edits = False  # the callers print all problems
 
@@ -278,6 +289,10 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         if backend.epoch(user) != epoch:
             raise Forgotten(f"{document}: {_FORGOTTEN}")
         file = Path(backend.place(user, document))
+        # A text with a mistake has no known version, and is in no history.
+        version = FileSystem().token(file) if version is None else version
+        if before is not None:
+            _check_save(file, before)
         folder = file.parents[document.count("/")]
         # Named like a staged document of a transaction, so that recovery removes it after a kill.
         seq = next_sequence(backend.last_record(user))
@@ -292,6 +307,22 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         deadline = time.monotonic() + engine.save_timeout
         repeated(save, engine.lock_timeout)
         repeated(lambda: engine.logged_versions(user, [document]), engine.lock_timeout)
+
+
+def _check_save(file: Path, before: str) -> None:
+    """Raise HandEditConflict if another program saved a text with a mistake since `before` was read."""
+    with suppress(FileNotFoundError):
+        now = _decoded(file)
+        if now == before or is_blank(now):
+            return
+        try:
+            readable(now, str(file))
+        except DocumentError as error:
+            raise HandEditConflict(
+                "another program saved a text with a mistake meanwhile, which this edit would overwrite.",
+                where=f"{file}:{error.line or 1}",
+                hint="Correct it, then edit again.",
+            ) from None
 
 
 def _database(path: str) -> tuple[Diary, SharedBackend]:
