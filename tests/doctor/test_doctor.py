@@ -763,6 +763,7 @@ def test_the_remedy_for_damaged_history_without_a_backup_works(root, tmp_path):
     assert f"move {history} away, and begin a new history" in only(wrong(root)).remedy
     documents = {*(root / "alice").glob("*.toml")}
     history.rename(tmp_path / "history")
+    assert "Without a backup, begin a new history" in only(wrong(root)).remedy
     place, user, file = ["--path", str(root)], ["--user", "alice"], str(tmp_path / "alice.json")
     for line in (
         ["export", "--output", file],

@@ -319,9 +319,10 @@ def _damaged(damage: Damage, backend: Backend, user: str) -> Finding:
         return Finding("problem", damage.place, damage.message, remedy)
     without_backup = ""
     if isinstance(backend, LocalBackend):
+        history = backend.folder(user) / "history"
+        first = f"move {history} away, and " if history.exists() else ""
         begin_anew = (
-            f"move {backend.folder(user) / 'history'} away, and begin a new history with tomldiary export,"
-            " forget --everything and import."
+            f"{first}begin a new history with tomldiary export, forget --everything and import."
         )
         if damage.is_gap:
             begin_anew = (
