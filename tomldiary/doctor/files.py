@@ -168,10 +168,8 @@ def _has_no_target(link: os.DirEntry[str]) -> bool:
     """Return whether a link names nothing; False for a link to itself, which is a finding about its user."""
     try:
         link.stat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return False
 
 
