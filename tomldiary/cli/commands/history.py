@@ -231,7 +231,7 @@ def diff(
     path: MemoryPath = DEFAULT_PATH,
     every: Annotated[
         bool,
-        Option("--all", help="Also counters and times; the output is then a complete patch."),
+        Option("--all", help="Also counters and times; for plain text, the output is a patch."),
     ] = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the entries that differ as JSON.")
