@@ -584,6 +584,20 @@ def test_a_limit_counts_the_temporal_facts_that_will_hold_at_once(diary):
     assert alice.facts.count("home", include_ended=True) == 3
 
 
+def test_a_limit_counts_equal_facts_that_will_hold_at_once_and_no_replaced_ones(diary):
+    diary.register_schema("likes", Likes, Constraint(temporal=True, limit=1))
+    diary.register_schema("home", Home, Constraint("who", temporal=True, limit=1))
+    facts, now = diary.user("alice").facts, datetime.now(UTC)
+    first, second, third = (now + timedelta(days=days) for days in (1, 2, 3))
+    facts.commit(Likes(what="tea"), valid_from=first, valid_to=second)
+    with pytest.raises(LimitReached):
+        facts.commit(Likes(what="tea"), valid_to=third)
+    facts.commit(Home(who="ann", city="Rome"), valid_from=first, valid_to=second)
+    facts.commit(Home(who="ben", city="Oslo"), valid_from=second)
+    facts.commit(Home(who="ann", city="Bern"), valid_to=third)  # until she moves to Rome
+    assert facts.count("home", include_ended=True) == 3
+
+
 # Intervals
 
 
@@ -809,6 +823,9 @@ def test_an_update_at_the_start_of_a_temporal_fact_corrects_it(alice):
     assert alice.facts.update(first, {"what": "pasta"}, now=day(1)) == first
     (fact,) = alice.query("likes", include_ended=True)
     assert (fact.data.what, fact.valid_from, fact.valid_to) == ("pasta", day(1), None)
+    other = alice.commit(Likes(what="pizza"), valid_from=day(1))
+    with pytest.raises(InvalidValue, match="says the same already"):
+        alice.facts.update(other, {"what": "pasta"}, now=day(1))
 
 
 @pytest.mark.parametrize("start", [day(1), day(5)], ids=["same-start", "later-start"])

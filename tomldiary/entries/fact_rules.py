@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -10,6 +9,7 @@ from tomldiary.entries.facts import (
     ALWAYS,
     Facts,
     Held,
+    chained,
     confidence_of,
     group_of,
     interval,
@@ -45,7 +45,7 @@ from tomldiary.toml.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
@@ -162,12 +162,8 @@ class FactRules(Facts):
                     "its type is not temporal, so it has no end. Leave valid_to out, or delete the fact.",
                     where=where,
                 )
-            same = None if schema.constraint.keys else self._same(schema.name, data)
-            if same not in {None, held.key}:
-                raise InvalidValue(
-                    f"{schema.name}/{same} says the same already. Delete one of the two.",
-                    where=where,
-                )
+            if not schema.constraint.keys:
+                self._check_only(schema.name, held.key, self.alike(schema.name, data))
             self._replace(schema, held.key, held.entry, data, by, is_update=True)
             return held.key
         if not held.holds(now):
@@ -182,6 +178,9 @@ class FactRules(Facts):
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None and held.start == now:  # it is corrected, as one with a singleton key is
+            alike = self.alike(schema.name, data)
+            holding = [each for each in alike if Held(*each, *interval(each[1])).holds(now)]
+            self._check_only(schema.name, held.key, holding)
             self._replace(schema, held.key, held.entry, data, by, is_update=True)
             return held.key
         if group is None:
@@ -328,13 +327,14 @@ class FactRules(Facts):
         # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
         # An update is of a fact that was counted before.
         if limit is not None and said is None and self.count(schema.name) >= limit:
-            rows = [each for each in self.held(schema.name) if each.holds(each.start or ALWAYS)]
-            begun = sorted(each.start or ALWAYS for each in rows)
-            ended = sorted(each.end for each in rows if each.end is not None)
+            before = self.held(schema.name)
+            fresh = Held(chosen, data, begin, over)
+            after = chained(schema, [*(each for each in before if each.key != chosen), fresh])
             at = max(begin, now)
-            for when in (at, *(each for each in begun if each > at)):
-                if (over is None or when < over) and holding(when) is None:
-                    self._check_limit(schema, bisect(begun, when) - bisect(ended, when))
+            for when in (at, *(each.start for each in after if each.start and each.start > at)):
+                count = sum(each.holds(when) for each in after)
+                if count > sum(each.holds(when) for each in before):
+                    self._check_limit(schema, count - 1)
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._bound(schema.name, chosen, stop, by, begin)
@@ -381,6 +381,16 @@ class FactRules(Facts):
             key = random_key()
             if self.entry(name, key) is None:
                 return key
+
+    @staticmethod
+    def _check_only(name: str, key: str, alike: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Raise InvalidValue if one of the facts with equal data has another key."""
+        same = next((each for each, _ in alike if each != key), None)
+        if same is not None:
+            raise InvalidValue(
+                f"{name}/{same} says the same already. Delete one of the two.",
+                where=f"{name}.{key}",
+            )
 
     @staticmethod
     def _check_limit(schema: FactSchema, count: int) -> None:
