@@ -255,6 +255,7 @@ def test_no_caller_sets_a_managed_field_of_a_model_with_extra_fields(diary, alic
         with pytest.raises(InvalidValue, match=r"loose\._said_by: fields that begin with an under"):
             write()
     assert file.read_bytes() == stored
+    assert len(alice.facts.query("loose", {"_verified": None})) == 1
 
 
 class Hiding(BaseModel):

@@ -297,8 +297,7 @@ class FactSchema:
         return texts[0] if len(texts) == 1 else None
 
     def check_fields(self, names: Sequence[str]) -> None:
-        """Raise InvalidValue for a managed field, and for one that the model lacks: its value would be lost."""
-        check_unmanaged(names, f"{self.name}.")
+        """Raise InvalidValue if the model lacks a field, because its value would be lost without an error."""
         for name in names:
             if name not in self.fields and not self.is_open:
                 raise InvalidValue(
@@ -307,7 +306,8 @@ class FactSchema:
                 )
 
     def checked_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate given fields as `checked` does; raise InvalidValue also if the model lacks one."""
+        """Validate given fields as `checked` does; raise InvalidValue also for one that is managed or that the model lacks."""
+        check_unmanaged(fields, f"{self.name}.")
         self.check_fields(list(fields))
         return self.checked(fields)
 

@@ -20,6 +20,7 @@ from tomldiary.entries.fields import (
     also_said_by,
     author,
     check_key,
+    check_unmanaged,
     entry_data,
     keeps_part,
     replaced,
@@ -146,6 +147,7 @@ class FactRules(Facts):
         """
         now = datetime.fromisoformat(by.now)
         schema, held = self._existing(fact_id, now)
+        check_unmanaged(changes, f"{schema.name}.")
         schema.check_fields(list(changes))
         where = f"{schema.name}.{held.key}"
         stored = decode_nulls(entry_data(held.entry))
