@@ -85,7 +85,8 @@ class UserEpisodes(ListAccessor[Episode]):
         value: dict[str, Any] = {"input": input, "output": output}
         if steps:
             value["steps"] = [step._asdict() for step in checked_steps(steps)]
-        value = self._diary.redacted(value)  # before it is compared with what is stored
+        if id:  # it is compared with what is stored
+            value = self._diary.redacted(value)
 
         def change(tx: Transaction) -> str:
             known = find_entry(("episodes", id), tx.listed(), tx.document) if id else None
