@@ -179,6 +179,14 @@ def test_an_operation_id_is_no_digest_of_a_redacted_text(tmp_path):
     assert [*found[0]] == [*found[1]] != []
 
 
+def test_a_turn_of_before_the_diary_redacted_is_not_applied_again(tmp_path):
+    messages = [{"role": "user", "content": "My mail is ann@example.org."}]
+    log = write(tmp_path, [{"id": "one", "messages": messages}])
+    for redact, applied in ((False, 1), (True, 0)):
+        diary = Diary(tmp_path / "memories", agent="rules", redact=redact)
+        assert ingest(diary, log, "ann").applied == applied
+
+
 def test_retention_drops_operation_ids_with_their_transactions(tmp_path, diary):
     log = write(tmp_path, chat(6))
     ingest(diary, log, "ann")

@@ -127,7 +127,12 @@ def _apply_all(
     # An id of the redacted texts, because a guess of a secret could be confirmed with another one.
     said = turns if redactor is None else [_redacted(turn, redactor) for turn in turns]
     ids = map(operation_id, said)
-    todo = [(id_, turn) for id_, turn in zip(ids, turns, strict=True) if id_ not in done]
+    todo = [
+        (id_, turn)
+        for id_, turn in zip(ids, turns, strict=True)
+        # A turn of before the diary redacted has the id of its own texts.
+        if id_ not in done and operation_id(turn) not in done
+    ]
     count, results = len(turns) - len(todo), list[Applied]()
     if report is not None and count:
         report(count, len(turns))
