@@ -15,7 +15,7 @@ from pathlib import Path
 from time import process_time
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from typer.main import get_command
 
 from tomldiary import Constraint, Diary
@@ -591,6 +591,19 @@ def test_an_import_that_fails_shows_the_record(alice, tmp_path):
         carry_over(alice, "loomflow", str(tmp_path / "file"))
     assert caught.value.__notes__[0].startswith("The record begins with Episode(input='xxx")
     assert len(caught.value.__notes__[0]) < 200
+
+
+def test_an_import_shows_the_fact_that_does_not_fit_its_type_once_it_is_redacted(tmp_path):
+    class Contact(BaseModel):
+        mail: str = Field(pattern="@")
+
+    diary = Diary(tmp_path / "m", agent="rules", redact=True)
+    diary.register_schema("contact", Contact)
+    rows = [{"type": "contact", "payload": {"mail": "anna@example.org"}}]
+    (tmp_path / "file").write_text(json.dumps(rows))
+    with pytest.raises(InvalidValue, match="does not fit the type") as caught:
+        carry_over(diary.user("alice"), "memstate", tmp_path / "file")
+    assert caught.value.__notes__[0].startswith("The record begins with Fact(type='contact'")
 
 
 @pytest.mark.parametrize(

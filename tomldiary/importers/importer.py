@@ -355,9 +355,10 @@ class _Memory:
 
     def _as_stored(self, fact: Fact) -> Mapping[str, Any]:
         """Return the fields of a fact as its type stores them; as they are if they do not fit it."""
-        schema = self._schemas.get(fact.type)
+        schema, path = self._schemas.get(fact.type), (FACTS.name, fact.type, "")
         with suppress(InvalidValue):
-            return fact.data if schema is None else decode_nulls(schema.checked_fields(fact.data))
+            data = fact.data if schema is None else decode_nulls(schema.checked_fields(fact.data))
+            return self._alice.diary.redacted_entry(path, data)
         return fact.data
 
     def _singleton(
@@ -388,10 +389,9 @@ def _renamed(record: Record, old: str | None, new: str) -> Record:
 
 
 def _redacted(record: Record, diary: Diary) -> Record:
-    """Return a record with its texts redacted as for storage."""
+    """Return a record with its texts redacted as for storage, apart from a fact, whose type decides what its key is."""
     if isinstance(record, Fact):
-        path = (FACTS.name, record.type, "")
-        return replace(record, data=diary.redacted_entry(path, record.data))
+        return record
     if isinstance(record, Note | Block):
         return replace(record, text=diary.redacted(record.text))
     if isinstance(record, Episode):
