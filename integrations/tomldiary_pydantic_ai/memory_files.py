@@ -114,7 +114,7 @@ class MemoryFiles:
         Raises:
             OperationReused: The id was used for another operation.
         """
-        owner = self._owners.get(operation)
+        owner, fingerprint = self._owners.get(operation), self._kept(fingerprint)
         owners = [SHARED, *self.diary.users()] if owner is None else [owner]
         for each in owners if len(owners) <= _SEARCHED_OWNERS else ():
             receipts = self.diary.engine.document(each, _RECEIPTS)
@@ -264,7 +264,7 @@ class MemoryFiles:
         fingerprint: str,
         change: Callable[[Transaction, str, Mapping[str, Any] | None], str | None],
     ) -> FileMutation:
-        owner, name = _place(path)
+        (owner, name), fingerprint = _place(path), self._kept(fingerprint)
 
         def apply(tx: Transaction) -> FileMutation:
             # Under the lock, so that no other process does the same meanwhile.
@@ -285,6 +285,10 @@ class MemoryFiles:
         if operation:
             self._owners.keep(operation, owner)
         return result
+
+    def _kept(self, fingerprint: str) -> str:
+        """Return the digest of a request as stored: "" if the diary redacts, as it could confirm a guess of a secret."""
+        return fingerprint if self.diary.redactor is None else ""
 
 
 def _place(path: str) -> tuple[str, str]:
