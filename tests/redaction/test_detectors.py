@@ -70,6 +70,7 @@ def test_other_forms_of_letters_digits_and_spaces_are_read(text, kept):
         ("ES91 2100 0418 4502 0005 1332 BIC CAIXESBB", "[redacted: iban] BIC CAIXESBB"),
         ("AT611904300234573201 BKAUATWW", "[redacted: iban] BKAUATWW"),
         ("01.02.1990, on:03-04-2026 030 1234567", "01.02.1990, on:03-04-2026 [redacted: phone]"),
+        ("RE24 1234 DE89 3704 0044 0532 0130 00", "RE24 1234 [redacted: iban]"),
         ("tel:+49301234567, Tel.:030 1234567", "tel:[redacted: phone], Tel.:[redacted: phone]"),
     ],
 )

@@ -240,7 +240,7 @@ def _redacted(
 def _passing(
     pattern: re.Pattern[str], is_one: Callable[[re.Match[str]], bool], plain: str
 ) -> Iterator[re.Match[str]]:
-    """Yield the matches that pass a check. The last groups of an IBAN may belong to the next word, such as a BIC."""
+    """Yield the matches that pass a check. Groups of an IBAN may belong to the words beside it, such as a BIC."""
     at = 0
     while (match := pattern.search(plain, at)) is not None:
         at, found = match.end(), match
@@ -250,6 +250,8 @@ def _passing(
         if found is not None:
             at = found.end()
             yield found
+        elif pattern is _IBAN:
+            at = plain.find(" ", match.start(), at) + 1 or at
 
 
 def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -> Redactor | None:  # noqa: FBT001 - an option
