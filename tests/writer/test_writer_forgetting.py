@@ -613,6 +613,24 @@ def test_nothing_is_forgotten_while_the_storage_of_a_turn_hangs(tmp_path, files,
     assert hits(tmp_path, "secret") == []
 
 
+def test_an_erasure_waits_for_no_turn_of_another_memory(tmp_path, files):
+    released = threading.Event()
+
+    def hang(_name, path, *_):
+        if "journal" in str(path):
+            released.wait(10)
+
+    files.hook = hang
+    alice = Diary(tmp_path / "a", lock_timeout=0.1).user("alice")
+    alice.upsert_preference("likes", "secret tea")
+    with MemoryWriter(Diary(LocalBackend(tmp_path / "b", files=files), agent="rules")) as writer:
+        writer.submit_nowait(Turn("alice", "s", "secret", "ok"))
+        try:
+            assert alice.forget(matching="secret").records == 1
+        finally:
+            released.set()
+
+
 def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):
     made = journal.Journal.create(tmp_path / "journal", sync=False, segment_bytes=0)
     jobs = [Job(Turn(user, "s", "tea", "ok"), user, is_new=True) for user in ("alice", "bob")]

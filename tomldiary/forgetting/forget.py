@@ -41,7 +41,14 @@ from tomldiary.history.record import (
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
 from tomldiary.runtime.unstored_turns import await_stored
-from tomldiary.storage.protocol import Backend, LocalFolder, Rewrite, RewrittenDocument, Stored
+from tomldiary.storage.protocol import (
+    Backend,
+    KeepsJournal,
+    LocalFolder,
+    Rewrite,
+    RewrittenDocument,
+    Stored,
+)
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path
@@ -68,7 +75,8 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     """
     counted: list[ForgetReceipt] = []
     engine.refuse_open(user)
-    if not await_stored(user, engine.lock_timeout):
+    folder = engine.backend.journal_folder if isinstance(engine.backend, KeepsJournal) else None
+    if not await_stored(user, engine.lock_timeout, folder):
         raise LockTimeout(
             f"turns of {user!r} were submitted, and are not stored after {engine.lock_timeout:g} s. Nothing was"
             " forgotten. Check the log of the writer, and try again."
