@@ -32,7 +32,7 @@ from tomldiary.agents.submission import (
     submit_turn,
     with_ids,
 )
-from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
+from tomldiary.agents.turn_messages import Spoken, digest, digested, exchange_of, of_memory
 from tomldiary.agents.verbs import VERBS, MemoryVerbs, Verb
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
@@ -369,7 +369,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         """Note the unanswered messages of the run that another process has submitted already."""
         said = with_ids(run.turn.asked, run.turn.ids, run.ids)
         words = {
-            _words_id(run, one): first
+            self._words_id(run, one): first
             for one, first in zip(run.turn.asked, said, strict=True)
             if one.id in run.known and not self._submitted.has(run.user, run.session, first)
         }
@@ -513,7 +513,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         said = with_ids(said, run.turn.ids, run.ids)
         self._chats.keep(run.user, messages, run.session)
         # Resumed, retried and replayed runs have the same operation id.
-        whole = exchange_of(said, is_over=status == "completed")
+        whole = digested(self.diary, exchange_of(said, is_over=status == "completed"))
         turn = WriterTurn(
             run.user,
             run.session,
@@ -534,14 +534,23 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         if not all(self._submitted.has(run.user, run.session, one) for one in asked):
             # another process finds the words by their ids; answers need none
             own = {one.id for one in run.turn.own}
-            words = [_words_id(run, one) for one in run.turn.unanswered if one.id in own]
+            words = [self._words_id(run, one) for one in run.turn.unanswered if one.id in own]
         # In a replay the messages have other ids in the thread.
         forms = [*run.as_said, *with_ids(run.as_said, run.turn.ids, run.ids)]
-        with self._submitted.once(turn, said, forms, outlives_cancellation=True) as new:
+        with self._submitted.once(
+            turn, said, forms, diary=self.diary, outlives_cancellation=True
+        ) as new:
             if new is None:
                 yield None
             else:
                 yield replace(new, operation_id=_SEPARATOR.join([*words, new.operation_id]))
+
+    def _words_id(self, run: Run, words: Spoken) -> str:
+        """Return a part of the operation id of a turn; a process that resumes the run finds the words by this.
+
+        The last part depends on the answer and the status, because two runs with the words may differ in these.
+        """
+        return digest("unfinished", run.session, words.id, digested(self.diary, words.text))
 
     # The tools
 
@@ -613,14 +622,6 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return MemoryVerbs(user, session)
         user = self.diary.user(run.user)
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
-
-
-def _words_id(run: Run, words: Spoken) -> str:
-    """Return a part of the operation id of a turn; a process that resumes the run finds the words by this.
-
-    The last part depends on the answer and the status, because two runs with the words may differ in these.
-    """
-    return digest("unfinished", run.session, words.id, words.text)
 
 
 def _call_id(request: ToolCallRequest) -> str:

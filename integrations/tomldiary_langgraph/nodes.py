@@ -34,7 +34,7 @@ from tomldiary.agents.submission import (
     submit_turn,
     with_ids,
 )
-from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
+from tomldiary.agents.turn_messages import Spoken, digest, digested, exchange_of, of_memory
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.extraction.context import Turn
@@ -343,6 +343,7 @@ class _RecordingNode:
         on_error: OnError,
         episodes: bool | None,  # noqa: FBT001 - the option of the nodes
     ) -> None:
+        self._diary = diary
         self._submitted = of_memory(diary, SubmittedMessages)
         self._runs = runs()
         self._user_id = checked_id("user_id", user_id, "state", "runtime")
@@ -413,7 +414,7 @@ class _RecordingNode:
         )
         if all(first):  # a replay gives other ids
             said = said._replace(messages=with_ids(said.messages, said.ids, first))
-        operation = _operation_id(config, session, said)
+        operation = _operation_id(self._diary, config, session, said)
         session = session or operation or uuid4().hex
         with _errors(self._on_error, failed):
             turn = Turn(
@@ -426,7 +427,9 @@ class _RecordingNode:
                 episode=self._episodes,
                 epoch=epoch,
             )
-            once = self._submitted.once(turn, said.messages, outlives_cancellation=outlives)
+            once = self._submitted.once(
+                turn, said.messages, diary=self._diary, outlives_cancellation=outlives
+            )
             with once as new:
                 yield new, update
                 if new is None:
@@ -478,12 +481,13 @@ def _owner(
     )
 
 
-def _operation_id(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
+def _operation_id(diary: Diary, config: RunnableConfig, session: str, said: CurrentTurn) -> str:
     """Return an id of a node's turn that is the same in a replay, a retry and a second pass; "" if there is none."""
     known = said.ids or ((said.behind,) if said.behind else ())
     if not known:
         return ""
-    return f"node-{digest(_node(config), session, *known, *exchange_of(said.messages))}"
+    whole = digested(diary, exchange_of(said.messages))
+    return f"node-{digest(_node(config), session, *known, *whole)}"
 
 
 def _node(config: RunnableConfig) -> str:

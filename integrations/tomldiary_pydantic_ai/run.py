@@ -18,7 +18,7 @@ from weakref import WeakSet
 from pydantic_ai.messages import UserPromptPart
 
 from tomldiary.agents.delegation import PYDANTIC_AI, register_within
-from tomldiary.agents.turn_messages import digest, memory_place
+from tomldiary.agents.turn_messages import digest, digested, memory_place
 from tomldiary.agents.utterances import Utterance
 from tomldiary.extraction.context import Turn
 from tomldiary.writer.shutdown import await_open_runs, before_writers_close
@@ -286,13 +286,14 @@ class RunState:
         if not (user_msg or answer):
             return None
         earlier = exchanges(self.history, self.output_tools)
+        whole = digested(self.diary, (user_msg, answer))
         return Turn(
             user,
             session,
             user_msg,
             answer,
             status=status,
-            operation_id=digest(run_id, session, user_msg, answer) if run_id else "",
+            operation_id=digest(run_id, session, *whole) if run_id else "",
             earlier=earlier[-self.diary.context_turns or len(earlier) :] or None,
             steps=ending.steps,
             episode=episode,

@@ -17,7 +17,7 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolse
 from tomldiary.agents import identity
 from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_text
-from tomldiary.agents.turn_messages import digest, of_memory
+from tomldiary.agents.turn_messages import digest, digested, of_memory
 from tomldiary.agents.utterances import RunIds, RunOwner, Utterances
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
@@ -255,14 +255,16 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
 _CALLING: ContextVar[OwnedToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
 
 
-def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
+def call_id(diary: Diary, ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
     """Return an id of a tool call that stays the same when the call is repeated; "" outside of a run.
 
     Some models reuse call ids in each response, so the arguments are part of the id.
     """
     if ctx.run_id is None or ctx.tool_call_id is None:
         return ""
-    return digest(ctx.run_id, str(ctx.run_step), ctx.tool_call_id, verb, repr(arguments))
+    return digest(
+        ctx.run_id, str(ctx.run_step), ctx.tool_call_id, verb, repr(digested(diary, arguments))
+    )
 
 
 @contextmanager

@@ -161,10 +161,11 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         """
         return self.diary.user(self.owner(ctx).user)
 
-    def _verbs(self, ctx: RunContext[Any], call_id: str) -> MemoryVerbs:
+    def _verbs(self, ctx: RunContext[Any], verb: str, arguments: list[Any]) -> MemoryVerbs:
+        call = call_id(self.diary, ctx, verb, *arguments)
         owner, bound = self.owner(ctx), self.bound(ctx)
         epoch = None if bound is None or bound.run is None else bound.run.epoch
-        return MemoryVerbs(self.diary.user(owner.user), owner.session, call_id, epoch=epoch)
+        return MemoryVerbs(self.diary.user(owner.user), owner.session, call, epoch=epoch)
 
     async def get_instructions(self, ctx: RunContext[AgentDepsT]) -> list[InstructionPart] | None:
         """Return the guidance, which never changes, and the current memory.
@@ -267,7 +268,7 @@ def _default_guidance(name: str, tools: Mapping[str, str], *, records: bool) -> 
 
 
 def _function(
-    verb: str, verbs: Callable[[RunContext[Any], str], MemoryVerbs]
+    verb: str, verbs: Callable[[RunContext[Any], str, list[Any]], MemoryVerbs]
 ) -> Callable[..., Coroutine[Any, Any, str]]:
     """Return a function with the run context as first parameter, followed by the parameters of a verb."""
     first = Parameter("ctx", Parameter.POSITIONAL_ONLY, annotation=RunContext[Any])
@@ -279,7 +280,7 @@ def _function(
         ctx, *arguments = bound.args
         with span(ctx, verb) as attributes:
             try:
-                user = verbs(ctx, call_id(ctx, verb, *arguments))
+                user = verbs(ctx, verb, arguments)
                 said: Answer = await getattr(user, f"a{verb}")(*arguments)
             except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
                 said = failure(error)

@@ -135,3 +135,27 @@ def test_a_graph_in_a_tool_of_pydantic_ai_is_no_turn(diary, heard, inner):
     asyncio.run(graph.ainvoke({"messages": [HumanMessage("I like jazz.")]}, CONFIG))
     memory.writer.close_sync()
     assert heard == ["I like tea.", "I like jazz."]
+
+
+@pytest.mark.parametrize("host", ["langchain", "langgraph", "pydantic-ai"])
+def test_no_id_of_a_turn_or_a_call_is_a_digest_of_a_redacted_word(tmp_path, host):
+    """A reader of the folder could try all PINs with the ids of messages or runs; some are stored as the session."""
+    found = []
+    for pin in ("4711", "8215"):
+        diary, said = Diary(tmp_path / pin, agent="rules", redact=True), f"My PIN: {pin}"
+        asked = {"messages": [HumanMessage(said, id="known")]}
+        if host == "langgraph":
+            graph_of(extract_node(diary, user_id="ann")).invoke(asked, CONFIG)
+        elif host == "langchain":
+            memory = DiaryMiddleware(diary, user_id="ann")
+            langchain_agent(memory).invoke(asked)
+            memory.writer.close_sync()
+        else:
+            memory = DiaryCapability(diary, "ann")
+            call = ToolCallPart("remember", {"text": said, "category": "work"}, tool_call_id="1")
+            agent = pydantic_agent(memory, call, "Done.")
+            agent.run_sync(said, run_id="known", conversation_id="t")
+            memory.writer.close_sync()
+        found.append([*diary.engine.done_operations("ann")])
+    assert found[0] == found[1]
+    assert len(found[0]) == (2 if host == "pydantic-ai" else 1)

@@ -25,7 +25,7 @@ from tomldiary.agents.identity import (
     named_checkpoint,
 )
 from tomldiary.agents.options import writer_of
-from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, steps_of
+from tomldiary.agents.turn_messages import Spoken, digest, digested, exchange_of, steps_of
 from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import tell
 from tomldiary.runtime.fork_safety import fork_safe
@@ -350,6 +350,7 @@ class SubmittedMessages:
         messages: Sequence[Spoken],
         as_said: Iterable[Spoken] = (),
         *,
+        diary: Diary,
         outlives_cancellation: bool = False,
     ) -> Generator[Turn | None]:
         """Yield a turn with the texts and steps of its new messages, to be submitted in the block; None if there are none.
@@ -362,6 +363,7 @@ class SubmittedMessages:
             messages: The messages of the turn; their ids are unique in the session.
             as_said: The user's messages in all their forms, for example before redaction. Another run may read one again.
                 A message is not new if one of its forms was submitted.
+            diary: The diary that stores the turn.
             outlives_cancellation: Whether the block submits the turn also if it is cancelled, as `submit_turn` does.
         """
         user, session, operation = turn.user_id, turn.session_id, turn.operation_id
@@ -391,7 +393,7 @@ class SubmittedMessages:
         # A tool's result is no answer if the answer behind it is known.
         said = exchange_of(part, is_over=is_over and part[-1:] == messages[-1:])
         if operation and said != exchange_of(messages, is_over=is_over):
-            operation = digest(operation, *said)
+            operation = digest(operation, *digested(diary, said))
         try:
             if not any(said):
                 yield None
