@@ -368,14 +368,14 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _note_submitted(self, run: Run) -> None:
         """Note the unanswered messages of the run that another process has submitted already."""
         said = with_ids(run.turn.asked, run.turn.ids, run.ids)
-        words = {
-            self._words_id(run, one): first
-            for one, first in zip(run.turn.asked, said, strict=True)
-            if one.id in run.known and not self._submitted.has(run.user, run.session, first)
-        }
-        if not words:
-            return
         with errors_logged("ignore", "a turn may be recorded twice", _logger):
+            words = {
+                self._words_id(run, one): first
+                for one, first in zip(run.turn.asked, said, strict=True)
+                if one.id in run.known and not self._submitted.has(run.user, run.session, first)
+            }
+            if not words:
+                return
             done = self.diary.engine.done_operations(run.user)
             run.done = {part for each in done for part in each.split(_SEPARATOR)}
             submitted = [one for id_, one in words.items() if id_ in run.done]

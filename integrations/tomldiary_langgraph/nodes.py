@@ -414,12 +414,17 @@ class _RecordingNode:
         )
         if all(first):  # a replay gives other ids
             said = said._replace(messages=with_ids(said.messages, said.ids, first))
-        operation = _operation_id(self._diary, config, session, said)
-        session = session or operation or uuid4().hex
+        found = list[str]()
+        with _errors(self._on_error, failed):
+            found.append(_operation_id(self._diary, config, session, said))
+        if not found:  # its texts cannot be redacted
+            yield None, update
+            return
+        (operation,) = found
         with _errors(self._on_error, failed):
             turn = Turn(
                 user,
-                session,
+                session or operation or uuid4().hex,
                 "",
                 "",
                 operation_id=operation,

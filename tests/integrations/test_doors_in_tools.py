@@ -159,3 +159,23 @@ def test_no_id_of_a_turn_or_a_call_is_a_digest_of_a_redacted_word(tmp_path, host
         found.append([*diary.engine.done_operations("ann")])
     assert found[0] == found[1]
     assert len(found[0]) == (2 if host == "pydantic-ai" else 1)
+
+
+@pytest.mark.parametrize("host", ["langchain", "langgraph", "pydantic-ai"])
+def test_a_function_that_fails_to_redact_a_turn_ends_no_run(tmp_path, host):
+    def redact(text):
+        if "tea" in text:
+            raise RuntimeError("no model is loaded")
+        return text
+
+    diary = Diary(tmp_path, agent="rules", redact=redact)
+    asked = {"messages": [HumanMessage("I like tea.", id="known")]}
+    if host == "langgraph":
+        node = extract_node(diary, user_id="ann", on_error="ignore")
+        done = graph_of(node).invoke(asked, CONFIG)["messages"][-1].content
+    elif host == "langchain":
+        memory = DiaryMiddleware(diary, user_id="ann", on_error="ignore")
+        done = langchain_agent(memory).invoke(asked)["messages"][-1].content
+    else:
+        done = pydantic_agent(DiaryCapability(diary, "ann")).run_sync("I like tea.").output
+    assert done == "The answer."

@@ -392,9 +392,9 @@ class SubmittedMessages:
         part = _new_part(messages, keys, new)
         # A tool's result is no answer if the answer behind it is known.
         said = exchange_of(part, is_over=is_over and part[-1:] == messages[-1:])
-        if operation and said != exchange_of(messages, is_over=is_over):
-            operation = digest(operation, *digested(diary, said))
         try:
+            if operation and said != exchange_of(messages, is_over=is_over):
+                operation = digest(operation, *digested(diary, said))
             if not any(said):
                 yield None
                 return
