@@ -222,18 +222,24 @@ class _Memory:
         self._schemas = alice.diary.fact_schemas
         self._category = category
         self._store = ItemStore(alice.diary, user_label=self._owner)
-        notes = {
-            f"{category}/{key}": item.text
-            for category, entries in alice.preferences().items()
-            for key, item in entries.items()
-        }
+        # Redacted like the records, because it may have been stored before the diary redacted.
+        redacted = alice.diary.redacted
+        notes = redacted(
+            {
+                f"{category}/{key}": item.text
+                for category, entries in alice.preferences().items()
+                for key, item in entries.items()
+            }
+        )
         self._notes = set(notes)
         self._texts = {_plain(text): key for key, text in notes.items()}
-        self._blocks = {name: block.text for name, block in alice.blocks.all().items()}
+        self._blocks = redacted({name: each.text for name, each in alice.blocks.all().items()})
         self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
         self._singletons: dict[tuple[str, datetime | None], str] = {}
         for fact in alice.facts.query(include_ended=True):
             data = decode_nulls(self._schemas[fact.type].data(fact.data))
+            with suppress(InvalidValue):  # redacted, it does not fit its type
+                data = alice.diary.redacted_entry((FACTS.name, fact.type, ""), data)
             same = self._facts.setdefault((fact.type, _canonical(data)), [])
             same.append((fact.id, fact.valid_from))
             with suppress(InvalidValue):  # a hand edit made the key invalid
@@ -244,13 +250,13 @@ class _Memory:
             [Get(each.namespace, each.key, refresh=False) for each in asked]
         )
         self._items: dict[tuple[tuple[str, ...], str], Mapping[str, Any]] = {
-            (each.namespace, each.key): item.value
+            (each.namespace, each.key): redacted(item.value)
             for each, item in zip(asked, stored, strict=True)
             if item is not None
         }
         self._episodes: dict[tuple[str, str, str], list[str]] = {}
         for each in alice.episodes.list():
-            said = (each.session_id, each.input, each.output)
+            said = (each.session_id, *redacted((each.input, each.output)))
             self._episodes.setdefault(said, []).append(each.id)
         self._named: dict[str, str] = {}
         """The keys of episodes by their ids in the source."""
