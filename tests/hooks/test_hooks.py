@@ -117,20 +117,45 @@ def test_a_hook_that_is_down_neither_blocks_a_write_nor_loses_it(diary, index):
     assert diary.hooks.stats()["index"]["failing"] == 0
 
 
-def test_a_user_whose_changes_a_hook_refuses_delays_no_other_user(diary, monkeypatch):
-    pauses, seen = iter([0.0, 0.0]), []
-    monkeypatch.setattr("tomldiary.hooks.hooks.random.uniform", lambda *_: next(pauses, 1000.0))
+@pytest.mark.parametrize("users", [1, 3])
+def test_users_whose_changes_a_hook_refuses_delay_no_other_user(diary, monkeypatch, users):
+    refused, seen = [f"refused-{number}" for number in range(users)], []
+
+    def pause(least, most):
+        return least if most <= 0.2 else 1000.0
+
+    monkeypatch.setattr("tomldiary.hooks.hooks.random.uniform", pause)
 
     def hook(changes):
         seen.append(changes[0].user)
-        if seen[-1] == "alice":
+        if seen[-1] in refused:
             raise ValueError
 
     diary.hooks.add(hook, name="log")
-    diary.user("alice").upsert_preference("likes", "tea")
-    until(lambda: seen == ["alice"] * 3)
+    for user in refused:
+        diary.user(user).upsert_preference("likes", "tea")
+    until(lambda: sorted(seen) == sorted(refused * 2))
     diary.user("bob").upsert_preference("likes", "tea")
     until(lambda: "bob" in seen)
+
+
+def test_a_hook_that_is_down_is_called_for_a_few_of_many_users(diary, monkeypatch):
+    def pause(_least, most):
+        return 0.0 if most < 1.0 else 1000.0
+
+    monkeypatch.setattr("tomldiary.hooks.hooks.random.uniform", pause)
+    seen = set()
+
+    def hook(changes):
+        seen.add(changes[0].user)
+        raise ConnectionError
+
+    for number in range(20):
+        diary.user(f"user-{number}").blocks.set("persona", "kind")
+    diary.hooks.add(hook, name="log")
+    until(lambda: len(seen) == 7)
+    assert not diary.hooks.flush(0.2)
+    assert len(seen) == 7
 
 
 def test_a_hook_is_called_again_after_a_thousand_failures():

@@ -219,11 +219,15 @@ class _Worker:
     def _again(self, user: str, waiting: _Waiting) -> None:
         with self._changed:
             attempts = min(waiting.attempts + 1, _DOUBLINGS)
-            pause = min(self._longest, _FIRST_PAUSE * 2.0**attempts)
-            due = time.monotonic() + random.uniform(pause / 2, pause)  # noqa: S311 - no secret
-            self.waiting[user] = _Waiting(due, attempts)
-            if len(self._failed_since) >= _DOWN_AFTER:
-                self._resume_at = due
+            self.waiting[user] = _Waiting(self._after_pause(attempts), attempts)
+            # Grows with each further user, because a hook may also refuse the changes of a few users forever.
+            more = len(self._failed_since) - _DOWN_AFTER
+            if more >= 0:
+                self._resume_at = self._after_pause(min(more, _DOUBLINGS))
+
+    def _after_pause(self, doublings: int) -> float:
+        pause = min(self._longest, _FIRST_PAUSE * 2.0**doublings)
+        return time.monotonic() + random.uniform(pause / 2, pause)  # noqa: S311 - no secret
 
     def _note_failure(self, error: BaseException) -> None:
         self._failures += 1
