@@ -631,6 +631,28 @@ def test_an_erasure_waits_for_no_turn_of_another_memory(tmp_path, files):
             released.set()
 
 
+@pytest.mark.parametrize("durability", ["full", "none"])
+def test_an_erasure_waits_for_the_turns_of_every_backend_of_its_folder(tmp_path, files, durability):
+    released = threading.Event()
+    (tmp_path / "other name").symlink_to(tmp_path / "memory")
+    backend = LocalBackend(tmp_path / "other name", durability=durability)
+    alice = Diary(backend, lock_timeout=0.1).user("alice")
+
+    def hang(_name, path, *_):
+        if "journal" in str(path):
+            released.wait(10)
+
+    files.hook = hang
+    diary = Diary(LocalBackend(tmp_path / "memory", files=files), agent="rules")
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s", "I like tea.", "ok"))
+        try:
+            with pytest.raises(LockTimeout):
+                alice.forget(everything=True)
+        finally:
+            released.set()
+
+
 def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):
     made = journal.Journal.create(tmp_path / "journal", sync=False, segment_bytes=0)
     jobs = [Job(Turn(user, "s", "tea", "ok"), user, is_new=True) for user in ("alice", "bob")]

@@ -41,14 +41,7 @@ from tomldiary.history.record import (
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
 from tomldiary.runtime.unstored_turns import await_stored
-from tomldiary.storage.protocol import (
-    Backend,
-    KeepsJournal,
-    LocalFolder,
-    Rewrite,
-    RewrittenDocument,
-    Stored,
-)
+from tomldiary.storage.protocol import Backend, LocalFolder, Rewrite, RewrittenDocument, Stored
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path
@@ -75,8 +68,7 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     """
     counted: list[ForgetReceipt] = []
     engine.refuse_open(user)
-    folder = engine.backend.journal_folder if isinstance(engine.backend, KeepsJournal) else None
-    if not await_stored(user, engine.lock_timeout, folder):
+    if not await_stored(engine.backend, user, engine.lock_timeout):
         raise LockTimeout(
             f"turns of {user!r} were submitted, and are not stored after {engine.lock_timeout:g} s. Nothing was"
             " forgotten. Check the log of the writer, and try again."

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
@@ -15,8 +13,9 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 class Storing(Protocol):
     """A queue that stores turns after their submission has returned."""
 
-    root: object
-    """The folder of its journals, or the name of its database."""
+    def stores_in(self, backend: object) -> bool:
+        """Return whether a backend has the turns of this queue."""
+        ...
 
     def await_stored(self, user: str, timeout: float) -> bool:
         """Wait until no turn of a user waits to be stored; return False after `timeout` seconds."""
@@ -43,17 +42,12 @@ def awaited_by_erasures(queue: Storing) -> None:
         _queues.open.add(queue)
 
 
-def await_stored(user: str, timeout: float, folder: Path | None) -> bool:
-    """Wait until the queues have stored the turns of a user, so that an erasure finds their texts.
+def await_stored(backend: object, user: str, timeout: float) -> bool:
+    """Wait until the queues of a backend have stored the turns of a user, so that an erasure finds their texts.
 
-    Return False if a turn is not stored after `timeout` seconds. `folder` is that of the journals which the erasure
-    searches, and None in a database. All databases are waited for, because two names may mean the same one.
+    Return False if a turn is not stored after `timeout` seconds.
     """
     with _queues.guard:
-        queues = [each for each in _queues.open if _real(each.root) == _real(folder)]
+        queues = [each for each in _queues.open if each.stores_in(backend)]
     deadline = time.monotonic() + timeout
     return all(queue.await_stored(user, max(0.0, deadline - time.monotonic())) for queue in queues)
-
-
-def _real(place: object) -> str | None:
-    return os.path.realpath(place) if isinstance(place, Path) else None

@@ -12,6 +12,8 @@ import time
 import weakref
 from contextlib import suppress
 from functools import partial
+from os.path import realpath
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,6 @@ from tomldiary.writer.receipts import is_refused
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-    from pathlib import Path
 
     from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job
@@ -87,6 +88,10 @@ class StoringQueue:
     def is_idle(self) -> bool:
         """Whether nothing is being stored or taken over."""
         return not self._is_due
+
+    def stores_in(self, backend: object) -> bool:
+        """Return whether a backend has the turns of this queue."""
+        raise NotImplementedError
 
     def await_stored(self, user: str, timeout: float) -> bool:
         """Wait until no turn of a user waits to be stored; return False after `timeout` seconds.
@@ -241,12 +246,20 @@ class JournalQueue(StoringQueue):
         self.files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.durability = backend.durability
         self._folder = root
+        self._real_folder = Path(realpath(root))
         self._backend = backend
         self._sync = backend.durability == "full"
         self._journal: Journal | None = None
         self._left: set[Path] = set()
         """Journals of other writers that could not be read."""
         import_for_writes()
+
+    def stores_in(self, backend: object) -> bool:
+        """Return whether a backend has the turns of this queue; several may name one folder."""
+        return backend is self._backend or (
+            isinstance(backend, LocalFolder)
+            and self._real_folder.is_relative_to(realpath(backend.base_path))
+        )
 
     def _work(self) -> None:
         if self._is_search_due():

@@ -121,6 +121,10 @@ class SharedQueue(StoringQueue):
             self.claim_users()
             self.durability = self._backend.durability
 
+    def stores_in(self, backend: object) -> bool:
+        """Return whether a backend may have the turns of this queue: two addresses may name one database."""
+        return isinstance(backend, type(self._backend))
+
     def _is_unstored(self, user: str) -> bool:
         return user in self._ended or super()._is_unstored(user)
 
