@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tomldiary import Diary, MemoryWriter
+from tomldiary import Diary, ExtractionError, MemoryWriter
 
 
 def likes(diary):
@@ -115,3 +115,25 @@ def test_an_entry_that_a_tool_stores_counts_once_with_a_writer(tmp_path, run, te
         assert writer.flush(30)
     assert likes(diary) == [(text, 1)]
     assert [talk.turns for talk in diary.user("alice").conversations().values()] == [1]
+
+
+@pytest.mark.parametrize("before", ["failed", "repeated"])
+def test_an_entry_of_a_tool_counts_once_beside_a_turn_that_is_given_again(before):
+    def listen(message, *, deps):
+        if failures:
+            raise failures.pop()
+        if "tea" in deps.user_msg:
+            deps.upsert("likes", None, deps.user_msg)
+
+    diary, failures = Diary("memory:", agent=listen), []
+    alice, words = diary.user("alice"), "I like tea."
+    alice.add_turn("Hello.", "ok", session_id="s", operation_id="first")
+    alice.upsert_preference("likes", words, session_id="s", actor="agent")
+    if before == "failed":
+        failures.append(ConnectionError())
+        with pytest.raises(ExtractionError):
+            alice.add_turn(words, "ok", session_id="s")
+    else:
+        alice.add_turn("Hello.", "ok", session_id="s", operation_id="first")
+    alice.add_turn(words, "ok", session_id="s")
+    assert likes(diary) == [(words, 1)]

@@ -11,7 +11,9 @@ import random
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from pydantic import BaseModel
@@ -30,6 +32,8 @@ from tomldiary.errors import (
 )
 from tomldiary.extraction.operations import Applied
 from tomldiary.writer import Receipt, Turn, background_tasks, fire_and_forget
+from tomldiary.writer.journal import Journal
+from waiting import until
 
 LONG = 120  # seconds; nothing waits that long unless it is broken
 
@@ -394,6 +398,17 @@ def test_a_new_turn_does_not_overtake_blocked_turns(gated):
     assert gated.applied == ["working", "queued 0", "first", "second"]
 
 
+def test_a_turn_whose_fencing_token_cannot_be_read_takes_no_time_of_its_session():
+    diary = Diary("memory:", agent="rules")
+    diary.engine.backend.epoch = Mock(side_effect=BackendError("down"))
+    with MemoryWriter(diary) as writer:
+        with pytest.raises(BackendError):
+            writer.submit_nowait(turn("I like tea."))
+        with pytest.raises(BackendError):
+            asyncio.run(writer.submit_turn(turn("I like tea.")))
+    assert diary.sessions.take("alice", "s")[0] == ""
+
+
 def fill_while_busy(writer, begun):
     """Fill the queue of a writer whose only worker waits, so that no turn leaves it later; return the last receipt."""
     receipt = writer.submit_nowait(turn("queued"))
@@ -462,24 +477,42 @@ def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_sa
     assert spans[-1][0] == first[1]
 
 
-@pytest.mark.parametrize("refusal", ["closed", "conflict", "repeated"])
-def test_an_entry_of_a_tool_is_not_counted_again_after_a_refused_submit(tmp_path, refusal):
-    gate = threading.Event()
+@pytest.mark.parametrize("refusal", ["closed", "closed meanwhile", "conflict", "full", "repeated"])
+def test_an_entry_of_a_tool_is_not_counted_again_after_a_refused_submit(
+    tmp_path, monkeypatch, refusal
+):
+    begun, gate = threading.Event(), threading.Event()
 
     def listen(message, *, deps):
+        begun.set()
         assert gate.wait(LONG)
         if "tea" in deps.user_msg:
             deps.upsert("likes", None, deps.user_msg)
 
     diary = Diary(tmp_path, agent=listen)
-    alice, writer, first = diary.user("alice"), MemoryWriter(diary), ("alice", "s", "Hello.", "ok")
+    alice, first = diary.user("alice"), ("alice", "s", "Hello.", "ok")
+    writer = MemoryWriter(diary, workers=1, qsize=1)
     writer.submit_nowait(Turn(*first, operation_id="first"))
+    assert begun.wait(LONG)
     alice.upsert_preference("likes", "I like tea.", session_id="s", actor="agent")
     if refusal == "repeated":
         writer.submit_nowait(Turn(*first, operation_id="first"))
     elif refusal == "conflict":
         with pytest.raises(Conflict):
             writer.submit_nowait(Turn("alice", "s", "Good evening.", "ok", operation_id="first"))
+    elif refusal == "full":
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append_turns", Mock(side_effect=BackendError("full")))
+            with pytest.raises(BackendError):
+                writer.submit_nowait(turn("I like tea.")).wait(LONG)
+    elif refusal == "closed meanwhile":
+        writer.submit_nowait(Turn("bob", "s", "queued", "ok"))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(asyncio.run, writer.submit_turn(turn("I like tea.")))
+            until(lambda: writer._admission.waiting)
+            writer.close_sync(0)
+            with pytest.raises(RuntimeError, match="closed"):
+                waiting.result(LONG)
     gate.set()
     writer.close_sync()
     if refusal == "closed":

@@ -201,16 +201,24 @@ class Turns:
         return await self._processed(turn, operation)
 
     async def _processed(self, turn: Turn, operation: TurnOperation | None) -> Applied:
+        if operation is not None:
+            return await self._applied(turn, operation)
+        operation = TurnOperation(turn.operation_id, turn.content if turn.operation_id else "")
+        if turn.operation_id or turn.epoch is not None:
+            now_epoch, done = await in_thread(self._begun, turn, operation)
+            if done is not None:
+                return done
+            operation = replace(operation, epoch=now_epoch)
+        sessions, place = self._diary.sessions, (turn.user_id, turn.session_id)
+        taken = sessions.take(*place)
+        try:
+            return await self._applied(turn, replace(operation, began=taken[0]))
+        except BaseException:
+            sessions.give_back(*place, taken)
+            raise
+
+    async def _applied(self, turn: Turn, operation: TurnOperation) -> Applied:
         diary = self._diary
-        if operation is None:
-            began, _ = diary.sessions.take(turn.user_id, turn.session_id)
-            content = turn.content if turn.operation_id else ""
-            operation = TurnOperation(turn.operation_id, content, began=began)
-            if turn.operation_id or turn.epoch is not None:
-                now_epoch, done = await in_thread(self._begun, turn, operation)
-                if done is not None:
-                    return done
-                operation = replace(operation, epoch=now_epoch)
         operations, now_epoch = await self.extract(turn, operation, diary.extraction_timeout)
         operation = replace(operation, epoch=now_epoch)
         said = [(turn, operation.ended)]

@@ -92,16 +92,13 @@ class Admission:
 
     async def submit(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit`."""
-        loop = running_loop()
-        job = self._new_job(turn)
-        backend = self._backend
+        loop, epoch, backend = running_loop(), None, self._backend
         if self.journal_queue is None and backend is not None:
             if backend.is_quick:
-                job.epoch = backend.epoch(turn.user_id)
+                epoch = backend.epoch(turn.user_id)
             else:  # in one thread for all submits, so that no turn overtakes another
-                job.epoch = await loop.run_in_executor(
-                    self._epoch_reader, backend.epoch, turn.user_id
-                )
+                epoch = await loop.run_in_executor(self._epoch_reader, backend.epoch, turn.user_id)
+        job = self._new_job(turn, epoch)
         with self.state:
             same = self._same(job)
             if same is None:
@@ -124,10 +121,11 @@ class Admission:
 
     def submit_nowait(self, turn: Turn, *, may_wait: bool = False) -> Receipt:
         """See `MemoryWriter.submit_nowait`, and `submit_later` for `may_wait`."""
-        job = self._new_job(turn)
+        epoch = None
         if self.journal_queue is None and self._backend is not None:
             # Not in another thread, because an erasure after this call must refuse the turn.
-            job.epoch = self._backend.epoch(turn.user_id)
+            epoch = self._backend.epoch(turn.user_id)
+        job = self._new_job(turn, epoch)
         with self.state:
             same = self._same(job)
             if same is not None:
@@ -144,7 +142,8 @@ class Admission:
                 )
         return job.receipt
 
-    def _new_job(self, turn: Turn) -> Job:
+    def _new_job(self, turn: Turn, epoch: int | None) -> Job:
+        """Return a turn that is admitted or given back next."""
         began = now = ""
         if self._sessions is not None:
             began, now = self._sessions.take(turn.user_id, turn.session_id)
@@ -152,7 +151,7 @@ class Admission:
                 turn = replace(turn, earlier=last_exchanges(turn.earlier, self._sessions.most))
         operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
         job = Job(turn, operation, is_new=not turn.operation_id)
-        job.began, job.time = began, now or timestamp()
+        job.epoch, job.began, job.time = epoch, began, now or timestamp()
         if self.journal_queue is not None:
             job.rendered = render_turn(job.turn, job.operation, job.time)
         return job
@@ -243,6 +242,7 @@ class Admission:
         self._metrics.failed += len(jobs)
         if not isinstance(error, Forgotten):
             self._metrics.last_failure = f"{cause_name(error)}."
+        self._give_back(*jobs)
         for job in jobs:
             job.receipt.settle_stored(error)
             job.receipt.settle(None, error)
@@ -284,10 +284,12 @@ class Admission:
         self._give_back(job)
         self.forget_operation(job)
 
-    def _give_back(self, job: Job) -> None:
-        """Let the session's next turn begin where this one began, which may be the same turn again."""
+    def _give_back(self, *jobs: Job) -> None:
+        """Let the session's next turn begin where the first of these began, which may be the same turn again."""
         if self._sessions is not None:
-            self._sessions.give_back(job.turn.user_id, job.turn.session_id, (job.began, job.time))
+            for job in reversed(jobs):
+                turn = job.turn
+                self._sessions.give_back(turn.user_id, turn.session_id, (job.began, job.time))
 
     def forget_operation(self, job: Job) -> None:
         """Drop the operation id of a finished turn; called with the lock held.
@@ -301,11 +303,13 @@ class Admission:
         """Refuse further turns, fail the submits that wait for space, and admit the waiting turns without a submit."""
         with self.state:
             self.is_closed = True
-            wake([*self.waiting], RuntimeError(_CLOSED))
-            left = [job for job in self.waiting if job.waiter is None]
+            waiting = [*self.waiting]
             self.waiting.clear()
-            for job in left:
-                self._admit(job)
+            wake(waiting, RuntimeError(_CLOSED))
+            self._give_back(*(job for job in waiting if job.waiter is not None))
+            for job in waiting:
+                if job.waiter is None:
+                    self._admit(job)
 
 
 class UserQueues:
