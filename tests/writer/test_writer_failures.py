@@ -13,6 +13,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.client import IncompleteRead
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -506,6 +507,7 @@ def test_an_overridden_update_that_is_too_slow_is_logged_as_a_time_out(tmp_path,
         (type("E", (Exception,), {"retry_after": lambda _: 5})(), False),
         (type("E", (Exception,), {"retry_after": 10**400})(), False),
         (type("E", (Exception,), {"response": property(lambda _: 1 / 0)})(), False),
+        (type("E", (Exception,), {"response": SimpleNamespace(headers=dict)})(), False),
         (ExceptionGroup("all", [ValueError(), RateLimited()]), True),
         (ValueError("timeout"), False), (BackendError("full"), True),
         (RuntimeError("<asyncio.locks.Event> is bound to a different event loop"), True),

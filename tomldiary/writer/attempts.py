@@ -128,7 +128,10 @@ def _asked_pause(error: BaseException) -> float | None:
     value: Any = attribute(error, "retry_after")
     if value is None:
         headers: Any = attribute(attribute(error, "response"), "headers")
-        value = headers.get("retry-after") if hasattr(headers, "get") else None
+        try:
+            value = headers.get("retry-after")
+        except Exception:  # noqa: BLE001 - of any class, or none
+            return None
     for seconds in (float, timedelta.total_seconds, _until):
         with suppress(Exception):  # any object, such as a method
             return max(0.0, seconds(value))
