@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -651,6 +652,43 @@ def test_an_erasure_waits_for_the_turns_of_every_backend_of_its_folder(tmp_path,
                 alice.forget(everything=True)
         finally:
             released.set()
+
+
+def test_an_erasure_waits_for_no_turn_that_is_submitted_after_its_begin(tmp_path, files):
+    begun, waiting = (threading.Semaphore(0) for _ in range(2))
+    gates = [threading.Event(), threading.Event()]
+    left = iter(gates)
+
+    def hang(name, path, *_):
+        if name == "sync_data" and "journal" in str(path):
+            begun.release()
+            next(left).wait(LONG)
+
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    with MemoryWriter(diary) as writer, ThreadPoolExecutor(1) as pool:
+        wait_for = writer._state.wait_for
+
+        def noted(*args):
+            waiting.release()
+            return wait_for(*args)
+
+        files.hook, writer._state.wait_for = hang, noted
+        try:
+            for number in range(2):
+                writer.submit_nowait(Turn("alice", "s", "Hello.", "ok"))
+                if number == 0:
+                    assert begun.acquire(timeout=LONG)
+                    erasing = pool.submit(alice.forget, everything=True)
+                    assert waiting.acquire(timeout=LONG)
+            gates[0].set()
+            assert begun.acquire(timeout=LONG)  # the second turn is being stored
+            erasing.result(LONG)
+        finally:
+            files.hook = None
+            for gate in gates:
+                gate.set()
 
 
 def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):

@@ -18,7 +18,7 @@ class Storing(Protocol):
         ...
 
     def await_stored(self, user: str, timeout: float) -> bool:
-        """Wait until no turn of a user waits to be stored; return False after `timeout` seconds."""
+        """Wait until the turns that a user has now are stored; return False after `timeout` seconds."""
         ...
 
 

@@ -94,17 +94,18 @@ class StoringQueue:
         raise NotImplementedError
 
     def await_stored(self, user: str, timeout: float) -> bool:
-        """Wait until no turn of a user waits to be stored; return False after `timeout` seconds.
+        """Wait until the turns that a user has now are stored; return False after `timeout` seconds.
 
         A turn that waits for space is not waited for if its fencing token is known: it is refused after an erasure.
         """
         with self._state:
-            return self._state.wait_for(lambda: not self._is_unstored(user), timeout)
+            now = self._unstored(user)  # a busy user always has further ones
+            return self._state.wait_for(lambda: now.isdisjoint(self._unstored(user)), timeout)
 
-    def _is_unstored(self, user: str) -> bool:
-        """Return whether a turn of a user waits to be stored; the caller holds the lock."""
+    def _unstored(self, user: str) -> set[Job]:
+        """Return the turns of a user that wait to be stored; the caller holds the lock."""
         unread = (job for job in self._admission.waiting if job.since is None)
-        return any(job.turn.user_id == user for job in (*self._batch, *self._pending, *unread))
+        return {job for job in (*self._batch, *self._pending, *unread) if job.turn.user_id == user}
 
     # The caller holds the lock
 

@@ -125,8 +125,9 @@ class SharedQueue(StoringQueue):
         """Return whether a backend may have the turns of this queue: two addresses may name one database."""
         return isinstance(backend, type(self._backend))
 
-    def _is_unstored(self, user: str) -> bool:
-        return user in self._ended or super()._is_unstored(user)
+    def _unstored(self, user: str) -> set[Job]:
+        remote = self._remote.get(user, {}).values()
+        return super()._unstored(user).union(job for job in remote if not job.receipt.is_stored)
 
     def store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver the claimed turns."""
