@@ -587,7 +587,7 @@ def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
 
 def queue_of(backend, delivered, *, works=True):
     """Return a queue that adds the turns for its workers to a list."""
-    admission = SimpleNamespace(state=threading.Condition(), deliver=delivered.extend)
+    admission = SimpleNamespace(state=threading.Condition(), waiting=(), deliver=delivered.extend)
     return SharedQueue(backend, admission, None, lease=15.0, works=works)
 
 
