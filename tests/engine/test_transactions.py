@@ -9,8 +9,8 @@ import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from types import ModuleType
 
 import pytest
@@ -27,6 +27,7 @@ from tomldiary.errors import (
 from tomldiary.history.record import Source, parse_record
 from tomldiary.runtime.async_bridge import OwnThread, in_thread
 from tomldiary.storage.locks import UserLocks
+from tomldiary_langgraph import DiaryStore
 
 
 @pytest.fixture
@@ -289,19 +290,47 @@ def test_threads_with_a_copy_of_the_context_lose_nothing_in_a_transaction(diary)
     assert len(alice.blocks) == len(calls)
 
 
-def test_a_call_in_a_transaction_that_waits_for_another_thread_in_it_ends(tmp_path):
+def test_a_call_in_a_transaction_may_write_in_another_thread_and_wait_for_it(tmp_path):
     diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=0.1)
     alice = diary.user("alice")
 
-    def waits(_):
-        write = partial(copy_context().run, alice.upsert_preference, "likes", "tea")
+    def of_one_call(old):
+        alice.add_turn("I love tea.", "ok", "s")
+        return {"n": 1}
+
+    def of_two_calls(_):
         with ThreadPoolExecutor() as threads, pytest.raises(LockTimeout, match="another thread"):
-            threads.submit(write).result()
+            threads.submit(beside.run, alice.upsert_preference, "likes", "rum").result()
 
     with alice.transaction():
-        diary.engine.write("alice", waits, Source("test"))
-        alice.upsert_preference("likes", "rum")
-    assert texts(diary) == ["rum"]
+        beside = copy_context()
+        DiaryStore(diary).update(("alice", "counts"), "turns", of_one_call)
+        diary.engine.write("alice", of_two_calls, Source("test"))
+    assert texts(diary) == ["I love tea."]
+
+
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_parallel_tools_take_turns_in_a_transaction(diary, is_nested):
+    """Each may have a block of its own, of which an error undoes nothing else, or add a turn."""
+    alice = diary.user("alice")
+
+    def tool(number):
+        if not is_nested:
+            alice.add_turn(f"I love tea {number}.", "ok", f"s{number}")
+            return
+        with suppress(ZeroDivisionError), alice.transaction(session_id=f"s{number}"):
+            alice.upsert_preference("likes", f"tea {number}")
+            started.wait(0.05)
+            started.set()
+            1 / (number % 2)
+
+    started = threading.Event()
+    with alice.transaction(), ThreadPoolExecutor() as threads:
+        for done in [threads.submit(copy_context().run, tool, number) for number in range(4)]:
+            done.result()
+    sessions = {item.created_by for item in alice.preferences("likes").values()}
+    assert sessions == ({"s1", "s3"} if is_nested else {"s0", "s1", "s2", "s3"})
+    assert alice.last_transaction() == 1
 
 
 def test_a_task_may_write_after_it_left_a_generator_with_a_transaction(diary):

@@ -183,11 +183,14 @@ class Engine(DocumentCache):
             NestedTransaction: A transaction of another user is open here, or one of this user although the
                 source has an idempotency key.
         """
-        joined = self._outer(user, source, expected)
-        if joined is not None:
-            with joined.nested(source):
-                yield joined
-            return
+        while (joined := self._outer(user, source, expected)) is not None:
+            # A block in the thread of the outer one is not held: it may wait for calls in other threads.
+            is_beside = joined.thread != threading.get_ident()
+            with joined.held() if is_beside else nullcontext():
+                if joined.is_open:  # not ended while this block waited
+                    with joined.nested(source):
+                        yield joined
+                    return
         lock = self.backend.lock(user, self.lock_timeout)
         with lock, self._committed(user, source, expected) as transaction:
             yield transaction
@@ -240,6 +243,7 @@ class Engine(DocumentCache):
             transaction.worker = worker
             with transaction.opened():
                 yield transaction
+                await worker.run(transaction.end)
             await worker.run(lambda: self._finish(transaction, source))
         finally:
             # The worker closes the lock after its current call, which may still run if the task was cancelled.
@@ -275,11 +279,9 @@ class Engine(DocumentCache):
         return transaction
 
     def _finish(self, transaction: Transaction, source: Source) -> None:
-        # Waits for calls in other threads that began before the end of the block.
-        with transaction.held():
-            source = replace(source, content=fingerprint(transaction.contents))
-            if self.repetition(transaction.user, source) is None:
-                self._commit(transaction, source)
+        source = replace(source, content=fingerprint(transaction.contents))
+        if self.repetition(transaction.user, source) is None:
+            self._commit(transaction, source)
 
     def _commit(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _ORIGINS = frozenset({"assistant", "import", "model", "rule", "tool", "user", "web"})
 """The actors that are stored in the field `_origin` of entries."""
+_HOLDER: ContextVar[object] = ContextVar("tomldiary_holder", default=None)
+"""The call that runs this code, and holds its transaction."""
 Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: the base version, and the edit."""
 
@@ -79,9 +82,13 @@ class Transaction:
         self.user = user
         self.engine = engine
         self.is_open = False
-        self._guard = threading.RLock()
+        self._guard = threading.Lock()
+        self._holder: object = None
+        """Identifies the call that holds the transaction."""
         self.task: Any = None
         """The task that opened the transaction; None in sync code."""
+        self.guests: set[Any] = set()
+        """The tasks that run a coroutine for a thread in the block, which waits for it."""
         self.thread = 0
         """The identifier of the thread that opened the transaction."""
         self.process = 0
@@ -134,27 +141,45 @@ class Transaction:
                     "this process was forked inside the transaction, which only its parent stores. End the child"
                     " inside the block, for example with os._exit."
                 )
+            self.end()
         finally:
             self.is_open = False
             if SCOPE.get() is self:  # the block may end elsewhere, such as that of a generator
                 SCOPE.set(outer)
 
+    def end(self) -> None:
+        """End the transaction after the calls of other threads that have begun; later calls do not join it.
+
+        Raises:
+            LockTimeout: A call took too long.
+        """
+        with self.held():
+            self.is_open = False
+
     @contextmanager
     def held(self) -> Generator[None]:
         """Hold the transaction for one call, because threads with a copy of its context join it at once.
 
+        What the call does in another thread, and waits for, belongs to it.
+
         Raises:
             LockTimeout: A call of another thread took too long.
         """
-        timeout = self.engine.lock_timeout
+        outer, timeout = _HOLDER.get(), self.engine.lock_timeout
+        if outer is not None and outer is self._holder:
+            yield
+            return
         if not self._guard.acquire(timeout=timeout):
             raise LockTimeout(
-                f"a call of another thread in the same transaction took longer than {timeout:g} s. Try again. Do not"
-                " wait for this thread in that call."
+                f"a call of another thread in the same transaction took longer than {timeout:g} s. Try again."
             )
         try:
+            self._holder = holder = object()
+            _HOLDER.set(holder)
             yield
         finally:
+            self._holder = None
+            _HOLDER.set(outer)
             self._guard.release()
 
     @contextmanager
@@ -357,7 +382,7 @@ class Transaction:
         if not self.is_open or self.process != os.getpid():
             return False
         task = current_task()
-        if task is None or task is self.task:
+        if task is None or task is self.task or task in self.guests:
             return True
         # Sync code inside the block may run an event loop and wait for its tasks, which run in the same thread.
         return self.task is None and threading.get_ident() == self.thread

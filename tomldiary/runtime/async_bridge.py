@@ -33,10 +33,10 @@ R = TypeVar("R")
 class Scope(Protocol):
     """A block of calls that one task or thread owns, such as an open transaction."""
 
-    task: Any
-    """The asyncio task that owns the scope; None in sync code."""
+    guests: set[Any]
+    """The tasks that run a coroutine for a blocked caller in the scope."""
     worker: OwnThread | None
-    """The thread that runs the blocking calls of that task."""
+    """The thread that runs the blocking calls of the task that owns the scope."""
 
     def is_owned_here(self) -> bool:
         """Return whether it is open, and the running code opened it or was called by the code that did."""
@@ -517,9 +517,10 @@ def _cancel(work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _within(scope: Scope, work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine for a blocked caller as the owner of the caller's scope."""
-    owner, scope.task = scope.task, current_task()
+    """Run a coroutine for a blocked caller, who may be one of several threads in the scope."""
+    task = current_task()
+    scope.guests.add(task)
     try:
         return await work
     finally:
-        scope.task = owner
+        scope.guests.discard(task)
