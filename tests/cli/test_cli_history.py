@@ -209,13 +209,14 @@ def test_diff_is_a_unified_diff_between_numbers_or_times(alice, call):
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is needed")
-def test_a_diff_with_bookkeeping_is_a_complete_patch(tmp_path, alice, call):
+@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_a_diff_with_bookkeeping_is_a_complete_patch(tmp_path, alice, call, newline):
     alice.blocks.set("persona", "A gardener.\nAnd a cook.")
     file = tmp_path / "m/alice/preferences.toml"
-    file.write_text(f"{file.read_text()}# without a newline at the end")
+    file.write_text(f"{file.read_text()}# without a newline at the end", newline=newline)
     alice.upsert_preference("likes", "coffee")
     patch = tmp_path / "patch"
-    patch.write_text(call("diff", "1", "--all", check=0)[1])
+    patch.write_text(call("diff", "1", "--all", check=0)[1], newline="")
     copy = shutil.copytree(tmp_path / "m/alice", tmp_path / "copy")
 
     def apply(*options):
@@ -227,7 +228,7 @@ def test_a_diff_with_bookkeeping_is_a_complete_patch(tmp_path, alice, call):
     assert not (copy / "blocks.toml").exists()
     apply()
     for kind in alice.documents():
-        assert (copy / f"{kind}.toml").read_text() == alice.document(kind)
+        assert (copy / f"{kind}.toml").read_bytes() == alice.document(kind).encode()
 
 
 def test_diff_without_points_is_the_last_transaction_up_to_now(alice, call):

@@ -135,15 +135,15 @@ def print_toml(text: str) -> None:
 
 def print_diff(text: str) -> None:
     """Print a unified diff; on a terminal it is coloured, and long lines are wrapped between words."""
-    shown = printable(_lines(text))
     if not is_terminal():
-        _write_out(f"{shown}\n")  # not wrapped, because it may be used as a patch
+        # Not wrapped, and with the line ends of the files, because it may be used as a patch.
+        _write_out("\r\n".join(map(printable, f"{text}\n".split("\r\n"))))
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.text import Text  # noqa: PLC0415 - the same
 
     console = Console(width=width(), highlight=False)
-    for line in shown.split("\n"):
+    for line in printable(_lines(text)).split("\n"):
         for part in _wrapped(line, width()):
             console.print(Text(part, _DIFF_STYLES.get(line[:3]) or _DIFF_STYLES.get(line[:1], "")))
 
