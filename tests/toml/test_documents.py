@@ -558,6 +558,7 @@ def test_a_byte_order_mark_is_kept_and_ignored():
     assert edit.done().text == "\ufeff[_meta]\nseq = 1\n\n[a]\nx = 2\n\n[a.b]\ny = 1\n"
     edit.delete(("_meta",))
     assert edit.done().text == "\ufeff[a]\nx = 2\n\n[a.b]\ny = 1\n"
+    assert not Document.parse("\ufeff# a note\n").is_bare
 
 
 def test_deleting_a_table_deletes_the_lists_of_tables_below_it():

@@ -148,7 +148,7 @@ class Document:
     def is_bare(self) -> bool:
         """Whether all tables except `_meta` are empty and no line is a comment."""
         tables = (table for key, table in self.data.items() if key != META)
-        return not any(tables) and not re.search(r"^[ \t]*#", self.text, re.MULTILINE)
+        return not any(tables) and not re.search(r"^[ \t\ufeff]*#", self.text, re.MULTILINE)
 
     @property
     def size(self) -> int:
