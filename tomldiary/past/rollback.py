@@ -164,7 +164,8 @@ class Undo:
             {places[place]: state for place, state in each.items()} for each in states
         )
         wanted = {place: state and state[1] for place, state in (expected | between).items()}
-        documents = {kind: transaction.document(kind) for kind, _ in wanted}
+        kinds = dict.fromkeys(kind for kind, _ in wanted)
+        documents = {kind: transaction.document(kind) for kind in kinds}
         found = {(kind, path): _values_now(kind, documents[kind], path) for kind, path in wanted}
         former = {place: state and state[1] for place, state in before.items()}
         expired = partial(self._has_expired, transaction, wanted, former)
