@@ -333,6 +333,52 @@ def test_parallel_tools_take_turns_in_a_transaction(diary, is_nested):
     assert alice.last_transaction() == 1
 
 
+def test_a_search_and_a_put_in_two_threads_of_a_transaction_end(diary):
+    """Both need the transaction and the store's guard of its listing, so they must take them in one order."""
+    alice, store, begun = diary.user("alice"), DiaryStore(diary), threading.Event()
+    diary.engine.lock_timeout = 1
+    store.put(("alice", "notes"), "one", {"n": 1})
+
+    def search():
+        begun.set()
+        return store.search(("alice", "notes"))
+
+    def put(_):
+        found.append(threads.submit(beside.run, search))
+        begun.wait(20)
+        with suppress(TimeoutError):
+            found[0].result(0.05)
+        store.put(("alice", "notes"), "two", {"n": 2})
+
+    found = []
+    with ThreadPoolExecutor() as threads, alice.transaction():
+        beside = copy_context()
+        diary.engine.write("alice", put, Source("test"))
+        assert len(found[0].result()) == 2
+
+
+def test_a_tool_in_a_thread_may_add_a_turn_while_the_task_of_the_transaction_waits(diary):
+    alice, begun, ended = diary.user("alice"), threading.Event(), threading.Event()
+    diary.engine.lock_timeout = 1
+
+    def tool():
+        with alice.transaction(session_id="s"):
+            begun.set()
+            assert not ended.wait(0.05)
+            alice.add_turn("I love tea.", "ok", "s")
+
+    async def main():
+        async with alice.atransaction():
+            job = asyncio.create_task(asyncio.to_thread(tool))
+            await asyncio.to_thread(begun.wait, 20)
+            await alice.aupsert_preference("likes", "rum")
+            ended.set()
+            await job
+
+    asyncio.run(main())
+    assert texts(diary) == ["I love tea.", "rum"]
+
+
 def test_a_task_may_write_after_it_left_a_generator_with_a_transaction(diary):
     alice = diary.user("alice")
 

@@ -147,7 +147,7 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     scope, context = scope_here(), contextvars.copy_context()
     if scope is not None:
         context.run(CALLED_IN.set, scope)
-        if scope.worker is not None:
+        if scope.worker is not None and current_task() not in scope.guests:
             return await scope.worker.run(lambda: context.run(function, *args, **kwargs))
     else:
         # A task that was started inside the scope does not own the scope, so its thread must not use it.

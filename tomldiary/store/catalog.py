@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.kinds.parts import part_name, part_of
@@ -25,7 +26,8 @@ from tomldiary.store.operations import shortened
 from tomldiary.store.snapshot import Part, Snapshot, lasting_token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Transaction
@@ -77,16 +79,14 @@ class Catalog:
     def snapshot(self, namespace: Namespace) -> Snapshot:
         """Return the current state of a namespace, in a transaction including its changes; empty if it is missing."""
         base = document_of(self.user, namespace)
-        self._open()
-        with self._guard:
+        with self._reading():
             if self._listed is None:
                 self._list()
             return self._snapshot(base, namespace)
 
     def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
         """Return all non-empty namespaces that begin with a prefix, sorted."""
-        self._open()
-        with self._guard:
+        with self._reading():
             self._list()
             return [each for each in self._below(prefix) if not each.is_empty]
 
@@ -100,8 +100,7 @@ class Catalog:
         A hand edit that overwrites a file in place can be missed for 20 ms. Replaced files are detected at
         once by the folder's time; all writers of this package replace files.
         """
-        self._open()
-        with self._guard:
+        with self._reading():
             self._list()
             now, known = time.monotonic(), self._names.get(prefix)
             if known is None or known.listing is not self._listed or now - known.read_at > _TRUSTED:
@@ -138,13 +137,19 @@ class Catalog:
             found.append(known)
         return found
 
-    def _open(self) -> None:
-        """Let the backend complete recovery after a crash, which takes the user's lock.
+    def _reading(self) -> AbstractContextManager[object]:
+        """Return a context that holds the guard, after what writers hold when they take it: another order could deadlock.
 
-        Call it without the guard. Writers hold this lock when they take the guard, so the reverse order
-        could deadlock.
+        These are the user's lock, which the backend takes to complete recovery after a crash, and an open transaction.
         """
         self._engine.tokens(self.user, ())
+        joined = self._engine.transaction_of(self.user)
+        return self._guard if joined is None else self._reading_in(joined)
+
+    @contextmanager
+    def _reading_in(self, transaction: Transaction) -> Generator[None]:
+        with transaction.held(), self._guard:
+            yield
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return a cached item with its snapshot if its document is unchanged, or None."""
