@@ -152,6 +152,16 @@ def test_an_operation_id_of_a_transaction_used_for_other_content_is_a_conflict(p
         call(alice, "rum")
 
 
+def test_the_calls_of_a_transaction_may_be_repeated_in_another_order(place):
+    """As those of parallel tools, which threads make."""
+    alice = opened(place)
+    for names in (["tea", "rum"], ["rum", "tea"]):
+        with alice.transaction(operation_id="op"):
+            for name in names:
+                alice.blocks.set(name, "1")
+    assert alice.last_transaction() == 1
+
+
 def test_a_nested_transaction_with_an_operation_id_is_refused(place):
     alice = opened(place)
     with (

@@ -279,7 +279,8 @@ class Engine(DocumentCache):
         return transaction
 
     def _finish(self, transaction: Transaction, source: Source) -> None:
-        source = replace(source, content=fingerprint(transaction.contents))
+        # Sorted, because parallel calls are joined in any order.
+        source = replace(source, content=fingerprint(sorted(transaction.contents)))
         if self.repetition(transaction.user, source) is None:
             self._commit(transaction, source)
 
