@@ -79,13 +79,9 @@ def _closest(kind: str, versions: Sequence[Document], saved: Document) -> Docume
     """Return the version that a hand edit differs least from: in values, then in text, then the newest."""
     lines = {*saved.text.split("\n")}
 
-    def distance(version: Document) -> tuple[int, int, int]:
-        known = {block.text for block in version.blocks}
-        return (
-            len(_changed_tables(kind, version, saved)),
-            len(lines.symmetric_difference(version.text.split("\n"))),
-            sum(block.text not in known for block in saved.blocks),
-        )
+    def distance(version: Document) -> tuple[int, int]:
+        differing = lines.symmetric_difference(version.text.split("\n"))
+        return len(_changed_tables(kind, version, saved)), len(differing)
 
     return versions[0] if len(versions) == 1 else min(reversed(versions), key=distance)
 
