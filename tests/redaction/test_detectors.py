@@ -78,6 +78,38 @@ def test_a_number_is_found_beside_other_numbers_and_words(text, kept):
     assert Redactor()(text) == kept
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("カード番号は4111111111111111です", "カード番号は[redacted: card]です"),
+        ("คาร์ด๔๑๑๑ ๑๑๑๑ ๑๑๑๑ ๑๑๑๑ค่ะ", "คาร์ด[redacted: card]ค่ะ"),
+        ("कार्ड ४१११-११११-११११-११११", "कार्ड [redacted: card]"),
+        ("카드는 4111–1111–1111–1111입니다", "카드는 [redacted: card]입니다"),
+        ("آيبان SA٠٣ ٨٠٠٠ ٠٠٠٠ ٦٠٨٠ ١٠١٦ ٧٥١٩", "آيبان [redacted: iban]"),
+        ("口座はde89370400440532013000です", "口座は[redacted: iban]です"),
+        ("رقمي ٠٥٠ ١٢٣ ٤٥٦٧", "رقمي [redacted: phone]"),
+        ("電話は０３－１２３４－５６７８です", "電話は[redacted: phone]です"),
+        ("手机138-1234-5678，房号12", "手机[redacted: phone]，房号12"),
+        ("телефон 8 (495) 123-45-67", "телефон [redacted: phone]"),
+        ("התקשרו ל-050-1234567", "התקשרו ל-[redacted: phone]"),
+        (
+            f"{'我' * 70}anna@example.com和bob@example.com",
+            f"{'我' * 70}[redacted: email]和[redacted: email]",
+        ),
+        ("메일은 anna@example.com입니다", "메일은 [redacted: email]입니다"),
+        ("用户@例子.广告", "[redacted: email]"),
+        ("我的密钥是sk-proj-abcdEFGH1234ijklMNOP", "我的密钥是[redacted: key]"),
+        ("我的密码是：Tiger12，谢谢", "我的密码是：[redacted: secret]，谢谢"),
+        ("パスワードは「Tiger 12」です", "パスワードは「[redacted: secret]」です"),
+        ("비밀번호는 Tiger12!", "비밀번호는 [redacted: secret]"),
+        ("كلمة السر: tiger12", "كلمة السر: [redacted: secret]"),
+        ("contrasen\u0303a: tiger12", "contrasen\u0303a: [redacted: secret]"),
+    ],
+)
+def test_numbers_and_secrets_are_found_in_all_scripts_beside_letters(text, kept):
+    assert Redactor()(text) == kept
+
+
 def test_a_quoted_secret_is_redacted_up_to_the_closing_quote():
     redacted = '{"password": "[redacted: secret]", "user": "bob"}'
     assert Redactor()('{"password": "correct horse battery", "user": "bob"}') == redacted
@@ -118,6 +150,12 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         "Open 09.00-17.30, in winter:08.00-16.00.",
         "612\u202f345\u202f678 €",
         "2\xa0639\xa0000\xa0000\xa0000 habitants",
+        "le 01 02 2026 à 14 h, วันที่ 03-04-2569, تاریخ ۰۳-۰۴-۱۴۰۴",
+        "Order 250-1234567-1234567",
+        "ſs89 3704 0044 0532",
+        "パスワードは8文字以上です",
+        "密码是六位数字，不要告诉别人",
+        "The password is “the usual one”.",
     ],
 )
 def test_a_setting_or_an_amount_is_kept(text):

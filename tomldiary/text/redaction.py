@@ -18,17 +18,18 @@ from typing import Any, cast
 from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.runtime.fork_safety import fork_safe
+from tomldiary.text.words import ascii_digits
 
 Redact = Callable[[str], str]
 """Returns a text without the parts that must not be stored."""
 
 _KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"
-    r"|\b(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
-    r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}\b|\bgithub_pat_\w{22,}"
-    r"|\bglpat-[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:sk|pk|rk)_(?:live|test)_\w{16,}"
-    r"|\bsk-(?:\w+-)*[\w-]{20,}|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\b(?:hf_|gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{30,}|\bnpm_[A-Za-z0-9]{36}"
-    r"|\bpypi-[\w-]{50,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdop_v1_[0-9a-f]{64}|\bEAA[A-Za-z0-9]{60,}"
+    r"|\b(?:(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
+    r"|(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}\b|github_pat_\w{22,}"
+    r"|glpat-[\w-]{20,}|xox[abeoprs]-[\w-]{10,}|(?:sk|pk|rk)_(?:live|test)_\w{16,}"
+    r"|sk-(?:\w+-)*[\w-]{20,}|AIza[\w-]{35}|ya29\.[\w-]{20,}|(?:hf_|gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{30,}|npm_[A-Za-z0-9]{36}"
+    r"|pypi-[\w-]{50,}|SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_[0-9a-f]{64}|EAA[A-Za-z0-9]{60,})"
     r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=AccountKey=)[\w+/]{40,}=*"
     # From the start of a run of characters, so that each run is read once.
     r"|(?<![\w-])(?=[\w-]{13,}+\.eyJ[\w-]{10,}+\.)[\w-]*?\b(?P<value>eyJ[\w-]{10,}+\.[\w-]++\.[\w-]*)",
@@ -36,12 +37,17 @@ _KEY = re.compile(
 )
 _ANNOUNCED = (
     r"pass ?(?:word|code|phrase)s?|passwd|pwd|secrets?|(?:api|access|secret|private)[ _-]?key|(?:auth|access|api)?[ _-]?token"
-    r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contraseña|clave|mot de passe|senha|palavra-passe|пароль|密码|パスワード"
+    r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contrase(?:ñ|n\u0303?)a|clave|mot de passe|senha|palavra-passe|пароль"
+    r"|şifre|wachtwoord|hasło|mật khẩu"
+)
+# In scripts without spaces, or with prefixes, other letters may be before these.
+_ANNOUNCED_WITHIN = (
+    r"密[码碼]|パスワード|暗証番号|비밀번호|รหัสผ่าน|पासवर्ड|סיסמ[הא]|كلمة (?:السر|المرور)"
 )
 _SECRET = re.compile(
-    rf"(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})\\?[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
-    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*(?P<quote>\\?[\"'`])?"
-    r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))|[^\s\"'`,;]{3,}[^\s\"'`,;.])",
+    rf"(?:(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})|{_ANNOUNCED_WITHIN})\\?[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
+    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|(?:是|は|는|은|คือ)[:：]?(?=\s*[!-~]{4}))\s*(?P<quote>\\?[\"'`])?"
+    r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))|[^\s\"'`,;，。；、]{3,}[^\s\"'`,;.，。；、])",
     re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@]+)(?=@)")
@@ -51,28 +57,37 @@ _HAS_LETTER_AND_DIGIT = re.compile(r"(?=.*[^\W\d_]).*\d", re.DOTALL)
 _CARD_IN_GROUPS = re.compile(
     r"(?<![\w.+-])(?:[2-6]\d{3}(?:[ -]\d{4}){3}|3\d{3}[ -]\d{6}[ -]\d{4,5}|[2-6]\d{12,18})(?![\w]|[.-]\d)"
 )
-_CARD = re.compile(r"(?<![\w.+-])(?:[2-6])(?:[ -]?\d){12,18}(?![\w]|[.-]\d)")
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
+_CARD = re.compile(  # no order number, such as 250-1234567-1234567
+    r"(?<![\w.+-])(?!\d{3}-\d{7}-\d{7}(?!\d))(?:[2-6])(?:[ -]?\d){12,18}(?![\w]|[.-]\d)"
+)
+_IBAN = re.compile(r"\b[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?\b")
 _EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%'-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}", re.UNICODE)
 _PHONE = re.compile(
     r"(?<![\w.,/+-])(?<!\d:)"
-    r"(?![0-3]\d([.-])[0-3]\d\1(?:19|20)\d\d(?!\d))"  # no date, such as 01.02.1990
+    # No date, such as 01.02.1990, also of the Thai and Persian calendars.
+    r"(?![0-3]\d([ .-])[0-3]\d\1(?:1[349]|2[05])\d\d(?!\d))"
     r"(?!\d\d\.\d\d-\d\d\.\d\d(?![.-]?\d))(?:"  # no opening hours, such as 09.00-17.30
     r"\+\d{1,3}[ ()./-]{0,3}(?:\d[ ()./-]{0,2}){6,12}\d"  # +49 (0)30 1234567
     r"|00\d{2}[ ./-]?(?:\d[ ./-]?){6,11}\d"  # 0049 30 1234567
     r"|\(?0\d{1,5}\)?[ /.-] ?\d(?:[ .-]?\d){4,9}"  # 030 1234567, (0170) 12 34 567
     r"|0\d(?:[ .-]\d{2}){4}"  # 06 12 34 56 78
+    r"|1[3-9]\d[ -]\d{4}[ -]\d{4}"  # 138-1234-5678
+    r"|8[ -]?\(?\d{3}\)?[ -]\d{3}-\d\d-\d\d"  # 8 (495) 123-45-67
     r"|(?:1[ .-])?\(?[2-9]\d{2}\)?[ .-]\d{3}[ .-]\d{4}"  # (212) 555-0123
     r"|[679]\d{2} \d{2} \d{2} \d{2}|[679]\d{2} \d{3} \d{3}"  # 612 34 56 78
     r")(?![\w]|[.,:/-]\d)"
 )
 _DIGITS = re.compile(r"\D")
-# Letters, digits, spaces and hyphens in the form that the patterns have; each is one character.
+# Letters, signs, spaces, hyphens and quotation marks in the form that the patterns have; each is one character.
 _AS_ASCII = {
-    **{code + 0xFEE0: code for code in b"0123456789@" + ascii_letters.encode()},
+    **{code + 0xFEE0: code for code in b"@.+-()=_" + ascii_letters.encode()},
     **dict.fromkeys([0xA0, 0x2007, 0x2009, 0x202F, 0x3000], " "),
-    **dict.fromkeys([0x2010, 0x2011], "-"),
+    **dict.fromkeys([0x2010, 0x2011, 0x2012, 0x2013, 0x2212], "-"),
+    **dict.fromkeys(map(ord, "“”„«»「」『』"), '"'),
 }
+# Letters beside which a number or an address may begin and end, as in languages without spaces. Hebrew joins a
+# preposition by a hyphen.
+_OTHER_LETTERS = re.compile("(?<=[\u05d0-\u05ea])-|[\u0590-\U0010ffff]")
 # An amount, such as 612 345 678 €, which without these spaces would be a telephone number.
 _AMOUNT = re.compile(r"\d{1,3}(?:[\xa0\u2007\u2009\u202f]\d{3})+")
 _DEEPEST = 64  # levels of a value; a document has fewer
@@ -111,15 +126,17 @@ def _always(_: re.Match[str]) -> bool:
 
 
 # The order matters, because a key may look like a secret's value, and an address with a password like an e-mail.
-_DETECTORS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]], ...] = (
-    ("key", _KEY, _always),
-    ("secret", _IN_ADDRESS, _always),
-    ("secret", _SECRET, _is_secret),
-    ("email", _EMAIL, _always),
-    ("iban", _IBAN, _is_iban),
-    ("card", _CARD_IN_GROUPS, _is_card),
-    ("card", _CARD, _is_card),
-    ("phone", _PHONE, _is_phone),
+# The last column says whether the pattern is searched in a text whose `_OTHER_LETTERS` separate words.
+_DETECTORS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool], bool], ...] = (
+    ("key", _KEY, _always, True),
+    ("secret", _IN_ADDRESS, _always, False),
+    ("secret", _SECRET, _is_secret, False),
+    ("email", _EMAIL, _always, True),
+    ("email", _EMAIL, _always, False),
+    ("iban", _IBAN, _is_iban, True),
+    ("card", _CARD_IN_GROUPS, _is_card, True),
+    ("card", _CARD, _is_card, True),
+    ("phone", _PHONE, _is_phone, True),
 )
 KINDS = tuple(dict.fromkeys(kind for kind, *_ in _DETECTORS))
 """The kinds of data that the built-in detectors find."""
@@ -168,8 +185,11 @@ class Redactor:
             InvalidValue: The function `also` returned no text.
         """
         found: Counter[str] = Counter()
-        for kind, pattern, is_one in self._detectors:
-            text = _redacted(text, kind, pattern, is_one, found)
+        forms = _forms(text)
+        for kind, pattern, is_one, is_apart in self._detectors:
+            changed = _redacted(text, kind, pattern, is_one, forms[is_apart], found)
+            if changed is not text:
+                text, forms = changed, _forms(changed)
         if self._also is not None:
             changed = self._also(text)
             if not isinstance(changed, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -215,18 +235,26 @@ class Redactor:
         return {key: each if key[:1] == "_" else self.values(each) for key, each in data.items()}
 
 
+def _forms(text: str) -> tuple[str, str]:
+    """Return a text in the form that the patterns have, with and without its other letters."""
+    if text.isascii():
+        return text, text
+    plain = ascii_digits(text.translate(_AS_ASCII))
+    return plain, _OTHER_LETTERS.sub("。", plain)
+
+
 def _redacted(
     text: str,
     kind: str,
     pattern: re.Pattern[str],
     is_one: Callable[[re.Match[str]], bool],
+    plain: str,
     found: Counter[str],
 ) -> str:
-    plain = text if text.isascii() else text.translate(_AS_ASCII)
     parts: list[str] = []
     start = 0
     for match in _passing(pattern, is_one, plain):
-        if plain is not text and _AMOUNT.fullmatch(text, *match.span()):
+        if not text.isascii() and _AMOUNT.fullmatch(text, *match.span()):
             continue
         taken = "value" if match.groupdict().get("value") is not None else 0
         parts += [text[start : match.start(taken)], f"[redacted: {kind}]"]
