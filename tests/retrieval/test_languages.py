@@ -7,6 +7,7 @@ The sentences were written for this test. The 200 of one language are searched t
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,33 @@ def test_german_without_umlauts_is_not_taken_for_english():
     texts = [re.findall(r"[a-z]+", text) for text in re.split(r" \| |\n", plain.strip())]
     assert len(texts) == 240
     assert sum(map(is_english, texts)) <= 0.05 * len(texts)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("חתול", "יש לי שני דברים: החתול והכלב"),
+        ("לבוטנים", "הם מוכרים בוטנים בשוק"),
+        ("והכלב", "יש לי כלב קטן"),
+        ("שלום", "שָׁלוֹם לכולם"),
+        ("γάτα", "Έχω δύο γάτες"),
+        ("αλλεργίες", "Έχω αλλεργία στα φιστίκια"),
+        ("Brno", unicodedata.normalize("NFD", "Bydlím v Brně")),
+        ("da nang", "Tôi sống ở Đà Nẵng"),
+        ("thorshofn", "Ég bý í Þórshöfn"),
+    ],
+)
+def test_prefixes_points_endings_and_letters_of_further_languages_are_folded(question, answer):
+    index = LexicalIndex()
+    for each in (
+        answer,
+        "אני גר בתל אביב",
+        "Μένω στην Αθήνα",
+        "Asun Helsingissä",
+        "I live in Leeds",
+    ):
+        index.add(Text(each))
+
+    scored = index.matches(question_of(question, [index])).scored
+
+    assert [each.key for each in scored] == [answer]

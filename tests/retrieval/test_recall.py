@@ -141,6 +141,12 @@ def test_of_equal_matches_the_newest_is_first_in_recall_and_in_the_store():
         ("what did I do in June", ["d"]),
         ("qu'ai-je dit le 1er fevrier ?", ["e"]),
         ("qu'ai-je dit le \uff11 fe\u0301vrier ?", ["e"]),
+        ("what did I say on 13.10.2026, please", ["b", "c"]),
+        ("what did I say on 10/13/2026", ["b", "c"]),
+        ("what did I say on 6/2/2026", ["d", "e"]),  # either day
+        ("2026年10月13日には", ["b", "c"]),
+        ("Что я говорил 13 октября?", ["b", "a"]),
+        ("version 192.168.10.2026", []),
         ("What does June like?", []),
         ("What did I say on 2026-11-13?", []),
     ],

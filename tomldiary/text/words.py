@@ -2,7 +2,8 @@
 
 Indexes and questions use the same tokenizer. Case, accents and spelling variants of letters are normalised. English
 words are reduced to Porter's stem, and words of other languages to their first five letters, with the last letters as
-another word if they may be compounds. Prefixes and suffixes of Arabic words are removed. Scripts without spaces are
+another word if they may be compounds. Prefixes and suffixes of Arabic words are removed, and Hebrew words are also
+indexed without prefixes. Scripts without spaces are
 split into pairs of characters (Chinese, Japanese, Korean) or groups of three (Thai and its neighbours). Numbers are
 kept, and amounts and signs are additional words: "15%" is "15" and "15%", "1,500" also "1500". The parts of names are also additional
 words: "getUserById" is also "user", and "wi-fi" is also "wifi".
@@ -30,10 +31,11 @@ _PAIRED = (
 _TRIPLED = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u0f40-\u0fbc\u1000-\u103f\u1050-\u108f\u1780-\u17d3\uaa60-\uaa7f"
 _MARKED = "\u0900-\u0963\u0971-\u0dff"
 _ARABIC = "\u0620-\u063f\u0641-\u064a\u0671-\u06d3\u06d5\u06ee\u06ef\u06fa-\u06fc\u0750-\u077f\u08a0-\u08c9"
-_OTHER = f"[^\\W_{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}]"
+_HEBREW = "\u05d0-\u05ea"
+_OTHER = f"[^\\W_{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}{_HEBREW}]"
 _WORD = re.compile(
     f"(?P<latin>[a-z]+(?!{_OTHER}))|(?P<paired>[{_PAIRED}]+)|(?P<tripled>[{_TRIPLED}]+)|(?P<marked>[{_MARKED}]+)"
-    f"|(?P<arabic>[{_ARABIC}]+)|(?P<other>{_OTHER}+)"
+    f"|(?P<arabic>[{_ARABIC}]+)|(?P<hebrew>[{_HEBREW}]+)|(?P<other>{_OTHER}+)"
 )
 _ASCII_WORD = re.compile("[a-z0-9]+")
 _ELIDED = re.compile(r"(?<=\w)['\u2019](?:s|t|d|m)\b|\b(?:[cdjlmnst]|qu)['\u2019](?=\w)")
@@ -51,7 +53,9 @@ _HYPHENED = re.compile(r"(?<![\w\u2010-])[a-z]++(?:[-\u2010][a-z]++)++(?!\w)")
 _HYPHEN = re.compile("[-\u2010]")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9]+")
 _MOST_PARTS = 8  # of a name; a hash has more
-_OTHER_LETTER = re.compile(r"[^\W\d_a-zA-Z]")  # emoji and curly quotes do not indicate a language
+_OTHER_LETTER = re.compile(  # or an accent; emoji and curly quotes do not indicate a language
+    r"[^\W\d_a-zA-Z]|[\u0300-\u036f]"
+)
 _FLAG = "[\U0001f1e6-\U0001f1ff]"  # one of its two letters
 _EMOJI = re.compile(  # begins with one class of characters, because alternatives are searched four times as slowly
     f"[\u231a-\u23ff\u2600-\u27bf\u2b1b-\u2b55\U0001f1e6-\U0001faff](?:(?<={_FLAG}){_FLAG})?"
@@ -63,6 +67,7 @@ _PARTICLE = re.compile(
     "[\u7684\u4e86\u662f\u5728\u548c\u4e5f\u5c31\u90fd\u5417\u5462\u5427\u4e48\u4ec0\u54ea\u8c01\u7740\u628a\u88ab\u7ed9]"
 )
 """Characters of Chinese function words; pairs with one of them have little meaning."""
+_HEBREW_PREFIX = re.compile("[\u05d1\u05d4\u05d5\u05db\u05dc\u05de\u05e9]{0,2}")
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
 _OTHER_DIGIT = re.compile(r"[^\D0-9]")
@@ -81,11 +86,17 @@ _LONGEST_WORD = 64  # letters; a longer one is no word
 DAY_MARK = "@"
 """Marks a day or a month at its beginning; no word of a text begins with it."""
 _DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)(?:-(\d\d))?(?!\d)")
+_DAY_FIRST = re.compile(r"(?<![\d.,/-])(\d\d?)([./-])(\d\d?)\2(\d{4})(?![\d/-])")
+_YEAR_FIRST = re.compile(r"(?<![\d.,/-])(\d{4})[./](\d\d?)[./](\d\d?)(?![\d/-])")
+_MARKED_DATE = re.compile(
+    r"(?:(\d{4})[\u5e74\ub144] ?)?(?<!\d)(\d\d?)[\u6708\uc6d4](?: ?(\d\d?)[\u65e5\u53f7\u865f\uc77c])?"
+)
+"""A date such as "2026年10月13日"."""
 _YEAR = re.compile("[0-9]{4}")
 _DAYS = frozenset(f"{number:02}" for number in range(1, 32))
 _OF_DATE = re.compile(r"\d+|[^\W\d_]+")
 _WITHIN_DATE = frozenset(["st", "nd", "rd", "th", "er", "the", "of", "de", "del", "di"])
-_INSIDE = frozenset(["in", "im", "en", "em", "last", "this", "during"])
+_INSIDE = frozenset(["in", "im", "en", "em", "last", "this", "during", "в", "w"])
 """Words before a month without a day or year; elsewhere it may be a name or a verb, such as "June" and "may"."""
 _LONG = 8  # letters of a word that may be a compound
 _SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
@@ -97,9 +108,14 @@ _FOLDED = {
     ord("\u06a9"): "\u0643",
     ord("\u0629"): "\u0647",
     **dict.fromkeys([0x640, *range(0x64B, 0x660), 0x670, 0x200C, 0x200D]),
+    **dict.fromkeys(
+        [*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7]
+    ),  # points of Hebrew
     ord("\u0131"): "i",
     ord("\u0142"): "l",
     ord("\u00f8"): "o",
+    **dict.fromkeys(map(ord, "\u0111\u00f0"), "d"),
+    ord("\u00fe"): "th",
     ord("\u00e6"): "ae",
     ord("\u0153"): "oe",
 }
@@ -131,6 +147,7 @@ def folded(text: str) -> str:
 
 
 _MONTHS = {folded(word): number for word, number in MONTHS.items()}
+_MONTHS_OF_YEAR = frozenset(_MONTHS.values())
 
 
 def indexed_words(text: str) -> list[str]:
@@ -138,7 +155,8 @@ def indexed_words(text: str) -> list[str]:
     lower = folded(text)
     runs = _runs(lower)
     latin = [word for kind, word in runs if kind == "latin"]
-    is_in_english = is_english(latin, is_default=_OTHER_LETTER.search(text) is None)
+    is_plain = text.isascii() or _OTHER_LETTER.search(text) is None
+    is_in_english = is_english(latin, is_default=is_plain)
     words: list[str] = []
     for kind, word in runs:
         if kind == "latin" and is_in_english:
@@ -152,6 +170,8 @@ def indexed_words(text: str) -> list[str]:
             words.append(_cut(word))
     if not is_in_english:
         words += _ends(latin)
+    bare = [each for kind, word in runs if kind == "hebrew" for each in _unprefixed(word)]
+    words += [END_MARK + each for each in bare]
     joined = map("".join, _hyphened(lower))
     words += map(porter if is_in_english else _cut, joined)
     return [*words, *map(porter, _parts(text)), *_EMOJI.findall(lower), *_signed(lower)]
@@ -206,7 +226,7 @@ def day_words(day: date | None) -> list[str]:
 
 def _asked_days(text: str) -> list[str]:
     """Return the words of `day_words` for the days and months that a folded text names."""
-    dates: list[tuple[str, str, str]] = _DATE.findall(text)
+    dates: list[tuple[str, str, str]] = [*_DATE.findall(text), *_dates_in_numbers(text)]
     words = ["", *(word for word in _OF_DATE.findall(text) if word not in _WITHIN_DATE), "", ""]
     for at, word in enumerate(words):
         if word in _MONTHS:
@@ -222,6 +242,19 @@ def _asked_days(text: str) -> list[str]:
     return [DAY_MARK + each for each in dict.fromkeys(found)]
 
 
+def _dates_in_numbers(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield year, month and day of dates such as "13.10.2026"; both readings of "3/10/2026"."""
+    found = [*_YEAR_FIRST.findall(text), *_MARKED_DATE.findall(text)]
+    for one, mark, two, year in _DAY_FIRST.findall(text):
+        if mark == "/" or int(two) > len(_MONTHS_OF_YEAR):
+            found.append((year, one, two))
+        found.append((year, two, one))
+    for year, *others in found:
+        month, day = (each and each.zfill(2) for each in others)
+        if month in _MONTHS_OF_YEAR and day in {"", *_DAYS}:
+            yield year, month, day
+
+
 def _asked(kind: str | None, word: str, little: frozenset[str], joined: str) -> Iterator[Asked]:
     if kind == "latin":
         more = (porter(joined), _cut(joined)) if joined else ()
@@ -231,6 +264,9 @@ def _asked(kind: str | None, word: str, little: frozenset[str], joined: str) -> 
     elif kind in _SIZES:
         for gram in _asked_grams(word, _SIZES[kind]):
             yield Asked(gram, (gram,), _PARTICLE.search(gram) is not None)
+    elif kind == "hebrew":
+        forms = [_cut(word), *_unprefixed(word)]
+        yield Asked(word, (*forms, *(END_MARK + each for each in forms)))
     else:
         yield Asked(word, (_cut(word),))
 
@@ -256,6 +292,13 @@ def _cut(word: str) -> str:
     elif len(word) <= _LONGEST_WORD:  # the ending of a longer one is never within the cut
         word = _ENDING.sub("", word)
     return word[:CUT] + CUT_MARK
+
+
+def _unprefixed(word: str) -> list[str]:
+    """Return a Hebrew word without the one or two letters that may be an article or preposition: "חתול" of "החתול"."""
+    prefix = _HEBREW_PREFIX.match(word)
+    longest = min(prefix.end() if prefix else 0, len(word) - _SHORTEST)
+    return [_cut(word[at:]) for at in range(1, longest + 1)]
 
 
 def _ends(words: list[str]) -> list[str]:
@@ -346,8 +389,9 @@ _INDIC_ENDING = (
     rf"(?<=[\u0900-\u0963]{{3}})[\u0924\u0928][\u093e\u0940\u0947]{_INDIC_MARKS}*$"
     rf"|(?<=[\u0900-\u0963]{{2}}){_INDIC_MARKS}+$"
 )
-_ENDING = re.compile(f"{_CYRILLIC_ENDING}|{_INDIC_ENDING}")
-"""The ending of a Cyrillic or Indic word, such as "а" of "кошка"."""
+_GREEK_ENDING = r"(?<=[\u03b1-\u03c9]{3})(?:ουσ|εισ|[αεηιο]σ|ου|ων|οι|ει|[αηο]ν|[αεηιοω])$"
+_ENDING = re.compile(f"{_CYRILLIC_ENDING}|{_GREEK_ENDING}|{_INDIC_ENDING}")
+"""The ending of a Cyrillic, Greek or Indic word, such as "а" of "кошка"."""
 _OUR = re.compile("(?<=[a-z]{2})our(?=s?$|ed$|ing$|ite|ful|able)")
 _ISE = re.compile("(?<=[a-z]{3})is(?=e$|es$|ed$|ing$|ation)")
 _CACHED = 1 << 16
