@@ -176,6 +176,11 @@ def test_accents_are_found_in_both_forms_of_unicode(alice, tmp_path, stored, ask
         ("John Smith", "john\u200bsm\u00adith"),
         ('say\u00a0"hi" to C:\\new', 'say "h\u200di"\nto C:\\new'),
         ("\uff2a\uff4f\uff48\uff4e Smith", "John Smith"),
+        (
+            "\u0665\u0660 \u0645\u0640\u200b\u0640\u062d",
+            "50 \u0645\u062d",
+        ),  # digits, and a longer word
+        ("No. 505550555", "no. \u06f5\u06f0\u06f5\u06f5\u06f5\u06f0\u06f5\u06f5\u06f5"),
     ],
 )
 @pytest.mark.parametrize("is_long", [False, True])

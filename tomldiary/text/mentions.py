@@ -6,10 +6,12 @@ import re
 from unicodedata import category
 
 from tomldiary.text.visible import HIDDEN, compatible
+from tomldiary.text.words import ascii_digits
 
 _HIDDEN_RUN = "\u200b"
 _RUN = re.compile(rf"[\s{HIDDEN}]{{2,}}|[^\S ]|[{HIDDEN}]")  # all but a single space
 _SPACE = re.compile(r"\s")
+_LENGTHENING = "\u0640"
 # A run of hidden characters before a letter or mark, from its start, so that each run is read once.
 _BEFORE_LETTER = re.compile(rf"[{HIDDEN}](?<![{HIDDEN}]{{2}})[{HIDDEN}]*+(?=([^\x00-\x7f]))")
 _GAPS = {" ": f"[ {_HIDDEN_RUN}]", _HIDDEN_RUN: f"[ {_HIDDEN_RUN}]?"}
@@ -17,13 +19,16 @@ _GAP = re.compile(f"([ {_HIDDEN_RUN}])")
 
 
 def folded(text: str) -> str:
-    """Return a text as it is compared: in lower case, each letter in one form, one space for white space.
+    """Return a text as it is compared: in lower case, each letter and digit in one form, one space for white space.
 
-    A run of hidden characters becomes one of them. Turkish letters without a dot become `i`, as `I` does.
+    A run of hidden characters becomes one of them. Turkish letters without a dot become `i`, as `I` does. The lines
+    that lengthen Arabic words are removed.
     """
-    text = text if text.isascii() else _BEFORE_LETTER.sub(_outside_letter, text)
-    text = compatible(compatible(text).casefold())
-    return _RUN.sub(_one_character, text.replace("i\u0307", "i").replace("\u0131", "i"))
+    if not text.isascii():
+        text = _BEFORE_LETTER.sub(_outside_letter, text)
+        text = ascii_digits(compatible(compatible(text).casefold()))
+        text = text.replace("i\u0307", "i").replace("\u0131", "i").replace(_LENGTHENING, "")
+    return _RUN.sub(_one_character, text.lower())
 
 
 def sought(text: str) -> str:
