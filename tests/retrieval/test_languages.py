@@ -142,3 +142,11 @@ def test_prefixes_points_endings_and_letters_of_further_languages_are_folded(que
     scored = index.matches(question_of(question, [index])).scored
 
     assert [each.key for each in scored] == [answer]
+
+
+def test_a_long_text_without_spaces_is_not_cut_within_a_word():
+    index = LexicalIndex()
+    text = Text(f"{'天' * 390}，{'地' * 8}花生过敏，{'人' * 300}")
+    index.add(text)
+
+    assert text in index.matches(question_of("花生", [index])).scored

@@ -125,6 +125,10 @@ def test_two_texts_of_full_length_are_compared_quickly():
         ("J'aime le thé !", "j’aime le thé"),
         ("range 5–10", "range 5-10"),
         ("喜欢绿茶。", "喜欢绿茶"),
+        ("मुझे चाय पसंद है।", "मुझे चाय पसंद है"),
+        ("أحب، القهوة", "أحب القهوة"),
+        ("İstanbul'da 5 KM", "istanbul'da 5 KM"),
+        ("I ❤️ tea", "I ❤ tea"),
         ("has a resistor of 10 Ω; it is red", "has a resistor of 10 Ω, it is red"),
     ],
 )

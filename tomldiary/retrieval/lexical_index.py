@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _LONG = 600  # characters of a text in one row; a longer text has a row for each passage
 _PASSAGE = 400  # characters
+_BETWEEN_WORDS = " \n。，、"  # where a passage may end
 _MOST_WORDS = 64  # the maximum number of searched words of a question; the rarest are used
 _SATURATION = 1.2  # BM25's k1
 _LENGTH_SHARE = 0.75  # BM25's b
@@ -417,8 +418,8 @@ def _passages(text: str) -> list[str]:
     while at < len(text):
         end = at + _PASSAGE
         if end < len(text):
-            space = max(text.rfind(" ", at + 1, end), text.rfind("\n", at + 1, end))
-            end = space if space > at else end
+            cut = max(text.rfind(mark, at + 1, end) for mark in _BETWEEN_WORDS)
+            end = cut if cut > at else end
         found.append(text[at:end])
         at = end
     return found

@@ -40,10 +40,12 @@ _EDGE_DOTS = re.compile(r"(?<!\.)\.++(?=\s|$)")
 _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # most texts, detected quickly
 # A run of marks that no space follows is matched as well, and kept, so that it is not scanned again from each mark.
-_PAUSE = re.compile(r"(?<![\d\s])[,;:]++(?P<end>(?=\s))?")
-_STOPS = re.compile(r"(?:[.…。]|(?<!\d)!|(?<=\s)!|！)++(?P<end>(?=\s|$))?")
+_PAUSE = re.compile(r"(?<![\d\s])[,;:،؛]++(?P<end>(?=\s))?")
+_STOPS = re.compile(r"(?:[.…。।۔]|(?<!\d)!|(?<=\s)!|！)++(?P<end>(?=\s|$))?")
 _BEFORE_PAUSE = 40  # characters; every negation is shorter
-_END = " \t\r\n,;:、.…。"
+_END = " \t\r\n,;:،؛、.…。।۔"
+_SAME_LETTERS = {0x130: "i", 0xFE0E: None, 0xFE0F: None}
+"""The capital "İ", the only one with two characters in lower case, and the presentation of an emoji."""
 _EDGE_QUOTES = re.compile(
     r"(?<![^\s(])[\"']+(?=\w)|(?<=[^\W\d])[\"]+(?=[\s.,;:!)]|$)|(?<=[.,!])[\"]+(?=\s|$)"
 )
@@ -75,13 +77,11 @@ def identity(text: str) -> str:
     """
     if _PLAIN.fullmatch(text):
         return text.lower().rstrip(" .!") or text.strip()
-    folded = plain_signs(visible(text))
-    lowered = folded.lower()
-    if len(lowered) == len(folded):  # the lengths differ for "İ"
-        letters = list(lowered)
-        for unit in _UNIT.finditer(folded):
-            letters[slice(*unit.span())] = unit.group()
-        lowered = "".join(letters)
+    folded = plain_signs(visible(text)).translate(_SAME_LETTERS)
+    letters = list(folded.lower())
+    for unit in _UNIT.finditer(folded):
+        letters[slice(*unit.span())] = unit.group()
+    lowered = "".join(letters)
     if '"' in lowered or "'" in lowered:
         lowered = _EDGE_QUOTES.sub("", lowered)
     lowered = _PAUSE.sub(_without_pause, lowered)
