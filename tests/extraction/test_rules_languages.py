@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 
@@ -129,6 +130,11 @@ def test_a_number_at_the_end_of_a_sentence_ends_it(first):
     assert "I live in Rome." in found(f"{first} I live in Rome. I love jazz and I love tea.")
 
 
+def test_accents_apart_from_their_letters_are_read_and_kept():
+    for text in ("Soy alérgica a los cacahuetes.", "Ich mag überhaupt keine Äpfel."):
+        assert found(normalize("NFD", text)) == [normalize("NFD", text)]
+
+
 @pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.is_supported])
 def test_every_table_has_all_its_parts(code):
     language = LANGUAGES[code]
@@ -150,6 +156,11 @@ def test_every_table_has_all_its_parts(code):
         ("Ik hou niet van koffie", "Dutch"),
         ("Nie lubię kawy i jestem weganinem", "Polish"),
         ("أحب القطط كثيرا", "Arabic or another language in its script"),
+        ("მე თბილისში ვცხოვრობ", "Georgian"),
+        ("Ես ապրում եմ Երևանում", "Armenian"),
+        ("អ្នកណារស់នៅភ្នំពេញ", "Khmer, Lao, Burmese or Tibetan"),
+        (normalize("NFD", "Jag är allergisk mot nötter och bor i Malmö"), "Swedish"),
+        (normalize("NFD", "Mám alergii na ořechy a bydlím v Brně"), "Czech"),
     ],
 )
 def test_other_languages_are_recognised_and_keep_nothing(text, language):

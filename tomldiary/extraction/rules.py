@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import InvalidValue, LimitReached
 from tomldiary.logging import get_logger, tell
 from tomldiary.text.similarity import identity
+from tomldiary.text.visible import composed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,8 +99,9 @@ class Language:
         ]
 
     def plain_form(self, sentence: str) -> str:
-        """Return the form for matching phrases: one space around each word."""
-        words = ("#" if word.isdigit() else word for word in _WORD.findall(sentence.lower()))
+        """Return the form for matching phrases: one space around each word, accents composed."""
+        plain = composed(sentence).lower()
+        words = ("#" if word.isdigit() else word for word in _WORD.findall(plain))
         plain = " ".join(["", *(word for word in words if word not in self._fillers), ""])
         for words, expanded in self._expansions:
             plain = words.sub(expanded, plain)
@@ -273,6 +275,7 @@ def language_of(text: str) -> tuple[str, str]:
     A text that identifies no language, for example names and code, counts as English.
     """
     if not text.isascii():
+        text = composed(text)
         letters = sum(map(str.isalpha, text))
         for name, script in _SCRIPTS:
             if 2 * len(script.findall(text)) > letters:

@@ -67,6 +67,11 @@ def compatible(text: str) -> str:
     return unicodedata.normalize("NFKC", _MARKS.sub(_in_order, text))
 
 
+def composed(text: str) -> str:
+    """Return text in NFC, as `compatible` returns NFKC; long runs of marks and signs are in NFKC."""
+    return text if text.isascii() else unicodedata.normalize("NFC", _MARKS.sub(_in_order, text))
+
+
 def _in_order(run: re.Match[str]) -> str:
     """Return a run of marks and signs in NFKD, which has the same NFKC."""
     text = run[0]
