@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from unicodedata import category
 
 import pytest
 from pydantic import BaseModel
@@ -188,6 +189,22 @@ def test_no_table_in_a_console_leaves_out_a_single_row(alice):
         assert shown[-1].startswith("  … ") == (most > 13)
     with MemoryWriter(alice.diary) as writer:
         assert "0 of 8 busy" in repr(writer.stats())
+
+
+def test_columns_of_a_console_are_aligned_in_every_script():
+    alice = Diary("memory:").user("alice")
+    for text in ("ฉันดื่ม", "हिन्दी में", "日本", "e\u0301te\u0301", "❤\ufe0f", "שָׁ"):
+        alice.upsert_preference("likes", text, contexts=["x"])
+    columns = [
+        "".join(
+            char * 2 if char in "日本" else char for char in line if category(char) != "Mn"
+        ).index("  x")
+        for line in repr(alice.preferences("likes")).splitlines()[1:]
+    ]
+    assert columns == columns[:1] * 6
+    assert (
+        "unicode-bidi:plaintext" in STYLE
+    )  # each cell of a notebook has the direction of its text
 
 
 def test_a_text_that_is_shown_alone_is_not_cut(alice):

@@ -40,7 +40,7 @@ STYLE = """
 .td th,.td td{text-align:left;vertical-align:top;padding:3px 14px 3px 0;white-space:normal;color:inherit;background:none;border:0;border-bottom:1px solid rgba(128,128,128,.28);min-width:2.5em}
 .td tr{background:none}
 .td th{font-weight:500;opacity:.65;white-space:nowrap}
-.td td{white-space:pre-wrap}
+.td td{white-space:pre-wrap;unicode-bidi:plaintext}
 .td code,.td pre{font:12px/1.5 ui-monospace,monospace;color:inherit;background:none;padding:0;margin:0;white-space:pre-wrap}
 .td td.td-w,.td pre{overflow-wrap:anywhere}
 .td .td-q{opacity:.65}
@@ -147,8 +147,9 @@ def _short(text: str, most: int) -> str:
 def _width(text: str) -> int:
     """Return the number of console columns that a text needs."""
     return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        2 if unicodedata.east_asian_width(char) in "WF" else 1
         for char in text
+        if unicodedata.category(char) not in {"Mn", "Me", "Cf"}  # marks and joiners
     )
 
 
