@@ -103,6 +103,11 @@ def test_a_number_is_found_beside_other_numbers_and_words(text, kept):
         ("パスワードは「Tiger 12」です", "パスワードは「[redacted: secret]」です"),
         ("비밀번호는 Tiger12!", "비밀번호는 [redacted: secret]"),
         ("كلمة السر: tiger12", "كلمة السر: [redacted: secret]"),
+        ("كلمة المرور هي tiger12", "كلمة المرور هي [redacted: secret]"),
+        ("הסיסמה היא tiger12", "הסיסמה היא [redacted: secret]"),
+        ("мой пароль — tiger12", "мой пароль — [redacted: secret]"),
+        ("şifrem: tiger12", "şifrem: [redacted: secret]"),
+        ("mật khẩu là tiger12", "mật khẩu là [redacted: secret]"),
         ("contrasen\u0303a: tiger12", "contrasen\u0303a: [redacted: secret]"),
     ],
 )
@@ -155,6 +160,7 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         "ſs89 3704 0044 0532",
         "パスワードは8文字以上です",
         "密码是六位数字，不要告诉别人",
+        "Пароль — это важно.",
         "The password is “the usual one”.",
     ],
 )

@@ -38,7 +38,7 @@ _KEY = re.compile(
 _ANNOUNCED = (
     r"pass ?(?:word|code|phrase)s?|passwd|pwd|secrets?|(?:api|access|secret|private)[ _-]?key|(?:auth|access|api)?[ _-]?token"
     r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contrase(?:ñ|n\u0303?)a|clave|mot de passe|senha|palavra-passe|пароль"
-    r"|şifre|wachtwoord|hasło|mật khẩu"
+    r"|şifre(?:m|si|miz)?|wachtwoord|hasło|mật khẩu"
 )
 # In scripts without spaces, or with prefixes, other letters may be before these.
 _ANNOUNCED_WITHIN = (
@@ -46,7 +46,7 @@ _ANNOUNCED_WITHIN = (
 )
 _SECRET = re.compile(
     rf"(?:(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})|{_ANNOUNCED_WITHIN})\\?[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
-    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|(?:是|は|는|은|คือ)[:：]?(?=\s*[!-~]{4}))\s*(?P<quote>\\?[\"'`])?"
+    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|—|\bهي\b|\bהיא\b|(?:是|は|는|은|คือ)[:：]?(?=\s*[!-~]{4}))\s*(?P<quote>\\?[\"'`])?"
     r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))|[^\s\"'`,;，。；、]{3,}[^\s\"'`,;.，。；、])",
     re.IGNORECASE,
 )
