@@ -129,6 +129,7 @@ def test_two_texts_of_full_length_are_compared_quickly():
         ("أحب، القهوة", "أحب القهوة"),
         ("İstanbul'da 5 KM", "istanbul'da 5 KM"),
         ("I ❤️ tea", "I ❤ tea"),
+        ("İ", "i\u0307"),
         ("has a resistor of 10 Ω; it is red", "has a resistor of 10 Ω, it is red"),
     ],
 )

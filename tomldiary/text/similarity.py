@@ -44,8 +44,6 @@ _PAUSE = re.compile(r"(?<![\d\s])[,;:،؛]++(?P<end>(?=\s))?")
 _STOPS = re.compile(r"(?:[.…。।۔]|(?<!\d)!|(?<=\s)!|！)++(?P<end>(?=\s|$))?")
 _BEFORE_PAUSE = 40  # characters; every negation is shorter
 _END = " \t\r\n,;:،؛、.…。।۔"
-_SAME_LETTERS = {0x130: "i", 0xFE0E: None, 0xFE0F: None}
-"""The capital "İ", the only one with two characters in lower case, and the presentation of an emoji."""
 _EDGE_QUOTES = re.compile(
     r"(?<![^\s(])[\"']+(?=\w)|(?<=[^\W\d])[\"]+(?=[\s.,;:!)]|$)|(?<=[.,!])[\"]+(?=\s|$)"
 )
@@ -77,7 +75,9 @@ def identity(text: str) -> str:
     """
     if _PLAIN.fullmatch(text):
         return text.lower().rstrip(" .!") or text.strip()
-    folded = plain_signs(visible(text)).translate(_SAME_LETTERS)
+    # Presentations of emoji are not shown, and only "İ" has two characters in lower case.
+    folded = plain_signs(visible(text)).replace("\ufe0e", "").replace("\ufe0f", "")
+    folded = folded.replace("\u0130", "i").replace("i\u0307", "i")
     letters = list(folded.lower())
     for unit in _UNIT.finditer(folded):
         letters[slice(*unit.span())] = unit.group()
