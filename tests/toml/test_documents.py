@@ -692,6 +692,22 @@ def test_a_mistake_is_told_in_words_of_toml(text, told):
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = “tea”", "table, found “ (U+201C). Type"),
+        ("a\u3000= 1", '1:2: expected "=" after a key, found U+3000. Type'),
+        ("a = ٣", "table, found ٣ (U+0663). Type"),
+        ("[likes.お茶]", "1:8: expected a key, found お (U+304A). Type"),
+    ],
+)
+def test_an_error_names_a_sign_of_another_keyboard(text, told):
+    with pytest.raises(InvalidTOML) as found:
+        parse_toml(text)
+    assert told in str(found.value)
+    assert str(found.value).endswith('keys with other letters in quotes: "…".')
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ("a = 1\n<<<<<<< HEAD\nb = 1\n=======\nb = 2\n>>>>>>> other\n", 2),

@@ -183,7 +183,14 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
         words = f"the table [{name}] is there twice"
         if table[1] != "declare":
             words = f"the table or list {name} was completed where it was first written"
-    return InvalidTOML(f"{words}. Correct the line.", path=path, line=line, column=column)
+    found = text.split("\n", line)[line - 1][column - 1 : column] if line and column else ""
+    if found.isascii():
+        remedy = "Correct the line."
+    else:
+        code = f"U+{ord(found):04X}"
+        words += f", found {f'{found} ({code})' if found.isprintable() else code}"
+        remedy = 'Type signs, digits and spaces as in English, and put keys with other letters in quotes: "…".'
+    return InvalidTOML(f"{words}. {remedy}", path=path, line=line, column=column)
 
 
 def _end_of_line(text: str, message: str) -> int:
