@@ -91,6 +91,12 @@ def test_a_number_is_found_beside_other_numbers_and_words(text, kept):
         ("電話は０３－１２３４－５６７８です", "電話は[redacted: phone]です"),
         ("手机138-1234-5678，房号12", "手机[redacted: phone]，房号12"),
         ("телефон 8 (495) 123-45-67", "телефон [redacted: phone]"),
+        ("我的电话号码是13812345678。", "我的电话号码是[redacted: phone]。"),
+        ("携帯は09012345678です", "携帯は[redacted: phone]です"),
+        ("Handy 01701234567, tél : 0612345678", "Handy [redacted: phone], tél : [redacted: phone]"),
+        ("My phone number is 2125550123.", "My phone number is [redacted: phone]."),
+        ("telefonum 05321234567", "telefonum [redacted: phone]"),
+        ("جوالي ٠٥٠١٢٣٤٥٦٧", "جوالي [redacted: phone]"),
         ("התקשרו ל-050-1234567", "התקשרו ל-[redacted: phone]"),
         (
             f"{'我' * 70}anna@example.com和bob@example.com",
@@ -161,6 +167,7 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         "パスワードは8文字以上です",
         "密码是六位数字，不要告诉别人",
         "Пароль — это важно.",
+        "phone case, order 123456789012; hotel 123456789; mobile 20261130",
         "The password is “the usual one”.",
     ],
 )
@@ -246,6 +253,7 @@ def test_values_are_redacted_at_any_depth_and_equal_elsewhere():
         "x" * 50000,
         "AT61 ABCD " * 5000,
         "password:'\\" * 5000,
+        "123456789é" * 5000,
     ],
 )
 def test_long_texts_take_linear_time(text):

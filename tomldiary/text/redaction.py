@@ -77,6 +77,17 @@ _PHONE = re.compile(
     r"|[679]\d{2} \d{2} \d{2} \d{2}|[679]\d{2} \d{3} \d{3}"  # 612 34 56 78
     r")(?![\w]|[.,:/-]\d)"
 )
+_PLAIN_PHONE = re.compile(r"(?<![A-Za-z0-9_])\d{9,13}(?![A-Za-z0-9_])")
+"""A number without separators, which is one for telephones only after a word for it: "Handy 01701234567"."""
+_BEFORE_PHONE = 40  # characters
+_PHONE_WORD = re.compile(
+    r"(?:\b(?:tel|tél|phone|mobile|cell|handy|mobil|rufnummer|telefon\w{0,4}|telephone|téléphone|portable|móvil|celular"
+    r"|teléfono|telefone|telefono|cellulare|whatsapp|тел|телефон|τηλ|τηλέφωνο|κινητό|gsm|sđt|điện thoại)"
+    r"|电话|電話|手机|手機|携帯|전화|휴대폰|โทร|เบอร์|هاتف|جوال|موبايل|טלפון|נייד|फ़ोन|फोन|मोबाइल)"
+    r"(?:\W{0,3}(?:number|no|nr|nummer|n[uú]mero|is|ist|lautet|est|es|é|è|là|是|は|号|號|码|碼|番号|번호|는|은|คือ|ي|है))"
+    r"{0,3}\W{0,3}\Z",
+    re.IGNORECASE,
+)
 _DIGITS = re.compile(r"\D")
 # Letters, signs, spaces, hyphens and quotation marks in the form that the patterns have; each is one character.
 _AS_ASCII = {
@@ -110,6 +121,11 @@ def _is_phone(found: re.Match[str]) -> bool:
     return _FEWEST <= len(_DIGITS.sub("", found.group())) <= _MOST
 
 
+def _is_announced(found: re.Match[str]) -> bool:
+    at = found.start()
+    return _PHONE_WORD.search(found.string, max(0, at - _BEFORE_PHONE), at) is not None
+
+
 def _is_secret(found: re.Match[str]) -> bool:
     value = found["value"]
     if value.startswith("[redacted"):
@@ -137,6 +153,7 @@ _DETECTORS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool], b
     ("card", _CARD_IN_GROUPS, _is_card, True),
     ("card", _CARD, _is_card, True),
     ("phone", _PHONE, _is_phone, True),
+    ("phone", _PLAIN_PHONE, _is_announced, False),
 )
 KINDS = tuple(dict.fromkeys(kind for kind, *_ in _DETECTORS))
 """The kinds of data that the built-in detectors find."""
