@@ -162,6 +162,7 @@ KEPT = [
     "क्‍ष क्‌ष",  # Devanagari, with both joiners
     "ന്‍",  # Malayalam, ends with a joiner
     "👩‍👩‍👧 👩🏽‍💻 🏳️‍🌈 ❤️ ❤️‍🔥 1️⃣ ☕︎",
+    "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f \U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",  # the flags of England and Scotland
     "彼女は東京に住んでいます\u3000。",
     "ภาษาไทย",
     "a\u00a0b",
@@ -178,7 +179,8 @@ def test_joiners_of_scripts_and_emoji_are_kept(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["a\u200cb", "\u200cمی", "می\u200c\u200cخ", "😀\u200d", "😀\ufe0f\ufe0f", "a\ufe0f", "1\ufe0f", "😀\u200da"],
+    ["a\u200cb", "\u200cمی", "می\u200c\u200cخ", "😀\u200d", "😀\ufe0f\ufe0f", "a\ufe0f", "1\ufe0f", "😀\u200da",
+     "\U0001f3f4\U000e0075\U000e0073\U000e0063\U000e0061\U000e007f"],
 )  # fmt: skip
 def test_joiners_and_selectors_elsewhere_are_removed(text):
     assert len(visible(text)) < len(text)

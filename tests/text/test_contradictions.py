@@ -137,6 +137,13 @@ def test_case_width_pauses_and_the_stop_at_the_end_make_no_difference(one, two):
     assert same_text(one, two)
 
 
+def test_two_flags_with_tags_are_two_texts():
+    assert not same_text(
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+    )
+
+
 @pytest.mark.parametrize("text", ["", " ", "?!", "...", "'", '"', "İ 5 KM", "5", "🍕", "\u200b"])
 def test_every_text_has_an_identity(text):
     assert identity(text) == identity(identity(text))

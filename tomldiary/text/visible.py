@@ -1,8 +1,9 @@
 r"""Makes stored text safe to show: without hidden characters and tags for models, with escapes for people.
 
 Hidden characters are the format and default-ignorable characters of Unicode. They are not displayed, so they can
-contain text that a model reads but a person does not see. Three uses are kept because they are necessary to read a
-text: joiners in Arabic and Indic words, joiners between emoji, and one presentation selector after an emoji.
+contain text that a model reads but a person does not see. Four uses are kept because they are necessary to read a
+text: joiners in Arabic and Indic words, joiners between emoji, one presentation selector after an emoji, and the tags
+of three flags.
 """
 
 from __future__ import annotations
@@ -33,6 +34,15 @@ _JOINERS = "\u200c\u200d"
 _EMOJI_JOINER = "\u200d"
 _PRESENTATIONS = "\ufe0e\ufe0f"
 _KEYCAP = "\u20e3"
+_BLACK_FLAG, _FIRST_TAG = "\U0001f3f4", "\U000e0020"
+_TAGGED_FLAGS = tuple(
+    "".join(
+        [_BLACK_FLAG, *(chr(ord(_FIRST_TAG) + ord(char) - 0x20) for char in region), "\U000e007f"]
+    )
+    for region in ("gbeng", "gbsct", "gbwls")
+)
+"""The flags of England, Scotland and Wales, the only emoji with tags."""
+_LONGEST_FLAG = 6  # tags
 # Scripts whose letters join: Arabic and its relatives, Mongolian, and those of South and South-East Asia.
 _JOINING = re.compile(
     "[\u0600-\u08ff\u0900-\u109f\u1700-\u18af\u1900-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc"
@@ -144,6 +154,9 @@ def one_line(value: object) -> str:
 def _is_needed(found: re.Match[str]) -> bool:
     """Return whether a hidden character is necessary to read the text."""
     char, text, at = found.group(), found.string, found.start()
+    if char >= _FIRST_TAG:
+        start = text.rfind(_BLACK_FLAG, max(0, at - _LONGEST_FLAG), at)
+        return start >= 0 and text.startswith(_TAGGED_FLAGS, start)
     if char not in _JOINERS + _PRESENTATIONS or not at:
         return False
     before, after = text[at - 1], text[at + 1 : at + 2]
