@@ -105,6 +105,10 @@ _DEEPEST = 64  # levels of a value; a document has fewer
 _FEWEST, _MOST = 7, 15  # digits of a number, ITU-T E.164
 
 
+_SHORTEST_IBAN = 15  # of Norway
+_IBAN_DIGITS = {ord(letter): str(int(letter, 36)) for letter in ascii_letters}
+
+
 def _is_card(found: re.Match[str]) -> bool:
     digits = [int(digit) for digit in _DIGITS.sub("", found.group())]
     doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[-2::-2]]  # noqa: PLR2004 - Luhn
@@ -113,8 +117,9 @@ def _is_card(found: re.Match[str]) -> bool:
 
 def _is_iban(found: re.Match[str]) -> bool:
     text = found.group().replace(" ", "")
-    number = "".join(str(int(char, 36)) for char in text[4:] + text[:4])
-    return int(number) % 97 == 1
+    if len(text) < _SHORTEST_IBAN:
+        return False
+    return int((text[4:] + text[:4]).translate(_IBAN_DIGITS)) % 97 == 1
 
 
 def _is_phone(found: re.Match[str]) -> bool:
