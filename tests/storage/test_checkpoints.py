@@ -270,6 +270,19 @@ def test_a_new_document_that_was_deleted_stays_deleted_after_a_restart(tmp_path)
     assert texts(alice) == ["tea"]
 
 
+def test_a_deletion_that_is_refused_removes_nothing(tmp_path, files):
+    def full(name, *_):
+        if name == "write":
+            raise OSError(errno.ENOSPC, "no space left")
+
+    backend = LocalBackend(tmp_path, files=files)
+    asyncio.run(backend.save("alice", "preferences", ""))
+    files.hook = full
+    with pytest.raises(BackendError, match="Nothing was changed"):
+        asyncio.run(backend.delete("alice", "preferences"))
+    assert backend.read("alice", "preferences") is not None
+
+
 def test_a_deletion_is_synced(tmp_path, files, synced):
     diary = opened(tmp_path, files=files)
     diary.user("alice").upsert_preference("likes", "tea")

@@ -109,16 +109,19 @@ def _replace(backend: Backend, user: str, kind: str, content: str) -> None:
 
 
 def _erase(backend: Backend, user: str, kind: str) -> None:
-    kinds = [*backend.kinds(user)]
-    for each in kinds:
-        further = _FURTHER_PART.fullmatch(each)
-        if further is not None and kind in further.groups():
-            backend.erase(user, each)
-    backend.erase(user, kind)  # last: after a crash, `exists` shows that the call must be repeated
-    if kind in kinds:
+    kinds = backend.kinds(user)
+    parts = [
+        each
+        for each in kinds
+        if (further := _FURTHER_PART.fullmatch(each)) is not None and kind in further.groups()
+    ]
+    if parts or kind in kinds:
         # Otherwise recovery after a restart of the machine could restore a document that the last record created.
         record = Record(next_sequence(backend.last_record(user)), "delete", [], {}, {})
         backend.commit(user, Commit({}, {}, [render_record(record)]))
+    for each in parts:
+        backend.erase(user, each)
+    backend.erase(user, kind)  # last: after a crash, `exists` shows that the call must be repeated
 
 
 def _forget(backend: Backend, user: str) -> None:
