@@ -113,6 +113,19 @@ def test_a_torn_dead_letter_hides_no_later_one(writer, letters, tmp_path, cut):
     assert [letter.turn.user_msg for letter in letters.list()][-1:] == ["juice"]
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_changed_first_line_hides_no_dead_letter(writer, letters, tmp_path, is_gone):
+    path = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"
+    park(writer, Turn("alice", "s", "tea", "ok"))
+    text = path.read_text("utf-8")
+    path.write_text(text.partition("\n")[2] if is_gone else f"\ufeff{text}", "utf-8")
+    park(writer, Turn("alice", "s", "juice", "ok"))
+    assert [letter.turn.user_msg for letter in letters.list()] == ["tea", "juice"]
+    path.write_text(path.read_text("utf-8").partition("\n")[2], "utf-8")
+    Diary(tmp_path).user("alice").forget(everything=True)
+    assert not path.exists()
+
+
 def test_an_error_with_a_lone_surrogate_is_stored(tmp_path, letters):
     def fail_oddly(message, *, deps):
         raise ValueError("no such file: \udcff\0")

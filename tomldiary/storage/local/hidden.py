@@ -2,16 +2,18 @@
 
     .tomldiary/hooks/alice.toml     the hidden document `.hooks` of alice
 
-The first line names the user, because the name of a file may be a hash of a long id. A file is replaced atomically.
+The first line names the user, because the name of a file may be a hash of a long id. If a person has damaged the line,
+it is part of the text, so that nothing is lost or missed by an erasure. A file is replaced atomically.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError
-from tomldiary.identifiers.user_ids import encode_folder
+from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.files import file_error, unfinished
 from tomldiary.storage.local.layout import SUFFIX
@@ -45,10 +47,11 @@ class HiddenFiles:
         return unfinished(self._path(user, kind))
 
     def read(self, user: str, kind: str) -> str:
-        """Return the text; "" if there is no file, or a damaged one."""
-        found = self._files.read_file(self._path(user, kind))
-        owner, text = _parsed(found[0]) if found is not None else (None, "")
-        return text if owner == user else ""
+        """Return the text; "" if there is no file, or one with another user's name in it."""
+        path = self._path(user, kind)
+        found = self._files.read_file(path)
+        owner, text = _parsed(found[0], path) if found is not None else (None, "")
+        return text if owner in {user, None} else ""
 
     def write(self, user: str, kind: str, text: str, *, sync: bool) -> None:
         """Replace a file atomically; "" removes it. With `sync`, a power cut cannot restore an older text.
@@ -72,19 +75,20 @@ class HiddenFiles:
         for path in self._files.paths_in(folder):
             if path.name.endswith(SUFFIX) and not path.name.startswith("."):
                 content = self._files.read_file(path)
-                owner = _parsed(content[0])[0] if content is not None else None
+                owner = _parsed(content[0], path)[0] if content is not None else None
                 found |= {owner} if owner is not None else set()
         return sorted(found)
 
 
-def _parsed(data: bytes) -> tuple[str | None, str]:
-    """Return the user and the text of a file; None if it is damaged."""
-    head, _, text = data.decode("utf-8", "replace").partition("\n")
-    try:
+def _parsed(data: bytes, path: Path) -> tuple[str | None, str]:
+    """Return the user and the text of a file; None if its first line is damaged, and its name is a hash."""
+    text = data.decode("utf-8", "replace")
+    head, _, rest = text.partition("\n")
+    with suppress(ValueError):
         owner: object = json.loads(head.removeprefix(_OWNER)) if head.startswith(_OWNER) else None
-    except ValueError:
-        owner = None
-    return (owner if isinstance(owner, str) else None), text
+        if isinstance(owner, str):
+            return owner, rest
+    return decode_folder(path.name.removesuffix(SUFFIX)), text
 
 
 def redact(
