@@ -183,7 +183,7 @@ class Job:
     transaction: int = 0
     """The number of the transaction that applied the turn; 0 before it, or if it is unknown."""
     is_parked: bool = False
-    """Whether the dead letters have the turn."""
+    """Whether the dead letters have the turn and its group."""
     operations: list[Operation] | None = None
     """The extracted operations; None before the extraction."""
     group: list[Job] = field(default_factory=list["Job"])

@@ -332,8 +332,7 @@ class Workers:
                 except Forgotten as forgotten:
                     await self._after_forgetting(job, forgotten)
                     return
-                each.is_parked = True
-            parked = len(jobs)
+            job.is_parked, parked = True, len(jobs)
             await in_thread(job.journal.finish, jobs)
         reason = _reason(error, cause)
         text = f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}"

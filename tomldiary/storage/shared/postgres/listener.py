@@ -48,9 +48,7 @@ class PostgresListener:
 
     def wait(self, seconds: float) -> Sequence[Notice]:
         """Return the next notices, or nothing after `seconds`."""
-        with (
-            DefaultSelector() as selector
-        ):  # `select.select` refuses a process with many open files
+        with DefaultSelector() as selector:  # `select.select` fails beside many open files
             selector.register(self._connection.fileno(), EVENT_READ)
             has_arrived = bool(selector.select(seconds))
         if has_arrived:
