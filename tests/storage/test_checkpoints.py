@@ -83,15 +83,19 @@ def test_a_checkpoint_syncs_documents_of_other_processes(tmp_path, files, synced
     assert (tmp_path / "alice/conversations.toml").stat().st_ino in synced
 
 
-def test_a_copy_syncs_documents_that_recovery_would_not_restore(tmp_path, files, synced):
-    """Recovery reads the last window only, and a copy has the records of several."""
+@pytest.mark.parametrize("window", [4, 256])
+def test_a_copy_syncs_documents_that_recovery_would_not_restore(tmp_path, files, synced, window):
+    """Recovery reads the last window only, and a copy has the records of several, but none of a new hand edit."""
     alice = opened(tmp_path / "source", window=4).user("alice")
     alice.blocks.set("persona", "short answers")
     for number in range(5):
         alice.upsert_preference("likes", f"thing {number}")
-    target = opened(tmp_path / "target", window=4, files=files).engine.backend
+    with (tmp_path / "source/alice/preferences.toml").open("a", encoding="utf-8") as file:
+        file.write('[preferences.likes.mine]\ntext = "by hand"\n')
+    target = opened(tmp_path / "target", window=window, files=files).engine.backend
     assert [each.records for each in copy_users(LocalBackend(tmp_path / "source"), target)] == [6]
-    assert (tmp_path / "target/alice/blocks.toml").stat().st_ino in synced
+    for name in ("blocks.toml", "preferences.toml"):
+        assert (tmp_path / "target/alice" / name).stat().st_ino in synced
 
 
 def test_numbers_that_are_left_out_skip_no_checkpoint(tmp_path, files, synced):

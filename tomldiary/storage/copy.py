@@ -129,6 +129,10 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
     if is_new and any((texts, records)):
         contents = {kind: text.encode() for kind, text in texts.items() if kind not in known[0]}
         fresh = [] if is_part else records
+        if fresh and isinstance(target, LocalFolder):
+            # A folder syncs documents without a record. Recovery could restore no hand edit, and only the last changes.
+            target.commit(user, Commit({}, {}, fresh))
+            fresh = []
         target.commit(user, Commit(contents, dict.fromkeys(contents), fresh))
         known = _state(target, user)
     if known[0] != texts or [*map(_compared, known[1])] != history:

@@ -102,8 +102,10 @@ def test_a_copy_to_a_folder_that_was_killed_between_two_documents_is_completed(
     alice.blocks.set("persona", "kind")
     target = open_backend(place, None)
 
-    def dies(*_, **__):
-        raise KeyboardInterrupt
+    def dies(_user, _folder, _staging, new):
+        if new:
+            raise KeyboardInterrupt
+        return {}
 
     # The history is stored, and no document is published.
     monkeypatch.setattr(target, "_publish", dies)

@@ -294,10 +294,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             if records and opens_window(next_sequence(tail and tail.record) - 1, seq, interval):
                 self.settle(user)
             _check_expected(self.files, folder, commit, tail)
-            # History restores the documents of the last window only; a copy has the records of several.
-            begin = sequence_of(records[0]) if records else 0
-            is_restorable = bool(records) and not opens_window(begin, seq, interval)
-            staging.stage(sync=self._sync, is_restorable=is_restorable)
+            staging.stage(sync=self._sync)
         except BaseException as error:
             staging.drop()
             if isinstance(error, OSError):

@@ -288,19 +288,20 @@ class Staging:
         }
         self._written: dict[str, FileToken] = {}
 
-    def stage(self, *, sync: bool, is_restorable: bool) -> None:
+    def stage(self, *, sync: bool) -> None:
         """Write the documents to temporary files.
 
-        With `sync`, new folders are synced, and documents unless recovery can restore them from history.
+        With `sync`, new folders are synced. The documents are synced only if the commit has no history record.
 
         Raises:
             OSError, BackendError: A document could not be written.
         """
+        is_only_copy = not self._commit.records  # no history could restore it
         for kind, path in self._paths.items():
             if "/" in kind:
                 make_parent(self._files, self._folder, kind, sync=sync)
             self._written[kind] = self._files.write_new(
-                path, self._commit.contents[kind], sync=sync and not is_restorable
+                path, self._commit.contents[kind], sync=sync and is_only_copy
             )
 
     def drop(self) -> None:
