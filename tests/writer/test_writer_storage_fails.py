@@ -94,7 +94,7 @@ def test_an_unexpected_error_refuses_the_turns_being_stored():
         is_refused.set()
 
     state = threading.Condition()
-    admission = SimpleNamespace(state=state, refuse=refuse)
+    admission = SimpleNamespace(state=state, waiting=(), refuse=refuse)
     queue = Broken("broken", "memory", admission, poll=LONG)
     with state:
         queue.put(Job(Turn("alice", "s", "hi", "ok"), "one", is_new=True))
