@@ -123,6 +123,36 @@ def test_an_episode_is_also_named_by_its_bare_id(tmp_path, has_turn):
     assert alice.traces("walnut") == []
 
 
+@pytest.mark.parametrize("prefix", ["", "episodes/"])
+@pytest.mark.parametrize(
+    "selector",
+    [{"source": "s1#1"}, {"source": "s1"}, {"session_id": "s1"}, {"matching": "walnuts"}],
+)
+def test_a_fact_that_names_the_episode_of_a_turn_is_forgotten_with_the_turn(
+    tmp_path, prefix, selector
+):
+    alice = Diary(tmp_path, agent="rules", episodes=True).user("alice")
+    alice.diary.register_schema("note", Note)
+    for session, food in (("s1", "walnuts"), ("s2", "figs")):
+        alice.add_turn(f"I love {food}.", "Noted.", session_id=session)
+        source = f"{prefix}{alice.episodes()[-1].id}"
+        alice.facts.commit(Note(text=f"{food} are loved"), source=source)
+    alice.facts.commit(Note(text="a tree"), source=alice.episodes()[0].id, session_id="s2")
+    walnuts = next(fact for fact in alice.facts if "walnuts" in fact.data.text)
+    assert f"facts/{walnuts.id}" in {each.key for each in alice.history(source="s1#1")}
+    alice.forget(**selector)
+    assert alice.traces("walnuts") == []
+    # What another session said stays, but not if its source is forgotten.
+    also = [] if "source" in selector else ["a tree"]
+    assert sorted(fact.data.text for fact in alice.facts) == [*also, "figs are loved"]
+
+
+def test_an_episode_without_an_id_is_the_source_of_no_entry(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    assert alice.history(source="episodes/") == []
+
+
 @pytest.mark.parametrize(
     "text", ['say "hi"', "C:\\temp", "a\ttab", "two\nlines", "it's so", "café \N{BELL} 😀"]
 )

@@ -168,12 +168,17 @@ SOURCE_HINT = "Give the `source` of a hit, or the id of an episode after `episod
 """The hint of the error about a source that is not text."""
 
 
+def bare_source(source: str) -> str:
+    """Return a source, of an episode without `episodes/`."""
+    return source.removeprefix("episodes/") or source
+
+
 def shares_turn(source: str, other: str) -> bool:
     """Return whether two sources are equal or name a common turn, as `s1#2-4` and `s1#3` do.
 
     The id of an episode also names it without `episodes/`.
     """
-    if source.removeprefix("episodes/") == other.removeprefix("episodes/"):
+    if bare_source(source) == bare_source(other):
         return True
     found, named = _TURNS.fullmatch(source), _TURNS.fullmatch(other)
     if found is None or named is None or found[1] != named[1]:

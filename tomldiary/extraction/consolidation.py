@@ -276,10 +276,8 @@ def _attempts(mark: Mapping[str, Any]) -> int:
 
 def _put_mark(tx: Transaction, each: _Pending, fields: Mapping[str, Any]) -> None:
     name, path = each.mark
-    session, turn = each.episode.session_id, each.episode.source
+    session = each.episode.session_id
     said = {"_created_by": session} if session else {}
-    if turn:
-        said["_source"] = turn
     tx.edit(name).put(path, {**fields, "_created": each.episode.created, **said})
 
 

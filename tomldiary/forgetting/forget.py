@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.hand_edits import add_save
 from tomldiary.engine.transaction import block_changes
-from tomldiary.entries.kinds import CONVERSATIONS, entry_key, entry_kind, home_of, unread_tables
+from tomldiary.entries.kinds import (
+    CONVERSATIONS,
+    EPISODES,
+    entry_key,
+    entry_kind,
+    home_of,
+    unread_tables,
+)
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
@@ -255,10 +262,12 @@ def _studied(
         known = entry_kind(kind)
         groups.setdefault(known.name if known.is_split else kind, []).append(kind)
 
-    # Pending changes are studied late, because an entry may get another id when it is promoted or accepted, and
-    # receipts last, because the entries that their operations wrote select them.
-    def place(names: list[str]) -> tuple[bool, bool]:
-        return names[0] == RECEIPTS, entry_kind(names[0]).is_private
+    # Episodes are studied first, because they select what was derived from them. Pending changes are studied late,
+    # because an entry may get another id when it is promoted or accepted, and receipts last, because the entries that
+    # their operations wrote select them.
+    def place(names: list[str]) -> tuple[bool, bool, bool]:
+        kind = entry_kind(names[0])
+        return names[0] == RECEIPTS, kind.is_private, kind is not EPISODES
 
     for names in sorted(groups.values(), key=place):
         found: list[tuple[str, Tables, Replay]] = []
@@ -285,11 +294,21 @@ def _studied(
             for kind, document, _ in found:
                 former = selection.former | document.select_former_ids(texts.get(kind, ""))
                 selection = replace(selection, former=former)
+        selection = _with_episodes(selection, found)
         for kind, document, replay in found:
             yield kind, document, replay
             # The caller has decided by now what it redacts.
             receipts = selection.receipts | document.operations(replay)
             selection = replace(selection, receipts=receipts)
+
+
+def _with_episodes(selection: Selection, found: list[tuple[str, Tables, Replay]]) -> Selection:
+    """Return the selection with the episodes in its documents, whose derived entries a time or a text does not select."""
+    if selection.before or selection.matching:
+        return selection
+    documents = (document for kind, document, _ in found if entry_kind(kind) is EPISODES)
+    ids = {path[-1] for document in documents for path in document.gone()}
+    return replace(selection, episodes=selection.episodes | ids)
 
 
 @dataclass(slots=True)

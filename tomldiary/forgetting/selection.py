@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import SOURCE_HINT, author, said_by, shares_turn
+from tomldiary.entries.fields import SOURCE_HINT, author, bare_source, said_by, shares_turn
 from tomldiary.entries.kind import is_uuid
 from tomldiary.entries.kinds import EPISODES, FACTS, PREFERENCES, entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.episodes import CONSOLIDATION
@@ -81,7 +81,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """The data to erase; exactly one of the fields is set, besides the last four. Create it with `one_of`."""
+    """The data to erase; exactly one of the fields is set, besides the last five. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -93,6 +93,8 @@ class Selection:
     """A text that is part of the content, compared by `text.mentions`."""
     turn: str = ""
     """The turn of the episode that `key` or `source` names; what was extracted from it is covered too."""
+    episodes: frozenset[str] = frozenset()
+    """The ids of the episodes that are covered, which what was derived from them names as its source."""
     operations: Sequence[str] = ()
     """The operation ids that history loses; journals may still hold these turns, which are done."""
     copies: frozenset[tuple[str, ...]] = frozenset()
@@ -147,26 +149,28 @@ class Selection:
         """
         if kind == RECEIPTS and path[-1] in self.receipts:
             return True
+        source, known = values.get("_source"), entry_kind(kind)
+        # The record that an episode was consolidated has its id.
+        episode = path[-1] if known.name == CONSOLIDATION else bare_source(str(source or ""))
         if self.session_id:
-            named = {entry_kind(kind).session(path[-1]), author(values), *said_by(values)}
-            return self.session_id in named
-        source = values.get("_source")
+            named = {known.session(path[-1]), author(values), *said_by(values)}
+            return self.session_id in named or (episode in self.episodes and not any(named))
+        if episode and (
+            episode in self.episodes or episode == bare_source(self.key or self.source)
+        ):
+            return True
         if self.turn and isinstance(source, str) and shares_turn(source, self.turn):
             return True
         if self.source:
             return isinstance(source, str) and self.names(source, self.source)
         if self.key:
-            known = entry_kind(kind)
             if known.is_private and self.is_copy(values):
                 return True
-            # Entries derived from the selected one are covered, and so is the record that it was consolidated.
-            marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
-            is_derived = isinstance(source, str) and shares_turn(source, self.key)
-            return is_derived or self.key in (entry_key(path, known.home(kind)), marked)
+            return self.key == entry_key(path, known.home(kind))
         if self.matching:
             # A whole UUID also names entries; a part of one would name them by chance.
             named = [path[-1]] if is_uuid(self.matching.strip()) else []
-            return self.mentions([*named, *entry_kind(kind).stated(path, values)])
+            return self.mentions([*named, *known.stated(path, values)])
         assert self.before is not None  # noqa: S101 - one of the fields is set
         return _updated(values, when) < self.before
 

@@ -7,10 +7,12 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import SOURCE_HINT, count_of, entry_data, shares_turn
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
+from tomldiary.entries.kinds.episodes import episode_entries, episode_kinds
 from tomldiary.entries.kinds.parts import in_one_layout, path_in
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
@@ -177,7 +179,7 @@ class HistoryQueries:
             path = path_of(key, self._rules.allowed, self._rules.fact_schemas)
             wanted = {entry_key(path), entry_key(self._path_of(key))}
             base_key = entry_kind(path[0]).base_key(path, self._rules)
-        sources = None if source is None else {source, self.turn_of(source) or source}
+        sources = None if source is None else self._names_of(source)
         found: list[HistoryEntry] = []
         naming, after = path[-1] if path else "", start if isinstance(start, int) else 0
         for record in self._past.timeline().records(naming, after=after):
@@ -196,6 +198,14 @@ class HistoryQueries:
             if most is not None and len(found) >= most:
                 break
         return Changes(found[offset:most])
+
+    def _names_of(self, source: str) -> list[str]:
+        """Return a source, the turn of the episode that it names, and the episodes of that turn."""
+        turn = self.turn_of(source) or source
+        documents = episode_kinds(self._kinds()) if "#" in turn else []
+        entries = chain.from_iterable(episode_entries(self._read(name)) for name in documents)
+        ids = [key for key, entry in entries if shares_turn(str(entry.get("_source", "")), turn)]
+        return [*dict.fromkeys((source, turn, *ids))]
 
     def turn_of(self, source: str) -> str:
         """Return the turn of an episode, which is given by key or id; "" if it has none and for other sources."""
@@ -216,8 +226,14 @@ class HistoryQueries:
         path = self._path_of(key)
         named, kind = entry_key(path), entry_kind(path[0])
         records = self._past.timeline().records(path[-1])
-        found = [each for record in records for each in entry_changes(record) if each.key == named]
-        changes = Changes(found[::-1])
+        base_key = kind.base_key(path, self._rules)
+        found = [
+            each
+            for record in records
+            for each in entry_changes(record)
+            if named in {each.key, base_key(each.key)}
+        ]
+        changes = Changes([each for each in reversed(found) if each.key == named])
         names, usual = kind.places(path, dict.fromkeys([*self._kinds(), *self._past.kinds()]))
         documents = map(self._read, names)
         places = ((document, path_in(kind, document, usual)) for document in documents)
@@ -229,9 +245,9 @@ class HistoryQueries:
             else next((change.after or change.before for change in reversed(changes)), None)
         )
         if entry is None:
-            for each in self.history(key, limit=1):
+            if found:
                 raise UnknownEntry(
-                    key, f"No such fact holds now; the last change is of {each.key}."
+                    key, f"No such fact holds now; the last change is of {found[0].key}."
                 )
             kept = Retention(self._past).kept_history()
             since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
