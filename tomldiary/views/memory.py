@@ -166,17 +166,14 @@ def view_user_diary(found: UserDiary) -> Sheet:
 
 def _without_ended(found: UserDiary, entries: list[StoredEntry]) -> list[StoredEntry]:
     """Return the entries without facts that do not hold; those of types that are not registered stay."""
-    types = found.diary.fact_schemas
-    if not any(each.kind == "facts" and each.path[1] in types for each in entries):
-        return entries
+    types, held = found.diary.fact_schemas, {each.key for each in entries}
     with suppress(DiaryError):  # the card names the problem
         held = {f"facts/{fact.id}" for fact in found.facts}
-        return [
-            each
-            for each in entries
-            if each.kind != "facts" or each.path[1] not in types or each.key in held
-        ]
-    return entries
+    return [
+        each
+        for each in entries
+        if each.kind != "facts" or each.path[1] not in types or each.key in held
+    ]
 
 
 def _last_write(found: UserDiary) -> str:
