@@ -10,8 +10,8 @@ from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.fields import SOURCE_HINT, count_of, entry_data, shares_turn
-from tomldiary.entries.kinds import entry_key, entry_kind, home_of, path_of
+from tomldiary.entries.fields import SOURCE_HINT, bare_source, count_of, entry_data, shares_turn
+from tomldiary.entries.kinds import entry_key, entry_kind, find_entry, home_of, path_of
 from tomldiary.entries.kinds.episodes import episode_entries, episode_kinds
 from tomldiary.entries.kinds.parts import in_one_layout, path_in
 from tomldiary.entries.kinds.pending import held_entry
@@ -209,12 +209,13 @@ class HistoryQueries:
 
     def turn_of(self, source: str) -> str:
         """Return the turn of an episode, which is given by key or id; "" if it has none and for other sources."""
-        if not source.startswith("episodes/"):
-            if not source or "#" in source or "/" in source:
-                return ""
-            source = f"episodes/{source}"
+        name = bare_source(source)
+        if not name or (name == source and ("#" in name or "/" in name)):
+            return ""
         with suppress(UnknownEntry):
-            return self.why(source).turn
+            found = find_entry(("episodes", name), self._kinds(), self._read)
+            # Only a removed one is searched in the history.
+            return str(found[2].get("_source", "")) if found else self.why(f"episodes/{name}").turn
         return ""
 
     def why(self, key: str) -> Origin:
