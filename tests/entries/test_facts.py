@@ -946,6 +946,8 @@ def test_the_history_of_a_singleton_key_has_all_intervals_also_ended_ones(alice)
     assert alice.history("facts/diet/user") == []
     with pytest.raises(UnknownEntry, match=rf"the last change is of facts/{oslo}\."):
         alice.why("facts/home/user")
+    unregistered = Diary(alice.diary.backend, agent="rules").user("alice")
+    assert unregistered.history("facts/home/user") == alice.history("facts/home/user")
 
 
 # Asking

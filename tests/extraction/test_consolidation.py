@@ -288,7 +288,8 @@ def test_what_was_found_in_the_episode_of_a_turn_names_the_turn(cities, tmp_path
     alice.consolidate(extractor=cities, include_read=True)
     found = {each.key for each in alice.history(source="s1#1")}
     assert found >= {"facts/home/user", "likes/pref001"}
-    assert alice.episodes.get(alice.facts["home/user"].source).input == "I live in Paris"
+    assert alice.facts["home/user"].source == alice.why("likes/pref001").turn == "s1#1"
+    assert alice.episodes.get("s1#1").input == "I live in Paris"
     alice.forget(source="s1#1")
     assert alice.traces("Paris") == []
     assert all("done = true" not in alice.document(each) for each in alice.documents())

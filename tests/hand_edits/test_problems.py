@@ -322,8 +322,8 @@ def test_a_forbidden_edit_is_reported_once_with_its_line(tmp_path: Path, caplog:
     file.write_text(file.read_text().replace('"tea"', '"coffee"'))
     age(file)
     for _ in range(3):
-        assert alice.preferences("likes")["pref001"].text == "tea"
         [problem] = alice.problems()
+        assert alice.preferences("likes")["pref001"].text == "tea"
         assert str(problem).startswith(f"{file}:6: preferences/likes/pref001 is never changed")
     assert alice.rollback(dry_run=True).undone == alice.rollback().undone
     assert alice.preferences("likes")["pref001"].text == "tea"

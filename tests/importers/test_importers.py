@@ -375,6 +375,9 @@ def test_facts_of_loomflow_keep_their_episode_and_its_session(alice, tmp_path):
     lives, likes = sorted(alice.facts.query("triples"), key=lambda each: each.data.object)
     assert alice.episodes[lives.source].input == "I moved to Graz"
     assert (lives.created_by, likes.source, likes.created_by) == ("s1", "", "")
+    bob = alice.diary.user("bob")
+    carry_over(bob, "loomflow", place)  # at once
+    assert {each.source for each in bob.facts} == {"", f"episodes/{bob.episodes()[0].id}"}
     alice.forget(key=lives.source)
     assert alice.traces("Graz") == []
     assert [each.data.object for each in alice.facts.query("triples")] == ["jazz"]

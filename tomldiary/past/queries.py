@@ -173,12 +173,10 @@ class HistoryQueries:
             )
         start = None if since is None else point_of(since, "since")
         end = None if until is None else point_of(until, "until")
-        path, wanted = None, set[str]()
-        base_key: Callable[[str], str] = str
-        if key is not None:
-            path = path_of(key, self._rules.allowed, self._rules.fact_schemas)
-            wanted = {entry_key(path), entry_key(self._path_of(key))}
-            base_key = entry_kind(path[0]).base_key(path, self._rules)
+        rules = self._rules
+        path = None if key is None else path_of(key, rules.allowed, rules.fact_schemas)
+        wanted = path and entry_key(path)
+        base_key = str if path is None else entry_kind(path[0]).base_key(path, rules)
         sources = None if source is None else self._names_of(source)
         found: list[HistoryEntry] = []
         naming, after = path[-1] if path else "", start if isinstance(start, int) else 0
@@ -192,7 +190,7 @@ class HistoryQueries:
             found += [
                 each
                 for each in entry_changes(record)
-                if (path is None or wanted & {each.key, base_key(each.key)})
+                if wanted in {None, each.key, base_key(each.key)}
                 and (sources is None or any(shares_turn(each.source, one) for one in sources))
             ]
             if most is not None and len(found) >= most:

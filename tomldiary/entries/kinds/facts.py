@@ -68,7 +68,7 @@ class FactKind(EntryKind):
 
     def base_key(self, path: Path, rules: Rules) -> Callable[[str], str]:
         schema = rules.fact_schemas.get(path[1])
-        return head_of if schema is not None and schema.constraint.temporal else str
+        return head_of if schema is None or schema.constraint.temporal else str
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, key, entry in stored_facts(tables):
