@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 
 
 _OURS = "tomldiary"
+_HANDOFF = "transfer_to_"
+"""The beginning of the names of hand-off tools in langgraph-swarm, langgraph-supervisor and LangChain's documentation."""
+_DESTINATION = "__handoff_destination"
+"""Metadata of the results of hand-off tools in langgraph-supervisor, whatever their names."""
 
 
 class Turn(NamedTuple):
@@ -370,8 +374,24 @@ def _with_ids(messages: Sequence[BaseMessage], ids: Collection[str]) -> list[Spo
 
 
 def _spoken(messages: Sequence[BaseMessage]) -> Iterator[Spoken]:
-    # A tool result followed by a user message was not shown to the model, so it is the answer.
-    return spoken(messages, is_before_question)
+    return spoken(messages, _ends_turn)
+
+
+def _ends_turn(messages: Sequence[Any], number: int) -> bool:
+    """Return whether the tool result with a number is the answer: no model was shown it before the next question.
+
+    The result of a hand-off is no answer, because the next agent did not finish.
+    """
+    return is_before_question(messages, number) and not _is_handoff(messages, number)
+
+
+def _is_handoff(messages: Sequence[Any], number: int) -> bool:
+    told = messages[number]
+    called = (
+        each for one in reversed(messages[:number]) for each in getattr(one, "tool_calls", ())
+    )
+    name = next((each["name"] for each in called if each["id"] == told.tool_call_id), "")
+    return name.startswith(_HANDOFF) or _DESTINATION in told.response_metadata
 
 
 @dataclass(eq=False, slots=True)

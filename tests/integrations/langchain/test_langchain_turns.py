@@ -2065,6 +2065,40 @@ def test_words_before_a_handoff_are_submitted_once_by_two_processes(tmp_path, mo
     assert said == [("I like rain.", ""), ("", "ok")]
 
 
+@either
+@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize("folder", ["diary", "link"])
+@pytest.mark.parametrize("name", ["transfer_to_expert", "ask_expert"])
+def test_words_before_a_handoff_join_the_next_turn_if_the_next_agent_is_interrupted(
+    tmp_path, remembers, folder, name, mode
+):
+    @tool(name)
+    def hand_off(runtime: ToolRuntime) -> Any:
+        """Hand off."""
+        marks = {} if name.startswith("transfer_to_") else {"__handoff_destination": "expert"}
+        told = ToolMessage("Yours.", tool_call_id=runtime.tool_call_id, response_metadata=marks)
+        update = {"messages": [runtime.state["messages"][-1], told]}
+        return Command(goto="expert", graph=Command.PARENT, update=update)
+
+    saver, said = InMemorySaver(), []
+    review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    link_diary(tmp_path)
+    for where, given, answer in (("diary", "I like rain.", NOOP), (folder, "I like snow.", OK)):
+        with Recording(Diary(tmp_path / where, agent="rules")) as own:
+            front = agent_of(own, calling((name, {})), tools=[hand_off])
+            if not remembers:
+                front = create_agent(Scripted(answers=[calling((name, {}))]), [hand_off])
+            builder = StateGraph(MessagesState)
+            builder.add_node("front", front, destinations=("expert",))
+            builder.add_node("expert", agent_of(own, answer, behind=[review]))
+            begin = "front" if given == "I like rain." else "expert"
+            graph = builder.add_edge(START, begin).compile(checkpointer=saver)
+            talk(graph, given, THREAD, mode)
+            said += [turn.user_msg for turn in own.turns]
+    first = ["I like rain.", "I like snow."] if remembers else ["I like rain.\n\nI like snow."]
+    assert said == first
+
+
 def test_ids_of_messages_need_be_unique_in_their_session_only(writer):
     memory = DiaryMiddleware(writer.diary, writer=writer)
     agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
