@@ -105,6 +105,8 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 """The context type of the agent; any for a middleware outside of one."""
 _logger = get_logger(__name__)
 _NOT_STORED = "a turn could not be stored"
+_IN_GRAPH = "|"
+"""Part of a node's namespace of checkpoints if the graph of the node is a node itself."""
 _SEPARATOR = "-"
 """The text between the parts of an operation id."""
 _NO_OTHERS: Mapping[str, str] = MappingProxyType({})
@@ -324,6 +326,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             is_noted=isinstance(runtime, ToolRuntime),
         )
         first_session, ids = self._first_attempt(config, user, named, session, turn)
+        settings = config.get("configurable", {})
+        is_saved = saves_checkpoints(settings)
+        # Within a graph, the notes of a run that broke off are lost, and a client may send its message again.
+        has_no_notes = is_saved and _IN_GRAPH in str(settings.get("checkpoint_ns"))
         run = Run(
             user,
             first_session,
@@ -332,10 +338,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             messages,
             turn.asked,
             known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"])
-            if begins
+            if begins and not has_no_notes
             else frozenset(turn.ids),
             is_delegated=self._endings.is_delegated(config),
-            is_saved=saves_checkpoints(config.get("configurable")),
+            is_saved=is_saved,
         )
         run.see(messages)  # an earlier run may have changed them
         self._endings.watch(config, self, run, self._submit_broken)

@@ -677,6 +677,25 @@ def test_words_of_an_agent_whose_graph_was_left_are_not_submitted_again(tmp_path
 
 
 @either
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_a_message_of_a_failed_run_that_is_sent_again_to_another_process_is_known(
+    tmp_path, is_nested, mode
+):
+    saver, said = InMemorySaver(), []
+    link_diary(tmp_path)
+    for folder, answer in (("diary", Down()), ("link", OK)):
+        with Recording(Diary(tmp_path / folder, agent="rules")) as own:
+            agent = agent_of(own, answer, checkpointer=None if is_nested else saver)
+            if is_nested:
+                builder = StateGraph(MessagesState).add_node("agent", agent)
+                agent = builder.add_edge(START, "agent").compile(checkpointer=saver)
+            with suppress(Down):
+                talk(agent, [HumanMessage("I am a vegan.", id="1")], THREAD, mode)
+            said += own.said
+    assert said == [("I am a vegan.", ""), ("", "ok")]
+
+
+@either
 @pytest.mark.parametrize("begins", ["__start__", "model"])
 def test_a_replay_in_another_process_submits_its_answer_alone(tmp_path, begins, mode):
     saver = InMemorySaver()
