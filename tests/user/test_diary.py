@@ -610,7 +610,8 @@ module, check, folder = sys.argv[1:]
 sys.modules[module] = SimpleNamespace(**{check: lambda part: True})
 diary = Diary(folder, agent="rules")
 alice = diary.user("alice")
-for call in (lambda: MemoryWriter(diary), lambda: alice.add_turn("I love tea.", "ok", session_id="s")):
+queued = lambda: MemoryWriter(Diary("memory:", agent="rules"))
+for call in (queued, lambda: MemoryWriter(diary), lambda: alice.add_turn("I love tea.", "ok", session_id="s")):
     try:
         call()
     except RuntimeError as error:
@@ -627,7 +628,7 @@ print(len(alice.recall("tea")))
 def test_greenlets_instead_of_threads_are_refused(tmp_path, name, check):
     done = programs.run("-c", WITH_GREENLETS, name, check, tmp_path, check=True)
     *refusals, found = done.stdout.splitlines()
-    assert len(refusals) == 2
+    assert len(refusals) == 3
     assert all("has replaced threads by greenlets" in each for each in refusals)
     assert found == "1"
 

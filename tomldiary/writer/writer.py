@@ -24,7 +24,7 @@ from tomldiary.extraction.context import Turn, TurnStatus
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
-from tomldiary.runtime.async_bridge import running_loop
+from tomldiary.runtime.async_bridge import needs_threads, running_loop
 from tomldiary.runtime.callables import refuse_misfit
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.locks import InterruptibleCondition
@@ -91,6 +91,7 @@ class MemoryWriter(Viewed):
 
     Raises:
         InvalidValue: An option has the wrong type, is out of its range, or is not supported by `diary`.
+        RuntimeError: The threads of this process are greenlets.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -145,6 +146,7 @@ class MemoryWriter(Viewed):
             raise InvalidValue(
                 "consolidate_every and consolidate_after need a Diary and at least one worker."
             )
+        needs_threads()  # now, as a queue in memory starts its threads with the first turn
         self._context = contextvars.copy_context()
         problem = self._setup_problem()
         if problem:
