@@ -1341,6 +1341,9 @@ def test_a_read_only_server_of_postgres_names_the_remedy():
     [problem] = [each for each in check(Diary(backend)) if each.level == "problem"]
     assert problem.message.startswith("the server takes no writes (cannot execute UPDATE")
     backend.close()
+    other = f"{engine.url}&options=-c%20default_transaction_read_only%3Don&timeout=1"
+    with pytest.raises(BackendError, match=r"is read-only\)\. Check target_session_attrs"):
+        open_backend(f"{other}&target_session_attrs=read-write", None).users()
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ _TLS = re.compile(
     r"certificate|private key|X509|support SSL|(?:SSL error|\[SSL)(?!: unexpected.eof)",
     re.IGNORECASE,
 )
+# Messages of libpq for a server that answered, but is not the one that the address asks for.
+_OTHER_SERVER = re.compile(r"session is (?:not )?read-only|in hot standby mode")
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
 RESERVED = ".reserved"
@@ -372,6 +374,8 @@ def unreachable(database: Database, error: DatabaseLost) -> BackendError:
     what = "the address and that the server runs"
     if _TLS.search(str(error)):
         what = "the certificates and the options of TLS"
+    elif _OTHER_SERVER.search(str(error)):
+        what = "target_session_attrs of the address, and that it names the right server"
     return BackendError(f"{database}: cannot be reached ({error}). Check {what}.")
 
 
