@@ -828,6 +828,19 @@ def test_a_role_that_created_nothing_works_with_the_documented_privileges():
         assert not [each for each in check(diary) if each.level == "problem"]
 
 
+def test_a_role_that_owns_no_tables_watches_after_their_owner():
+    engine = engines.space("postgres")
+    with Diary(engine.url) as owner:
+        owner.users()  # creates the tables
+    address, _ = reader_of(engine)
+    with contextlib.closing(open_backend(address, None)) as backend:
+        with pytest.raises(DatabaseLost, match="the owner of the tables must open a diary"):
+            backend.database.listen()
+        with contextlib.closing(open_backend(engine.url, None)) as first:
+            first.database.listen().close()
+        backend.database.listen().close()
+
+
 @pytest.mark.parametrize("tables", [["users", "documents", "history", "tomldiary"], ["history"]])
 def test_row_level_security_without_a_policy_is_an_error(tables):
     """Without the error, the memory would look empty."""

@@ -433,7 +433,12 @@ class PostgresDatabase:
             with connection.transaction():
                 connection.execute(statements.LOCK_SCHEMA, [self._milliseconds])
                 if not (found := find().fetchall()):
-                    connection.execute(sql.SQL(statements.WATCH).format(**names))
+                    try:
+                        connection.execute(sql.SQL(statements.WATCH).format(**names))
+                    except psycopg.errors.InsufficientPrivilege as error:
+                        raise DatabaseLost(
+                            f"{reason(error)}; the owner of the tables must open a diary with watch first"
+                        ) from error
                     found = find().fetchall()
             return found[0][0]
 
