@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import threading
 import time
@@ -124,7 +125,7 @@ def test_users_whose_changes_a_hook_refuses_delay_no_other_user(diary, monkeypat
     def pause(least, most):
         return least if most <= 0.2 else 1000.0
 
-    monkeypatch.setattr("tomldiary.hooks.hooks.random.uniform", pause)
+    monkeypatch.setattr(random, "uniform", pause)
 
     def hook(changes):
         seen.append(changes[0].user)
@@ -143,7 +144,7 @@ def test_a_hook_that_is_down_is_called_for_a_few_of_many_users(diary, monkeypatc
     def pause(_least, most):
         return 0.0 if most < 1.0 else 1000.0
 
-    monkeypatch.setattr("tomldiary.hooks.hooks.random.uniform", pause)
+    monkeypatch.setattr(random, "uniform", pause)
     seen = set()
 
     def hook(changes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import gc
 import logging
 import os
@@ -11,7 +12,6 @@ import random
 import threading
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from unittest.mock import Mock
 
@@ -21,6 +21,7 @@ from pydantic import BaseModel
 import programs
 from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import (
     BackendError,
     Conflict,
@@ -32,8 +33,6 @@ from tomldiary.errors import (
 )
 from tomldiary.extraction.operations import Applied
 from tomldiary.writer import Receipt, Turn, background_tasks, fire_and_forget
-from tomldiary.writer.journal import Journal
-from waiting import until
 
 LONG = 120  # seconds; nothing waits that long unless it is broken
 
@@ -478,10 +477,19 @@ def test_a_turn_that_is_submitted_again_after_it_found_no_space_begins_at_the_sa
 
 
 @pytest.mark.parametrize("refusal", ["closed", "closed meanwhile", "conflict", "full", "repeated"])
-def test_an_entry_of_a_tool_is_not_counted_again_after_a_refused_submit(
-    tmp_path, monkeypatch, refusal
-):
+def test_an_entry_of_a_tool_is_not_counted_again_after_a_refused_submit(tmp_path, files, refusal):
     begun, gate = threading.Event(), threading.Event()
+
+    def fail(_name, path, *_):
+        if "journal" in str(path):
+            raise OSError(errno.ENOSPC, "full")
+
+    async def close_during_submit():
+        waiting = asyncio.create_task(writer.submit_turn(turn("I like tea.")))
+        await asyncio.sleep(0)  # it waits for space
+        await asyncio.to_thread(writer.close_sync, 0)
+        with pytest.raises(RuntimeError, match="closed"):
+            await waiting
 
     def listen(message, *, deps):
         begun.set()
@@ -489,7 +497,7 @@ def test_an_entry_of_a_tool_is_not_counted_again_after_a_refused_submit(
         if "tea" in deps.user_msg:
             deps.upsert("likes", None, deps.user_msg)
 
-    diary = Diary(tmp_path, agent=listen)
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=listen)
     alice, first = diary.user("alice"), ("alice", "s", "Hello.", "ok")
     writer = MemoryWriter(diary, workers=1, qsize=1)
     writer.submit_nowait(Turn(*first, operation_id="first"))
@@ -501,18 +509,13 @@ def test_an_entry_of_a_tool_is_not_counted_again_after_a_refused_submit(
         with pytest.raises(Conflict):
             writer.submit_nowait(Turn("alice", "s", "Good evening.", "ok", operation_id="first"))
     elif refusal == "full":
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "append_turns", Mock(side_effect=BackendError("full")))
-            with pytest.raises(BackendError):
-                writer.submit_nowait(turn("I like tea.")).wait(LONG)
+        files.hook = fail
+        with pytest.raises(BackendError):
+            writer.submit_nowait(turn("I like tea.")).wait(LONG)
+        files.hook = None
     elif refusal == "closed meanwhile":
         writer.submit_nowait(Turn("bob", "s", "queued", "ok"))
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(asyncio.run, writer.submit_turn(turn("I like tea.")))
-            until(lambda: writer._admission.waiting)
-            writer.close_sync(0)
-            with pytest.raises(RuntimeError, match="closed"):
-                waiting.result(LONG)
+        asyncio.run(close_during_submit())
     gate.set()
     writer.close_sync()
     if refusal == "closed":

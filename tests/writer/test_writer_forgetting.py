@@ -664,17 +664,17 @@ def test_an_erasure_waits_for_no_turn_that_is_submitted_after_its_begin(tmp_path
             begun.release()
             next(left).wait(LONG)
 
+    def note(frame, event, _):
+        waits = frame.f_code is threading.Condition.wait_for.__code__
+        if event == "call" and waits and frame.f_back.f_code.co_name == "await_stored":
+            waiting.release()
+
     diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     with MemoryWriter(diary) as writer, ThreadPoolExecutor(1) as pool:
-        wait_for = writer._state.wait_for
-
-        def noted(*args):
-            waiting.release()
-            return wait_for(*args)
-
-        files.hook, writer._state.wait_for = hang, noted
+        files.hook = hang
+        threading.setprofile(note)
         try:
             for number in range(2):
                 writer.submit_nowait(Turn("alice", "s", "Hello.", "ok"))
@@ -686,6 +686,7 @@ def test_an_erasure_waits_for_no_turn_that_is_submitted_after_its_begin(tmp_path
             assert begun.acquire(timeout=LONG)  # the second turn is being stored
             erasing.result(LONG)
         finally:
+            threading.setprofile(None)
             files.hook = None
             for gate in gates:
                 gate.set()

@@ -6,8 +6,10 @@ import asyncio
 import os
 import re
 import signal
+import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -415,18 +417,29 @@ def test_a_named_model_is_made_once_for_each_event_loop():
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_that_is_forked_while_a_model_is_made_makes_its_own():
-    model = LoopModel("test", lambda found: found)
+    parent, is_made, may_end = os.getpid(), threading.Event(), threading.Event()
+
+    def wrap(found: models.Model) -> models.Model:
+        if os.getpid() == parent:
+            is_made.set()
+            may_end.wait(30)
+        return found
+
+    model = LoopModel("test", wrap)
 
     async def look() -> object:
         return model.wrapped
 
-    with model._guard:  # as if another thread had it
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, look())
+        is_made.wait()
         child = os.fork()
         if not child:
             signal.alarm(20)
             asyncio.run(look())
             os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        may_end.set()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_name_without_a_provider_is_told_to_have_one():
