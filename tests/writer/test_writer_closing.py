@@ -316,3 +316,4 @@ def test_a_writer_whose_close_fails_at_the_end_of_the_program_keeps_no_other_one
     with pytest.raises(ValueError, match="log handler"):
         close_writers()
     assert all(receipt.is_done for receipt in receipts)
+    assert not any(each.is_running for each in writers)
