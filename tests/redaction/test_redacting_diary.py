@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, Field
 
-from tomldiary import Constraint, Diary, MemoryWriter, RetryPolicy, Turn
+from tomldiary import Constraint, Diary, MemoryWriter, PreferenceItem, RetryPolicy, Turn
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.entries.kinds.episodes import ToolStep
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, OperationConflict
 from tomldiary.extraction import tools
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.retrieval.vector_index import Embedding
@@ -52,6 +52,14 @@ def diary(tmp_path):
 class Contact(BaseModel):
     name: str
     note: str = ""
+
+
+class Dish(PreferenceItem):
+    cook: str = ""
+
+
+class Kitchen(BaseModel):
+    dishes: dict[str, Dish] = {}
 
 
 class Mailed(BaseModel):
@@ -103,20 +111,45 @@ def test_what_goes_through_a_door_is_stored_redacted(diary, tmp_path, door):
 def test_no_fingerprint_of_a_request_could_confirm_a_guess_of_a_secret(tmp_path):
     found = []
     for place, secret in (("a", CANARY), ("b", "another@example.org")):
-        diary = Diary(tmp_path / place, agent="rules", redact=True)
-        diary.register_schema("contact", Contact)
+        diary = Diary(tmp_path / place, Kitchen, agent="rules", redact=True)
+        diary.register_schema("contact", Contact, constraint=Constraint(singleton_key="name"))
         alice = diary.user("alice")
-        alice.facts.commit(Contact(name="Anna", note=secret), operation_id="1")
-        alice.facts.commit(Contact(name="Anna", note=secret), operation_id="1")
+        for _ in range(2):
+            fact = alice.facts.commit(Contact(name="Anna", note=secret), operation_id="1")
         alice.blocks.append("notes", secret, operation_id="2")
         alice.episodes.add(secret, "Noted.", operation_id="3")
         tools = MemoryVerbs(alice, "s", "4")
         assert "✅" in tools.remember("", "contact", fields={"name": "Ben", "note": secret})
+        assert diary.stats()["redacted"] == {"email": 4}
+        ItemStore(diary).run([Put(("alice", "mails"), "x", {"text": "old"})])
+        with alice.transaction(operation_id="5"):
+            alice.upsert_preference("dishes", "curry", fields={"cook": secret})
+            alice.blocks.replace("notes", "[", secret)
+            alice.facts.update(fact, {"note": f"Mail {secret}"})
+            alice.items.update("mails/x", {"text": secret})
         (file,) = (tmp_path / place).glob("alice/history/*.toml")
         found.append(re.findall(r'^content = ".*"$', file.read_text(), re.MULTILINE))
-        assert diary.stats()["redacted"] == {"email": 4}
     assert found[0] == found[1]
-    assert len(found[0]) == 4
+    assert len(found[0]) == 5
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda alice, name: alice.facts.commit(Contact(name=name), operation_id="1"),
+        lambda alice, name: alice.blocks.append(name, "Tea.", operation_id="1"),
+        lambda alice, name: alice.upsert_preference("likes", "Tea", id=name, operation_id="1"),
+        lambda alice, name: alice.episodes.add("Tea.", "Noted.", id=name, operation_id="1"),
+    ],
+)
+def test_a_request_with_another_name_is_another_request_though_both_would_be_redacted(diary, write):
+    diary.register_schema("contact", Contact, constraint=Constraint(singleton_key="name"))
+    alice = diary.user("alice")
+    for _ in range(2):  # a repetition
+        write(alice, "anna@example.org")
+    with pytest.raises(OperationConflict):
+        write(alice, "otto@example.org")
+    assert alice.last_transaction() == 1
 
 
 def test_a_text_that_is_stored_again_changes_nothing(diary):

@@ -125,7 +125,8 @@ class UserBlocks(DictAccessor[TextBlock]):
         def change(book: Blocks) -> None:
             book.append(name, text, now=moment, session=session_id)
 
-        why = Source("append_block", session_id, actor, reason, operation_id, asked=(name, text))
+        asked = (name, self._context.fingerprinted(operation_id, text))
+        why = Source("append_block", session_id, actor, reason, operation_id, asked=asked)
         return self._write(name, change, why, ephemeral=ephemeral)
 
     aappend = async_twin(append)
@@ -164,7 +165,8 @@ class UserBlocks(DictAccessor[TextBlock]):
         def change(book: Blocks) -> None:
             book.replace(name, old, new, now=moment, session=session_id)
 
-        why = Source("replace_in_block", session_id, actor, reason, asked=(name, old, new))
+        asked = (name, *self._context.fingerprinted("", (old, new)))
+        why = Source("replace_in_block", session_id, actor, reason, asked=asked)
         return self._write(name, change, why, ephemeral=ephemeral)
 
     areplace = async_twin(replace)

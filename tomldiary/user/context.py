@@ -56,6 +56,7 @@ S = TypeVar("S")
 E = TypeVar("E")
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 _logger = get_logger(__name__)
 _CHECKED = "table"
 """The key of a document's memo with the version whose preference table was checked."""
@@ -245,9 +246,6 @@ class UserContext:
             InvalidValue: The change is ephemeral but has no session.
         """
         self.engine.refuse_nested(self.user_id, source.operation)
-        redactor, outer = self.diary.redactor, self.engine.transaction_of(self.user_id)
-        if redactor is not None and (source.operation or (outer and outer.has_operation)):
-            source = replace(source, asked=redactor.uncounted(source.asked))
         if checked_flag(ephemeral, "ephemeral"):
             drafts: str | None = self.session(source.session)
         else:
@@ -260,6 +258,20 @@ class UserContext:
         if held is not None:
             return self.engine.write(self.user_id, held, source, on_repeat=on_repeat)
         return self._stored(change, source, origin, on_repeat)
+
+    def fingerprinted(self, operation: str, value: T) -> T:
+        """Return texts of a request as they are in its fingerprint: redacted if it is stored, against guesses of secrets.
+
+        Names are not, because they are stored as they are, and another name is another request.
+
+        Args:
+            operation: The operation id of the request; "" is none.
+            value: The texts.
+        """
+        redactor, outer = self.diary.redactor, self.engine.transaction_of(self.user_id)
+        if redactor is None or not (operation or (outer and outer.has_operation)):
+            return value
+        return redactor.uncounted(value)
 
     def _stored(
         self,

@@ -94,7 +94,8 @@ class UserEpisodes(ListAccessor[Episode]):
                 return known[1][1]
             return new_episode(tx.writing(self._diary, session_id), value, when, id)
 
-        asked = (input, output, *([id] if id else []))
+        texts = self._context.fingerprinted(operation_id, (input, output))
+        asked = (*texts, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked=asked)
         return self._context.write(change, why, ephemeral=ephemeral, on_repeat=self._added)
 

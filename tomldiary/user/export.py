@@ -199,7 +199,8 @@ class UserExport(UserPart):
         if has_pending and why is not None and engine.transaction_of(self._context.user_id) is None:
             # Before the import, because `renumbered` expects its number.
             engine.log_hand_edits(self._context.user_id)
-        asked = ({kind: each.text for kind, each in documents.items()}, replace)
+        texts = {kind: each.text for kind, each in documents.items()}
+        asked = (self._context.fingerprinted("" if why is None else why.operation, texts), replace)
         source = dataclasses.replace(why or Source("import"), asked=asked)
         with suppress(NotStored):
             return self._context.write(change, source), found

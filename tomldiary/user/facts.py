@@ -110,12 +110,22 @@ class UserFacts(ListAccessor[Fact]):
             return self._book(tx).commit(schema, stored, by)
 
         claim = [] if confidence == 1 and not force else [confidence, force]
-        asked = (schema.name, stored, str(valid_from), str(valid_to), source, *claim)
+        data = self._fingerprinted(operation_id, schema, stored)
+        asked = (schema.name, data, str(valid_from), str(valid_to), source, *claim)
         why = Source("commit", session_id, actor, reason, operation_id, asked=asked)
         key = self._context.write(change, why, ephemeral=ephemeral, on_repeat=self._committed)
         return f"{schema.name}/{key}"
 
     acommit = async_twin(commit)
+
+    def _fingerprinted(
+        self, operation: str, schema: FactSchema, data: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the fields of a fact for a fingerprint; those of its key are names. See `UserContext.fingerprinted`."""
+        texts = self._context.fingerprinted(operation, data)
+        if texts is data:
+            return data
+        return {**texts, **{key: data[key] for key in schema.key_fields(data) if key in data}}
 
     def _committed(self, seq: int) -> str:
         """Return the key of the fact that a transaction committed."""
@@ -160,7 +170,7 @@ class UserFacts(ListAccessor[Fact]):
         def change(tx: Transaction) -> str:
             return self._book(tx).update(fact_id, fields, by)
 
-        asked = (fact_id, fields, str(valid_to))
+        asked = (fact_id, self._context.fingerprinted("", fields), str(valid_to))
         why = Source("update", session_id, actor, reason, asked=asked)
         return f"{name}/{self._context.write(change, why, ephemeral=ephemeral)}"
 

@@ -103,7 +103,8 @@ class UserItems(DictAccessor[dict[str, Any]]):
             ITEMS.put(tx.writing(self._diary, session_id), path[:1], path[1], value)
             return value
 
-        why = Source("update_item", session_id, actor, reason, asked=(key, fields))
+        asked = (key, self._context.fingerprinted("", fields))
+        why = Source("update_item", session_id, actor, reason, asked=asked)
         return self._context.write(change, why)
 
     aupdate = async_twin(update)

@@ -172,7 +172,8 @@ class UserPreferences(UserPart):
             )  # fmt: skip
             return outcome.id, self._item(category, outcome.entry)
 
-        asked = (category, text, id, contexts, fields, count_up, create)
+        more = self._context.fingerprinted(operation_id, fields)
+        asked = (category, text, id, contexts, more, count_up, create)
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
 
         def stored(seq: int) -> tuple[str, PreferenceItem]:
