@@ -119,7 +119,7 @@ class AgentMemoryToolset(RunToolset[Any]):
             ctx: The run.
             content: Text to add.
         """
-        notes = self._notes(ctx, call_id(self.diary, ctx, "write", content))
+        notes = self._notes(ctx, await call_id(self.diary, ctx, "write", content))
         return await in_thread(notes.write, content)
 
     async def _update_memory(self, ctx: RunContext[Any], old_text: str, new_text: str) -> str:
@@ -130,7 +130,7 @@ class AgentMemoryToolset(RunToolset[Any]):
             old_text: The text to replace, with enough context that it occurs only once.
             new_text: The text in its place.
         """
-        notes = self._notes(ctx, call_id(self.diary, ctx, "update", old_text, new_text))
+        notes = self._notes(ctx, await call_id(self.diary, ctx, "update", old_text, new_text))
         return await in_thread(notes.update, old_text, new_text)
 
     async def get_instructions(self, ctx: RunContext[Any]) -> list[InstructionPart] | None:

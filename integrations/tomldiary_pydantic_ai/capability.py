@@ -7,7 +7,7 @@ import copy
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 from pydantic_ai import RunContext, TemplateStr, capabilities
@@ -18,7 +18,7 @@ from pydantic_ai.tools import AgentDepsT
 from tomldiary.agents.delegation import LANGCHAIN, is_within
 from tomldiary.agents.options import checked_episodes, checked_flag, checked_text
 from tomldiary.agents.submission import AgentWriter, is_rolled_back, submit_turn
-from tomldiary.agents.turn_messages import digest
+from tomldiary.agents.turn_messages import digest, digested
 from tomldiary.agents.utterances import RunIds, UserTurn
 from tomldiary.agents.verbs import Verb  # noqa: TC001 - annotations are looked up at run time
 from tomldiary.compaction.draft import CompactionDeps
@@ -543,8 +543,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         return of_run
 
     async def _submit_here(self, turn: Turn | None) -> None:
-        if turn is not None:
-            await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
+        if turn is None:
+            return
+        if turn.operation_id:
+            said = digested(self._toolset.diary, (turn.user_msg, turn.assistant_msg))
+            turn = replace(turn, operation_id=digest(turn.operation_id, *said))
+        await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
 
 
 def _check_owner(run: RunState, user: str) -> None:

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from pydantic_ai.messages import UserPromptPart
 
 from tomldiary.agents.delegation import PYDANTIC_AI, register_within
-from tomldiary.agents.turn_messages import digest, digested, memory_place
+from tomldiary.agents.turn_messages import digest, memory_place
 from tomldiary.agents.utterances import Utterance
 from tomldiary.extraction.context import Turn
 from tomldiary.writer.shutdown import await_open_runs, before_writers_close
@@ -280,20 +280,23 @@ class RunState:
         status: TurnStatus,
         episode: bool | None,  # noqa: FBT001 - the option of the capability
     ) -> Turn | None:
-        """Return what the run submits, with these texts of the user; None if it has no text."""
+        """Return what the run submits, with these texts of the user; None if it has no text.
+
+        Its operation id lacks the digest of the texts, because a workflow, which runs this, must not redact them: the
+        function that redacts may read files or wait.
+        """
         (user, session), run_id = self.owner, self.turn.ids.run
         user_msg, answer = "\n\n".join(texts), ending.answer
         if not (user_msg or answer):
             return None
         earlier = exchanges(self.history, self.output_tools)
-        whole = digested(self.diary, (user_msg, answer))
         return Turn(
             user,
             session,
             user_msg,
             answer,
             status=status,
-            operation_id=digest(run_id, session, *whole) if run_id else "",
+            operation_id=digest(run_id, session) if run_id else "",
             earlier=earlier[-self.diary.context_turns or len(earlier) :] or None,
             steps=ending.steps,
             episode=episode,

@@ -21,6 +21,7 @@ from tomldiary.agents.turn_messages import digest, digested, of_memory
 from tomldiary.agents.utterances import RunIds, RunOwner, Utterances
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
+from tomldiary.runtime.async_bridge import in_thread
 from tomldiary_pydantic_ai.conversation import ids_of, resumed
 
 if TYPE_CHECKING:
@@ -255,16 +256,16 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
 _CALLING: ContextVar[OwnedToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
 
 
-def call_id(diary: Diary, ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
+async def call_id(diary: Diary, ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
     """Return an id of a tool call that stays the same when the call is repeated; "" outside of a run.
 
     Some models reuse call ids in each response, so the arguments are part of the id.
     """
     if ctx.run_id is None or ctx.tool_call_id is None:
         return ""
-    return digest(
-        ctx.run_id, str(ctx.run_step), ctx.tool_call_id, verb, repr(digested(diary, arguments))
-    )
+    if diary.redactor is not None:  # its function may be slow
+        arguments = await in_thread(digested, diary, arguments)
+    return digest(ctx.run_id, str(ctx.run_step), ctx.tool_call_id, verb, repr(arguments))
 
 
 @contextmanager

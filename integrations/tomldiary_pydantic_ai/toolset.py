@@ -39,7 +39,7 @@ from tomldiary_pydantic_ai.run_toolset import RunToolset, Who, call_id, span
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
     from contextlib import AbstractContextManager
 
     from pydantic_ai.tools import ToolDefinition
@@ -161,8 +161,8 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         """
         return self.diary.user(self.owner(ctx).user)
 
-    def _verbs(self, ctx: RunContext[Any], verb: str, arguments: list[Any]) -> MemoryVerbs:
-        call = call_id(self.diary, ctx, verb, *arguments)
+    async def _verbs(self, ctx: RunContext[Any], verb: str, arguments: list[Any]) -> MemoryVerbs:
+        call = await call_id(self.diary, ctx, verb, *arguments)
         owner, bound = self.owner(ctx), self.bound(ctx)
         epoch = None if bound is None or bound.run is None else bound.run.epoch
         return MemoryVerbs(self.diary.user(owner.user), owner.session, call, epoch=epoch)
@@ -268,7 +268,7 @@ def _default_guidance(name: str, tools: Mapping[str, str], *, records: bool) -> 
 
 
 def _function(
-    verb: str, verbs: Callable[[RunContext[Any], str, list[Any]], MemoryVerbs]
+    verb: str, verbs: Callable[[RunContext[Any], str, list[Any]], Awaitable[MemoryVerbs]]
 ) -> Callable[..., Coroutine[Any, Any, str]]:
     """Return a function with the run context as first parameter, followed by the parameters of a verb."""
     first = Parameter("ctx", Parameter.POSITIONAL_ONLY, annotation=RunContext[Any])
@@ -280,7 +280,7 @@ def _function(
         ctx, *arguments = bound.args
         with span(ctx, verb) as attributes:
             try:
-                user = verbs(ctx, verb, arguments)
+                user = await verbs(ctx, verb, arguments)
                 said: Answer = await getattr(user, f"a{verb}")(*arguments)
             except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
                 said = failure(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from langchain.agents import create_agent
@@ -17,7 +18,7 @@ from scripted_chat import Scripted
 from tomldiary import Diary
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import extract_node, submit_node
-from tomldiary_pydantic_ai import DiaryCapability
+from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability
 
 CONFIG = {"configurable": {"thread_id": "t1"}}
 PROMPT = "what a model asks another one"
@@ -179,3 +180,29 @@ def test_a_function_that_fails_to_redact_a_turn_ends_no_run(tmp_path, host):
     else:
         done = pydantic_agent(DiaryCapability(diary, "ann")).run_sync("I like tea.").output
     assert done == "The answer."
+
+
+def test_pydantic_ai_redacts_no_call_on_the_event_loop_and_no_turn_in_a_workflow(tmp_path):
+    """A function that redacts may be slow, and an engine runs only the durable operations outside of the workflow."""
+    redacted, earlier = list[tuple[str, bool]](), list[tuple[str, bool]]()
+
+    def redact(text):
+        redacted.append((text, threading.current_thread() is threading.main_thread()))
+        return text
+
+    class Durable(DiaryCapability):
+        async def _submit(self, *given):
+            earlier.extend(redacted)
+            return await super()._submit(*given)
+
+    memory = Durable(Diary(tmp_path, agent="rules", redact=redact), "ann")
+    notes = AgentMemoryToolset(memory_dir=memory.diary, user_id="ann")
+    calls = [
+        ToolCallPart("remember", {"text": "I like tea.", "category": "work"}, tool_call_id="1"),
+        ToolCallPart("write_memory", {"content": "Likes tea."}, tool_call_id="2"),
+    ]
+    agent = pydantic_agent(memory, *calls, "Done.")
+    agent.run_sync("I like tea.", toolsets=[notes])
+    memory.writer.close_sync()
+    assert {("I like tea.", False), ("Likes tea.", False)} <= {*earlier}
+    assert not any(is_here for _, is_here in earlier)
