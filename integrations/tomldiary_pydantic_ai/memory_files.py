@@ -114,7 +114,7 @@ class MemoryFiles:
         Raises:
             OperationReused: The id was used for another operation.
         """
-        owner, fingerprint = self._owners.get(operation), self._kept(fingerprint)
+        owner = self._owners.get(operation)
         owners = [SHARED, *self.diary.users()] if owner is None else [owner]
         for each in owners if len(owners) <= _SEARCHED_OWNERS else ():
             receipts = self.diary.engine.document(each, _RECEIPTS)
@@ -264,7 +264,7 @@ class MemoryFiles:
         fingerprint: str,
         change: Callable[[Transaction, str, Mapping[str, Any] | None], str | None],
     ) -> FileMutation:
-        (owner, name), fingerprint = _place(path), self._kept(fingerprint)
+        owner, name = _place(path)
 
         def apply(tx: Transaction) -> FileMutation:
             # Under the lock, so that no other process does the same meanwhile.
@@ -278,7 +278,7 @@ class MemoryFiles:
                 )
             done = FileMutation(change(tx, name, old), is_replayed=False, existed=old is not None)
             if operation:
-                _keep_receipt(tx.edit(_RECEIPTS), operation, fingerprint, done)
+                _keep_receipt(tx.edit(_RECEIPTS), operation, self._kept(fingerprint), done)
             return done
 
         result = self.diary.engine.write(owner, apply, Source(kind, actor="agent"))
@@ -355,7 +355,7 @@ def _receipt(receipts: Tables, operation: str, fingerprint: str) -> FileMutation
     found = receipts.table((_RECEIPTS, operation)) if operation else None
     if found is None:
         return None
-    if found.get("fingerprint") != fingerprint:
+    if found.get("fingerprint") not in {fingerprint, ""}:  # "" may be of any request; see `_kept`
         raise OperationReused(
             f"operation {operation!r} was done already, with other arguments. Use a new id.",
             keys=[operation],

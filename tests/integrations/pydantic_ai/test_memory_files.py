@@ -58,6 +58,17 @@ def test_no_digest_of_a_request_is_stored_by_a_diary_that_redacts(tmp_path):
     again = files.write(PATH, "a@b.org", expected=None, operation="op", fingerprint="digest")
     assert again == files.done("op", "digest") == dataclasses.replace(done, is_replayed=True)
     assert not any("digest" in file.read_text() for file in (tmp_path / "alice").rglob("*.toml"))
+    assert (
+        MemoryFiles(Diary(tmp_path)).done("op", "digest") == again
+    )  # of a diary that does not redact
+
+
+def test_a_receipt_of_before_the_diary_redacted_is_found(files, tmp_path):
+    files.write(PATH, "one", expected=None, operation="op", fingerprint="digest")
+    later = MemoryFiles(Diary(tmp_path, redact=True))
+    assert later.write(PATH, "one", expected=None, operation="op", fingerprint="digest").is_replayed
+    with pytest.raises(OperationReused):
+        later.write(PATH, "two", expected=None, operation="op", fingerprint="other")
 
 
 def test_a_write_needs_the_current_version(files):
