@@ -599,6 +599,20 @@ def test_a_limit_counts_equal_facts_that_will_hold_at_once_and_no_replaced_ones(
     assert facts.count("home", include_ended=True) == 3
 
 
+def test_a_limit_counts_the_facts_that_hold_longer_than_before(diary):
+    diary.register_schema("likes", Likes, Constraint(temporal=True, limit=1))
+    facts, now = diary.user("alice").facts, datetime.now(UTC)
+    first, second, third = (now + timedelta(days=days) for days in (1, 2, 3))
+    tea = facts.commit(Likes(what="tea"), valid_to=first)
+    facts.commit(Likes(what="rum"), valid_from=second)
+    with pytest.raises(LimitReached):
+        facts.update(tea, {}, valid_to=third)
+    with pytest.raises(LimitReached):
+        facts.commit(Likes(what="tea"), valid_to=third)
+    facts.update(tea, {}, valid_to=second)
+    assert [fact.valid_to for fact in facts.query("likes", include_ended=True)] == [second, None]
+
+
 # Intervals
 
 

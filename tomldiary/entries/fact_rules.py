@@ -174,7 +174,7 @@ class FactRules(Facts):
                 where=where,
             )
         if same_value(data, schema.checked(stored, is_stored=True)):
-            self._bound(schema.name, held.key, by.end, by)
+            self._bound(schema, held.key, by.end, by)
             return held.key
         if by.end is not None:
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
@@ -186,7 +186,7 @@ class FactRules(Facts):
             self._replace(schema, held.key, held.entry, data, by, is_update=True)
             return held.key
         if group is None:
-            self._bound(schema.name, held.key, now, by)
+            self._bound(schema, held.key, now, by)
         is_part = keeps_part(stored, decode_nulls(data))
         by = by._replace(
             source=str(held.entry.get("_source", "")) if is_part else "",
@@ -310,7 +310,7 @@ class FactRules(Facts):
             # Without a singleton key, an equal fact is not stored twice, also if its start is given.
             if is_same and (by.start is None or single is None):
                 self._replace(schema, current.key, current.entry, data, by)
-                self._bound(schema.name, current.key, stop, by)
+                self._bound(schema, current.key, stop, by)
                 return current.key
             if not is_same and said is None:
                 self._check_claim(schema, current.key, current.entry, by)
@@ -325,21 +325,11 @@ class FactRules(Facts):
                 where=f"{schema.name}.{chosen}",
             )
         over = stop or (None if old is None else interval(old)[1])
-        limit = schema.constraint.limit
-        # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
-        # An update is of a fact that was counted before.
-        if limit is not None and said is None and self.count(schema.name) >= limit:
-            before = self.held(schema.name)
-            fresh = Held(chosen, data, begin, over)
-            after = chained(schema, [*(each for each in before if each.key != chosen), fresh])
-            at = max(begin, now)
-            for when in (at, *(each.start for each in after if each.start and each.start > at)):
-                count = sum(each.holds(when) for each in after)
-                if count > sum(each.holds(when) for each in before):
-                    self._check_limit(schema, count - 1)
+        if said is None:  # an update is of a fact that was counted before
+            self._check_holding(schema, Held(chosen, data, begin, over), max(begin, now))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
-            self._bound(schema.name, chosen, stop, by, begin)
+            self._bound(schema, chosen, stop, by, begin)
             return chosen
         meta = {"_valid_from": timestamp(begin), **_new_meta(by)}
         if stop is not None:
@@ -349,15 +339,29 @@ class FactRules(Facts):
         self._put(schema.name, chosen, _with_confidence({**data, **meta}, by.confidence))
         return chosen
 
+    def _check_holding(self, schema: FactSchema, fresh: Held, at: datetime) -> None:
+        """Raise LimitReached if more facts than the limit hold at or after a time because of a new or changed fact."""
+        limit = schema.constraint.limit
+        # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
+        if limit is None or self.count(schema.name) < limit:
+            return
+        before = self.held(schema.name)
+        after = chained(schema, [*(each for each in before if each.key != fresh.key), fresh])
+        for when in (at, *(each.start for each in after if each.start and each.start > at)):
+            count = sum(each.holds(when) for each in after)
+            if count > sum(each.holds(when) for each in before):
+                self._check_limit(schema, count - 1)
+
     def _bound(
         self,
-        name: str,
+        schema: FactSchema,
         key: str,
         end: datetime | None,
         by: Provenance,
         begin: datetime | None = None,
     ) -> None:
         """Set the end of an interval, and its start, without a change of its source; None keeps a time."""
+        name = schema.name
         entry = self.entry(name, key) or {}
         start, known = interval(entry)
         stop = None if end is None else in_utc(end, "valid_to")
@@ -366,6 +370,9 @@ class FactRules(Facts):
         if not changed:
             return
         _check_order(begin or start or ALWAYS, stop, f"{name}.{key}")
+        if stop is not None and known is not None and stop > known:
+            later = max(known, datetime.fromisoformat(by.now))
+            self._check_holding(schema, Held(key, entry, begin or start, stop), later)
         self._put(name, key, {**entry, **changed, "_updated": updated_at(entry, by.now)})
 
     def _redacted(self, schema: FactSchema, data: dict[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class UserFacts(ListAccessor[Fact]):
 
         Raises:
             UnknownEntry: There is no such fact.
-            InvalidValue, ImmutableEntry: A rule forbids it. Nothing was changed.
+            InvalidValue, ImmutableEntry, LimitReached: A rule forbids it. Nothing was changed.
         """
         session_id = self._context.session(session_id)
         by = Provenance(timestamp(now), session_id, end=valid_to)
