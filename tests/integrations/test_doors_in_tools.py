@@ -155,7 +155,7 @@ def test_no_id_of_a_turn_or_a_call_is_a_digest_of_a_redacted_word(tmp_path, host
             memory = DiaryCapability(diary, "ann")
             call = ToolCallPart("remember", {"text": said, "category": "work"}, tool_call_id="1")
             agent = pydantic_agent(memory, call, "Done.")
-            agent.run_sync(said, run_id="known", conversation_id="t")
+            asyncio.run(agent.run(said, run_id="known", conversation_id="t"))
             memory.writer.close_sync()
         found.append([*diary.engine.done_operations("ann")])
     assert found[0] == found[1]
@@ -178,7 +178,8 @@ def test_a_function_that_fails_to_redact_a_turn_ends_no_run(tmp_path, host):
         memory = DiaryMiddleware(diary, user_id="ann", on_error="ignore")
         done = langchain_agent(memory).invoke(asked)["messages"][-1].content
     else:
-        done = pydantic_agent(DiaryCapability(diary, "ann")).run_sync("I like tea.").output
+        agent = pydantic_agent(DiaryCapability(diary, "ann"))
+        done = asyncio.run(agent.run("I like tea.")).output
     assert done == "The answer."
 
 
@@ -202,7 +203,7 @@ def test_pydantic_ai_redacts_no_call_on_the_event_loop_and_no_turn_in_a_workflow
         ToolCallPart("write_memory", {"content": "Likes tea."}, tool_call_id="2"),
     ]
     agent = pydantic_agent(memory, *calls, "Done.")
-    agent.run_sync("I like tea.", toolsets=[notes])
+    asyncio.run(agent.run("I like tea.", toolsets=[notes]))
     memory.writer.close_sync()
     assert {("I like tea.", False), ("Likes tea.", False)} <= {*earlier}
     assert not any(is_here for _, is_here in earlier)
