@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -377,6 +378,27 @@ def test_a_tool_in_a_thread_may_add_a_turn_while_the_task_of_the_transaction_wai
 
     asyncio.run(main())
     assert texts(diary) == ["I love tea.", "rum"]
+
+
+def test_a_transaction_adds_a_turn_while_many_threads_wait_to_add_theirs(diary, monkeypatch):
+    """They must not keep all threads of the loop that it needs."""
+    alice, waiting, lock = diary.user("alice"), threading.Semaphore(0), diary.engine.backend.lock
+    diary.engine.lock_timeout = 5
+
+    def counted(user, timeout):
+        waiting.release()
+        return lock(user, timeout)
+
+    with ThreadPoolExecutor(40) as threads:
+        with alice.transaction():
+            monkeypatch.setattr(diary.engine.backend, "lock", counted)
+            add = partial(alice.add_turn, "I love tea.", "ok", "s")
+            others = [threads.submit(add) for _ in range(40)]
+            assert all(waiting.acquire(timeout=20) for _ in range(5))  # a loop has at least five
+            alice.add_turn("I love rum.", "ok", "s")
+        for done in others:
+            done.result()
+    assert texts(diary) == ["I love rum.", "I love tea."]
 
 
 def test_a_task_may_write_after_it_left_a_generator_with_a_transaction(diary):

@@ -147,7 +147,10 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     scope, context = scope_here(), contextvars.copy_context()
     if scope is not None:
         context.run(CALLED_IN.set, scope)
-        if scope.worker is not None and current_task() not in scope.guests:
+        if current_task() in scope.guests:
+            # All shared threads may be waiting for the lock that the scope holds.
+            return await _in_daemon(context, function, *args, **kwargs)
+        if scope.worker is not None:
             return await scope.worker.run(lambda: context.run(function, *args, **kwargs))
     else:
         # A task that was started inside the scope does not own the scope, so its thread must not use it.
@@ -215,13 +218,19 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
 
     Cancellation does not stop the call, but drops its result, and the call can write no more.
     """
+    context = contextvars.copy_context()
+    context.run(SCOPE.set, None)  # a scope belongs to the caller's thread
+    return await _in_daemon(context, function, *args, **kwargs)
+
+
+async def _in_daemon(
+    context: contextvars.Context, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+) -> R:
     import asyncio  # noqa: PLC0415 - see running_loop
     from concurrent.futures import Future  # noqa: PLC0415 - part of asyncio
 
     result: Future[R] = Future()
     call = Call()
-    context = contextvars.copy_context()
-    context.run(SCOPE.set, None)  # a scope belongs to the caller's thread
     context.run(CALL.set, call)
 
     def run() -> None:
@@ -236,7 +245,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
         _daemons.run(run)
     except RuntimeError:
         # The interpreter is shutting down, so only the running threads of the loop can be used.
-        return await asyncio.to_thread(_called, function, *args, **kwargs)
+        return await asyncio.to_thread(context.run, _called, function, *args, **kwargs)
     return await _result_of(call, asyncio.wrap_future(result))
 
 
