@@ -636,6 +636,9 @@ def test_an_erasure_waits_for_no_turn_of_another_memory(tmp_path, files):
 def test_an_erasure_waits_for_the_turns_of_every_backend_of_its_folder(tmp_path, files, durability):
     released = threading.Event()
     (tmp_path / "other name").symlink_to(tmp_path / "memory")
+    (tmp_path / "other disk").mkdir()
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / ".tomldiary").symlink_to(tmp_path / "other disk")
     backend = LocalBackend(tmp_path / "other name", durability=durability)
     alice = Diary(backend, lock_timeout=0.1).user("alice")
 

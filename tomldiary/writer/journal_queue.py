@@ -13,7 +13,6 @@ import weakref
 from contextlib import suppress
 from functools import partial
 from os.path import realpath
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from tomldiary.writer.receipts import is_refused
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from pathlib import Path
 
     from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job
@@ -247,7 +247,8 @@ class JournalQueue(StoringQueue):
         self.files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.durability = backend.durability
         self._folder = root
-        self._real_folder = Path(realpath(root))
+        # Not that of the journals, because the storage's own folder may be a link to another disk.
+        self._real_base = realpath(backend.base_path) if isinstance(backend, LocalFolder) else ""
         self._backend = backend
         self._sync = backend.durability == "full"
         self._journal: Journal | None = None
@@ -258,8 +259,7 @@ class JournalQueue(StoringQueue):
     def stores_in(self, backend: object) -> bool:
         """Return whether a backend has the turns of this queue; several may name one folder."""
         return backend is self._backend or (
-            isinstance(backend, LocalFolder)
-            and self._real_folder.is_relative_to(realpath(backend.base_path))
+            isinstance(backend, LocalFolder) and realpath(backend.base_path) == self._real_base
         )
 
     def _work(self) -> None:

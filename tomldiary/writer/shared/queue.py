@@ -123,7 +123,8 @@ class SharedQueue(StoringQueue):
 
     def stores_in(self, backend: object) -> bool:
         """Return whether a backend may have the turns of this queue: two addresses may name one database."""
-        return isinstance(backend, type(self._backend))
+        mine = self._backend
+        return isinstance(backend, type(mine)) or isinstance(mine, type(backend))
 
     def _unstored(self, user: str) -> set[Job]:
         remote = self._remote.get(user, {}).values()
