@@ -303,11 +303,16 @@ def test_a_call_in_a_transaction_may_write_in_another_thread_and_wait_for_it(tmp
         with ThreadPoolExecutor() as threads, pytest.raises(LockTimeout, match="another thread"):
             threads.submit(beside.run, alice.upsert_preference, "likes", "rum").result()
 
+    def of_an_older_context(_):
+        beside.run(alice.upsert_preference, "likes", "gin")
+        alice.add_turn("I love cake.", "ok", "s")
+
     with alice.transaction():
         beside = copy_context()
         DiaryStore(diary).update(("alice", "counts"), "turns", of_one_call)
         diary.engine.write("alice", of_two_calls, Source("test"))
-    assert texts(diary) == ["I love tea."]
+        diary.engine.write("alice", of_an_older_context, Source("test"))
+    assert texts(diary) == ["I love tea.", "gin", "I love cake."]
 
 
 @pytest.mark.parametrize("is_nested", [True, False])

@@ -82,7 +82,9 @@ class Transaction:
         self.user = user
         self.engine = engine
         self.is_open = False
-        self._guard = threading.Lock()
+        self._guard = (
+            threading.RLock()
+        )  # reentrant, because a call may run code in an older context
         self._holder: object = None
         """Identifies the call that holds the transaction."""
         self.task: Any = None
@@ -173,12 +175,13 @@ class Transaction:
             raise LockTimeout(
                 f"a call of another thread in the same transaction took longer than {timeout:g} s. Try again."
             )
+        before = self._holder
         try:
             self._holder = holder = object()
             _HOLDER.set(holder)
             yield
         finally:
-            self._holder = None
+            self._holder = before
             _HOLDER.set(outer)
             self._guard.release()
 
