@@ -46,7 +46,7 @@ _ANNOUNCED_WITHIN = (
 )
 _SECRET = re.compile(
     rf"(?:(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})|{_ANNOUNCED_WITHIN})\\?[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
-    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|—|\bهي\b|\bהיא\b|(?:是|は|는|은|คือ)[:：]?(?=\s*[!-~]{4}))\s*(?P<quote>\\?[\"'`])?"
+    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4}))\s*(?P<quote>\\?[\"'`])?"
     r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))|[^\s\"'`,;，。；、]{3,}[^\s\"'`,;.，。；、])",
     re.IGNORECASE,
 )
@@ -85,7 +85,7 @@ _PHONE_WORD = re.compile(
     r"|teléfono|telefone|telefono|cellulare|whatsapp|тел|телефон|τηλ|τηλέφωνο|κινητό|gsm|sđt|điện thoại)"
     r"|电话|電話|手机|手機|携帯|전화|휴대폰|โทร|เบอร์|هاتف|جوال|موبايل|טלפון|נייד|फ़ोन|फोन|मोबाइल)"
     r"(?:\W{0,3}(?:number|no|nr|nummer|n[uú]mero|is|ist|lautet|est|es|é|è|là|是|は|号|號|码|碼|番号|번호|는|은|คือ|ي|है))"
-    r"{0,3}\W{0,3}\Z",
+    r"{0,3}\W{0,6}\Z",
     re.IGNORECASE,
 )
 _DIGITS = re.compile(r"\D")
@@ -117,7 +117,8 @@ def _is_card(found: re.Match[str]) -> bool:
 
 def _is_iban(found: re.Match[str]) -> bool:
     text = found.group().replace(" ", "")
-    if len(text) < _SHORTEST_IBAN:
+    # One in lower case with other letters after the bank may be a hash.
+    if len(text) < _SHORTEST_IBAN or not (text.isupper() or text[8:].isdigit()):
         return False
     return int((text[4:] + text[:4]).translate(_IBAN_DIGITS)) % 97 == 1
 
