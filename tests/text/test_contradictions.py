@@ -137,6 +137,18 @@ def test_case_width_pauses_and_the_stop_at_the_end_make_no_difference(one, two):
     assert same_text(one, two)
 
 
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("نه، قهوه دوست دارم", "نه قهوه دوست دارم"),
+        ("نہیں، مجھے چائے پسند ہے", "نہیں مجھے چائے پسند ہے"),
+        ("Hayır, severim", "Hayır severim"),
+    ],
+)
+def test_the_comma_after_a_no_of_further_languages_is_kept(one, two):
+    assert not same_text(one, two)
+
+
 def test_two_flags_with_tags_are_two_texts():
     assert not same_text(
         "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
