@@ -147,6 +147,7 @@ def test_of_equal_matches_the_newest_is_first_in_recall_and_in_the_store():
         ("2026年10月13日には", ["b", "c"]),
         ("Что я говорил 13 октября?", ["b", "a"]),
         ("version 192.168.10.2026", []),
+        ("version 13.10.2026.4 and 2026.10.13.1", []),
         ("What does June like?", []),
         ("What did I say on 2026-11-13?", []),
     ],

@@ -86,8 +86,8 @@ _LONGEST_WORD = 64  # letters; a longer one is no word
 DAY_MARK = "@"
 """Marks a day or a month at its beginning; no word of a text begins with it."""
 _DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)(?:-(\d\d))?(?!\d)")
-_DAY_FIRST = re.compile(r"(?<![\d.,/-])(\d\d?)([./-])(\d\d?)\2(\d{4})(?![\d/-])")
-_YEAR_FIRST = re.compile(r"(?<![\d.,/-])(\d{4})[./](\d\d?)[./](\d\d?)(?![\d/-])")
+_DAY_FIRST = re.compile(r"(?<![\d.,/-])(\d\d?)([./-])(\d\d?)\2(\d{4})(?!\.?\d|[/-])")
+_YEAR_FIRST = re.compile(r"(?<![\d.,/-])(\d{4})[./](\d\d?)[./](\d\d?)(?!\.?\d|[/-])")
 _MARKED_DATE = re.compile(
     r"(?:(\d{4})[\u5e74\ub144] ?)?(?<!\d)(\d\d?)[\u6708\uc6d4](?: ?(\d\d?)[\u65e5\u53f7\u865f\uc77c])?"
 )
