@@ -71,6 +71,8 @@ def test_other_forms_of_letters_digits_and_spaces_are_read(text, kept):
         ("AT611904300234573201 BKAUATWW", "[redacted: iban] BKAUATWW"),
         ("01.02.1990, on:03-04-2026 030 1234567", "01.02.1990, on:03-04-2026 [redacted: phone]"),
         ("RE24 1234 DE89 3704 0044 0532 0130 00", "RE24 1234 [redacted: iban]"),
+        ("–030 1234567, –PIN: 4711", "–[redacted: phone], –PIN: [redacted: secret]"),
+        ("(212)–555–0123", "[redacted: phone]"),
         ("gb82 west 1234 5698 7654 32, ok", "[redacted: iban], ok"),
         ('{"phone": "2125550123"}', '{"phone": "[redacted: phone]"}'),
         ("tel:+49301234567, Tel.:030 1234567", "tel:[redacted: phone], Tel.:[redacted: phone]"),

@@ -91,11 +91,13 @@ _PHONE_WORD = re.compile(
 _DIGITS = re.compile(r"\D")
 # Letters, signs, spaces, hyphens and quotation marks in the form that the patterns have; each is one character.
 _AS_ASCII = {
-    **{code + 0xFEE0: code for code in b"@.+-()=_" + ascii_letters.encode()},
+    **{code + 0xFEE0: code for code in b"@.+()=_" + ascii_letters.encode()},
     **dict.fromkeys([0xA0, 0x2007, 0x2009, 0x202F, 0x3000], " "),
-    **dict.fromkeys([0x2010, 0x2011, 0x2012, 0x2013, 0x2212], "-"),
+    **dict.fromkeys([0x2010, 0x2011], "-"),
     **dict.fromkeys(map(ord, "“”„«»「」『』"), '"'),
 }
+# A longer dash, which is a hyphen only within a number; elsewhere it separates words.
+_DASH_IN_NUMBER = re.compile("(?<=[\\d)])[\u2012\u2013\u2212\uff0d](?=\\d)")
 # Letters beside which a number or an address may begin and end, as in languages without spaces. Hebrew joins a
 # preposition by a hyphen.
 _OTHER_LETTERS = re.compile("(?<=[\u05d0-\u05ea])-|[\u0590-\U0010ffff]")
@@ -262,7 +264,7 @@ def _forms(text: str) -> tuple[str, str]:
     """Return a text in the form that the patterns have, with and without its other letters."""
     if text.isascii():
         return text, text
-    plain = ascii_digits(text.translate(_AS_ASCII))
+    plain = _DASH_IN_NUMBER.sub("-", ascii_digits(text.translate(_AS_ASCII)))
     return plain, _OTHER_LETTERS.sub("。", plain)
 
 
