@@ -175,6 +175,7 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         "The token — short-lived, as of 2026-11-05 — is new; the secret — non-trivial — too.",
         'etag = "ca042d6b81a106b849675d3fce2c58e3"',
         "phone case, order 123456789012; hotel 123456789; mobile 20261130",
+        "id,mobile,phone\n1700000000,x,y",
         "The password is “the usual one”.",
     ],
 )

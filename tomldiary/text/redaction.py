@@ -85,7 +85,7 @@ _PHONE_WORD = re.compile(
     r"|teléfono|telefone|telefono|cellulare|whatsapp|тел|телефон|τηλ|τηλέφωνο|κινητό|gsm|sđt|điện thoại)"
     r"|电话|電話|手机|手機|携帯|전화|휴대폰|โทร|เบอร์|هاتف|جوال|موبايل|טלפון|נייד|फ़ोन|फोन|मोबाइल)"
     r"(?:\W{0,3}(?:number|no|nr|nummer|n[uú]mero|is|ist|lautet|est|es|é|è|là|是|は|号|號|码|碼|番号|번호|는|은|คือ|ي|है))"
-    r"{0,3}\W{0,6}\Z",
+    r"{0,3}[^\w\n]{0,6}\Z",
     re.IGNORECASE,
 )
 _DIGITS = re.compile(r"\D")
