@@ -74,7 +74,6 @@ class StoringQueue:
         calls = (self._calls, weakref.WeakMethod(self._work_once), poll)
         self._thread = threading.Thread(target=_call_all, args=calls, name=name, daemon=True)
         weakref.finalize(self, _end, self._calls, last).atexit = False
-        awaited_by_erasures(self)
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet."""
@@ -247,20 +246,25 @@ class JournalQueue(StoringQueue):
         self.files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.durability = backend.durability
         self._folder = root
-        # Not that of the journals, because the storage's own folder may be a link to another disk.
-        self._real_base = realpath(backend.base_path) if isinstance(backend, LocalFolder) else ""
         self._backend = backend
         self._sync = backend.durability == "full"
         self._journal: Journal | None = None
         self._left: set[Path] = set()
         """Journals of other writers that could not be read."""
         import_for_writes()
+        awaited_by_erasures(self)
 
     def stores_in(self, backend: object) -> bool:
         """Return whether a backend has the turns of this queue; several may name one folder."""
-        return backend is self._backend or (
-            isinstance(backend, LocalFolder) and realpath(backend.base_path) == self._real_base
-        )
+        own = self._backend
+        if (
+            backend is own
+            or not isinstance(backend, LocalFolder)
+            or not isinstance(own, LocalFolder)
+        ):
+            return backend is own
+        # Not the folders of the journals, because the storage's own folder may be a link to another disk.
+        return realpath(backend.base_path) == realpath(own.base_path)
 
     def _work(self) -> None:
         if self._is_search_due():

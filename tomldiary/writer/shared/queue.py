@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout, TurnTaken
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.sources import QUEUE
+from tomldiary.runtime.unstored_turns import awaited_by_erasures
 from tomldiary.storage.shared.database import unreachable
 from tomldiary.writer.attempts import lost_database
 from tomldiary.writer.journal_queue import StoringQueue, wake
@@ -67,6 +68,7 @@ class SharedQueue(StoringQueue):
         """The users and operation ids of cancelled turns that could not be removed, or may be stored."""
         self._unreadable: set[str] = set()
         """The users whose turns could not be read or claimed at the last attempt, which was logged."""
+        awaited_by_erasures(self)
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet, or that another writer applies."""
