@@ -315,7 +315,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         named = agent_session(self._session_id, state, runtime)
         within = session_within(self.diary, user, named) if self._session_id is None else named
         session = within or self._chats.session(user, messages)
-        own = digest(user)
+        own, settings = digest(user), config.get("configurable", {})
+        is_saved = saves_checkpoints(settings)
         turn = turn_of(
             messages,
             lambda one: self._submitted.has(user, session, one),
@@ -324,10 +325,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             self._endings.given_to(self._endings.graph_of(config)) if begins else None,
             # The forms are those of the model call that asked for the tool.
             is_noted=isinstance(runtime, ToolRuntime),
+            is_saved=is_saved,
         )
         first_session, ids = self._first_attempt(config, user, named, session, turn)
-        settings = config.get("configurable", {})
-        is_saved = saves_checkpoints(settings)
         # Within a graph, the notes of a run that broke off are lost, and a client may send its message again.
         has_no_notes = is_saved and _IN_GRAPH in str(settings.get("checkpoint_ns"))
         run = Run(

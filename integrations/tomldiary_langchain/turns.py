@@ -94,6 +94,7 @@ def turn_of(
     given: Collection[str] | None,
     *,
     is_noted: bool = False,
+    is_saved: bool = False,
 ) -> Turn:
     """Return the turn of a run; `asked` is empty if there is no message of the user.
 
@@ -107,12 +108,14 @@ def turn_of(
             replaced are part of the turn in any case.
         is_noted: Whether the run continues with a tool, so that only the host changes messages after their forms were
             noted. A change by an `after_model` hook counts as one by the host.
+        is_saved: Whether checkpoints keep the thread. Else a hand-off in it is over, or only has the name of one.
 
     Raises:
         IdentifierError: Another user wrote the last unanswered message.
     """
     begun_with, ended = notes["unanswered"], notes["ended"]
-    thread = [one._replace(is_answer=True) if one.id in ended else one for one in _spoken(messages)]
+    thread = spoken(messages, _ends_turn if is_saved else is_before_question)
+    thread = [one._replace(is_answer=True) if one.id in ended else one for one in thread]
     thread = _with_noted_words(thread, begun_with, given, is_noted=is_noted)
     replaced = _replaced(messages, begun_with, is_continued=given is None)
     thread = _with_begun(thread, replaced, begun_with)

@@ -1867,6 +1867,24 @@ def test_a_result_that_is_returned_directly_is_the_answer(writer):
 
 
 @either
+def test_a_result_with_the_name_of_a_handoff_is_the_answer_in_a_chat_that_the_client_keeps(
+    writer, mode
+):
+    @tool(return_direct=True)
+    def transfer_to_human() -> str:
+        """Transfer."""
+        return "We call you."
+
+    call = calling(("transfer_to_human", {}))
+    agent, kept = agent_of(writer, call, OK, tools=[transfer_to_human]), []
+    for text in ("I like rain.", "I like snow."):
+        said = [*kept, HumanMessage(text)]
+        result = talk(agent, said, mode=mode)
+        kept = [one.model_copy(update={"id": None}) for one in result["messages"]]
+    assert writer.said == [("I like rain.", "We call you."), ("I like snow.", "ok")]
+
+
+@either
 def test_the_last_of_several_direct_results_is_the_answer(writer, mode):
     is_second_done = threading.Event()
 
