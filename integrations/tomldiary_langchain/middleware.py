@@ -330,6 +330,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         first_session, ids = self._first_attempt(config, user, named, session, turn)
         # Within a graph, the notes of a run that broke off are lost, and a client may send its message again.
         has_no_notes = is_saved and _IN_GRAPH in str(settings.get("checkpoint_ns"))
+        known = frozenset(turn.ids)
+        if begins and not has_no_notes:
+            known = frozenset(earlier).union(notes_in(state, self.name)["unanswered"])
+        is_delegated = self._endings.is_delegated(config)
         run = Run(
             user,
             first_session,
@@ -337,10 +341,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             ids,
             messages,
             turn.asked,
-            known=frozenset(earlier).union(notes_in(state, self.name)["unanswered"])
-            if begins and not has_no_notes
-            else frozenset(turn.ids),
-            is_delegated=self._endings.is_delegated(config),
+            known=frozenset() if is_delegated else known,  # what is not submitted is not looked up
+            is_delegated=is_delegated,
             is_saved=is_saved,
         )
         run.see(messages)  # an earlier run may have changed them

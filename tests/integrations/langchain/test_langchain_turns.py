@@ -62,6 +62,7 @@ from test_langchain_middleware import (
 from recent_values import run_within_keep
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter
+from tomldiary.engine.engine import Engine
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.retrieval.render import framed_memory
@@ -1930,7 +1931,11 @@ def test_an_answer_without_text_follows_a_question_that_was_summarised(writer, c
 @pytest.mark.parametrize(
     ("name", "config"), [("tools", {"configurable": {"thread_id": "t2"}}), ("tool_node", None)]
 )
-def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
+def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode, monkeypatch):
+    looked_up, look_up = [], Engine.done_operations
+    monkeypatch.setattr(
+        Engine, "done_operations", lambda *given: looked_up.append(given) or look_up(*given)
+    )
     writer.diary.user("alice").upsert_preference("likes", "rain")
     model = Scripted(answers=[OK])
     memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
@@ -1939,8 +1944,11 @@ def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
     @tool
     def delegate() -> str:
         """Ask another agent."""
+        before = len(looked_up)
         asked = {"messages": [HumanMessage("I like to delegate.")]}
-        return inner.invoke(asked, config)["messages"][-1].text
+        text = inner.invoke(asked, config)["messages"][-1].text
+        assert len(looked_up) == before  # in the whole history
+        return text
 
     outer = agent_of(writer, OK)
     if name == "tools":
