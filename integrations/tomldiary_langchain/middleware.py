@@ -32,7 +32,14 @@ from tomldiary.agents.submission import (
     submit_turn,
     with_ids,
 )
-from tomldiary.agents.turn_messages import Spoken, digest, digested, exchange_of, of_memory
+from tomldiary.agents.turn_messages import (
+    Spoken,
+    digest,
+    digested,
+    exchange_of,
+    of_memory,
+    or_left_out,
+)
 from tomldiary.agents.verbs import VERBS, MemoryVerbs, Verb
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
@@ -112,10 +119,11 @@ _SEPARATOR = "-"
 _NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
-_calling: ContextVar[Mapping[object, tuple[Run, str]]] = ContextVar(
+_calling: ContextVar[Mapping[object, tuple[Run, ToolCallRequest | None]]] = ContextVar(
     "tomldiary_langchain_calling", default=MappingProxyType({})
 )
-"""The run whose tool is being called, and an id of the call, by middleware; LangChain's tools have no access to the state."""
+"""The run whose tool is being called, and the call if the tool is ours, by middleware; LangChain's tools have no access
+to the state."""
 
 
 class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
@@ -610,7 +618,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if not (is_ours or callable(self._user_id)):
                 yield
                 return
-            call = run, _call_id(request) if is_ours else ""
+            call = run, request if is_ours else None
             token = _calling.set({**_calling.get(), self: call})
             try:
                 yield
@@ -618,7 +626,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 _calling.reset(token)
 
     def _verbs(self, config: RunnableConfig) -> MemoryVerbs:
-        run, call_id = _calling.get().get(self, (None, ""))
+        run, call = _calling.get().get(self, (None, None))
         if run is None:  # not called by the agent
             if callable(self._user_id):  # it needs a state; the config could name another user
                 raise IdentifierError(
@@ -629,11 +637,14 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             session = resolve_session(named, config, self.diary, user.user_id)
             return MemoryVerbs(user, session)
         user = self.diary.user(run.user)
+        # Here, because a function that redacts may be slow: an async tool has left the event loop.
+        call_id = _call_id(self.diary, call) if call else ""
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
 
 
-def _call_id(request: ToolCallRequest) -> str:
+def _call_id(diary: Diary, request: ToolCallRequest) -> str:
     """Return an id of a tool call that stays the same when a host repeats it."""
     call, state = request.tool_call, cast("dict[str, Any]", request.state)
     asked_by = state["messages"][-1].id  # some models reuse call ids in each answer
-    return digest(str(asked_by), str(call["id"]), call["name"], repr(call["args"]))
+    given = or_left_out("the input of a tool", lambda: repr(digested(diary, call["args"])))
+    return digest(str(asked_by), str(call["id"]), call["name"], given or "")
