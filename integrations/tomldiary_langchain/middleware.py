@@ -112,6 +112,8 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 """The context type of the agent; any for a middleware outside of one."""
 _logger = get_logger(__name__)
 _NOT_STORED = "a turn could not be stored"
+_LOOK_UP_SECONDS = 1.0
+"""How long a run waits for the user's lock to look up its words, because the model waits too."""
 _IN_GRAPH = "|"
 """Part of a node's namespace of checkpoints if the graph of the node is a node itself."""
 _SEPARATOR = "-"
@@ -392,7 +394,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             }
             if not words:
                 return
-            done = self.diary.engine.done_operations(run.user)
+            done = self.diary.engine.done_operations(run.user, _LOOK_UP_SECONDS)
             run.done = {part for each in done for part in each.split(_SEPARATOR)}
             submitted = [one for id_, one in words.items() if id_ in run.done]
             self._submitted.note(run.user, run.session, submitted)

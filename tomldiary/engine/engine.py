@@ -484,15 +484,16 @@ class Engine(DocumentCache):
         with self._reading(user):
             return operation in self.whole_history(user).operations
 
-    def done_operations(self, user: str) -> frozenset[str]:
-        """Return the idempotency keys that are in the user's history."""
-        with self._reading(user):
+    def done_operations(self, user: str, timeout: float | None = None) -> frozenset[str]:
+        """Return the idempotency keys that are in the user's history; wait for the lock for at most `timeout` seconds."""
+        with self._reading(user, timeout):
             return frozenset(self.whole_history(user).operations)
 
-    def _reading(self, user: str) -> AbstractContextManager[None]:
+    def _reading(self, user: str, timeout: float | None = None) -> AbstractContextManager[None]:
         """Return a context that holds the user's lock, unless an open transaction of the user holds it."""
         is_mine = self.transaction_of(user) is not None
-        return nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout)
+        seconds = self.lock_timeout if timeout is None else min(timeout, self.lock_timeout)
+        return nullcontext() if is_mine else self.backend.lock(user, seconds)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that first did this operation, or None; the caller holds the lock.

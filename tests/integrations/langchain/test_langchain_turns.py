@@ -697,6 +697,17 @@ def test_a_message_of_a_failed_run_that_is_sent_again_to_another_process_is_know
 
 
 @either
+def test_a_run_in_a_graph_does_not_wait_for_a_long_transaction(writer, mode, monkeypatch, caplog):
+    monkeypatch.setattr("tomldiary_langchain.middleware._LOOK_UP_SECONDS", 0.01)
+    builder = StateGraph(MessagesState).add_node("agent", agent_of(writer, OK))
+    agent = builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
+    with ThreadPoolExecutor() as pool, writer.diary.engine.backend.lock("alice", 10):
+        assert pool.submit(talk, agent, "Hello", THREAD, mode).result(10)
+    assert writer.said == [("Hello", "ok")]
+    assert "a turn may be recorded twice: LockTimeout" in caplog.text
+
+
+@either
 @pytest.mark.parametrize("begins", ["__start__", "model"])
 def test_a_replay_in_another_process_submits_its_answer_alone(tmp_path, begins, mode):
     saver = InMemorySaver()
