@@ -62,7 +62,6 @@ from test_langchain_middleware import (
 from recent_values import run_within_keep
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter
-from tomldiary.engine.engine import Engine
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.retrieval.render import framed_memory
@@ -698,10 +697,14 @@ def test_a_message_of_a_failed_run_that_is_sent_again_to_another_process_is_know
 
 @either
 def test_a_run_in_a_graph_does_not_wait_for_a_long_transaction(writer, mode, monkeypatch, caplog):
-    monkeypatch.setattr("tomldiary_langchain.middleware._LOOK_UP_SECONDS", 0.01)
+    engine = writer.diary.engine
+    look_up = engine.done_operations
+    monkeypatch.setattr(
+        engine, "done_operations", lambda user, timeout: look_up(user, timeout / 100)
+    )
     builder = StateGraph(MessagesState).add_node("agent", agent_of(writer, OK))
     agent = builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
-    with ThreadPoolExecutor() as pool, writer.diary.engine.backend.lock("alice", 10):
+    with ThreadPoolExecutor() as pool, engine.backend.lock("alice", 10):
         assert pool.submit(talk, agent, "Hello", THREAD, mode).result(10)
     assert writer.said == [("Hello", "ok")]
     assert "a turn may be recorded twice: LockTimeout" in caplog.text
@@ -1943,9 +1946,10 @@ def test_an_answer_without_text_follows_a_question_that_was_summarised(writer, c
     ("name", "config"), [("tools", {"configurable": {"thread_id": "t2"}}), ("tool_node", None)]
 )
 def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode, monkeypatch):
-    looked_up, look_up = [], Engine.done_operations
+    engine, looked_up = writer.diary.engine, []
+    look_up = engine.done_operations
     monkeypatch.setattr(
-        Engine, "done_operations", lambda *given: looked_up.append(given) or look_up(*given)
+        engine, "done_operations", lambda *given: looked_up.append(given) or look_up(*given)
     )
     writer.diary.user("alice").upsert_preference("likes", "rain")
     model = Scripted(answers=[OK])
