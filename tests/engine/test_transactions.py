@@ -28,7 +28,8 @@ from tomldiary.errors import (
 from tomldiary.history.record import Source, parse_record
 from tomldiary.runtime.async_bridge import OwnThread, in_thread
 from tomldiary.storage.locks import UserLocks
-from tomldiary_langgraph import DiaryStore
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
 
 
 @pytest.fixture
@@ -309,7 +310,7 @@ def test_a_call_in_a_transaction_may_write_in_another_thread_and_wait_for_it(tmp
 
     with alice.transaction():
         beside = copy_context()
-        DiaryStore(diary).update(("alice", "counts"), "turns", of_one_call)
+        ItemStore(diary).update(("alice", "counts"), "turns", of_one_call)
         diary.engine.write("alice", of_two_calls, Source("test"))
         diary.engine.write("alice", of_an_older_context, Source("test"))
     assert texts(diary) == ["I love tea.", "gin", "I love cake."]
@@ -341,20 +342,20 @@ def test_parallel_tools_take_turns_in_a_transaction(diary, is_nested):
 
 def test_a_search_and_a_put_in_two_threads_of_a_transaction_end(diary):
     """Both need the transaction and the store's guard of its listing, so they must take them in one order."""
-    alice, store, begun = diary.user("alice"), DiaryStore(diary), threading.Event()
+    alice, store, begun = diary.user("alice"), ItemStore(diary), threading.Event()
     diary.engine.lock_timeout = 1
-    store.put(("alice", "notes"), "one", {"n": 1})
+    store.run([Put(("alice", "notes"), "one", {"n": 1})])
 
     def search():
         begun.set()
-        return store.search(("alice", "notes"))
+        return store.run([Search(("alice", "notes"))])[0]
 
     def put(_):
         found.append(threads.submit(beside.run, search))
         begun.wait(20)
         with suppress(TimeoutError):
             found[0].result(0.05)
-        store.put(("alice", "notes"), "two", {"n": 2})
+        store.run([Put(("alice", "notes"), "two", {"n": 2})])
 
     found = []
     with ThreadPoolExecutor() as threads, alice.transaction():
