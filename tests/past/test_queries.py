@@ -370,6 +370,19 @@ def test_rollback_of_a_rollback_restores_the_blank_line_of_a_hand_edit(alice, fi
     assert file.read_text() == text[: text.index("[preferences")].replace("seq = 3", "seq = 6")
 
 
+def test_an_undone_rollback_leaves_no_blank_line_in_a_document_without_entries(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.blocks.set("persona", "kind")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text('[preferences.goals.rest]\ntext = "rest"\n\n')
+    age(file)
+    alice.rollback()
+    text = file.read_text()
+    alice.rollback()
+    alice.rollback()
+    assert file.read_text() == text.replace("seq = 3", "seq = 5")
+
+
 @pytest.mark.parametrize("steps", [2, 3])
 def test_an_undone_rollback_restores_a_comment_beside_unchanged_entries(tmp_path, steps):
     alice = Diary(tmp_path, agent="rules").user("alice")

@@ -508,7 +508,9 @@ def _is_like(document: Document, text: str) -> bool:
     other = text[len(head) : len(text) - len(rest)]
     paths = {block.path[:1] for block in split_blocks(other)}
     is_meta = paths <= {(), (META,)} and not split_tail(other)[1] and "#" not in other
-    return is_meta and text == head + other + rest
+    # Otherwise `rest` may be the end of the last line of `_meta`.
+    is_whole = not rest or other.endswith("\n")
+    return is_meta and is_whole and text == head + other + rest
 
 
 def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
