@@ -166,14 +166,14 @@ def view_user_diary(found: UserDiary) -> Sheet:
 
 def _without_ended(found: UserDiary, entries: list[StoredEntry]) -> list[StoredEntry]:
     """Return the entries without facts that do not hold; those of types that are not registered stay."""
-    types, held = found.diary.fact_schemas, {each.key for each in entries}
+    types = found.diary.fact_schemas
+    typed = {each.key for each in entries if each.kind == "facts" and each.path[1] in types}
+    if not typed:
+        return entries
+    ended: set[str] = set()
     with suppress(DiaryError):  # the card names the problem
-        held = {f"facts/{fact.id}" for fact in found.facts}
-    return [
-        each
-        for each in entries
-        if each.kind != "facts" or each.path[1] not in types or each.key in held
-    ]
+        ended = typed - {f"facts/{fact.id}" for fact in found.facts}
+    return [each for each in entries if each.key not in ended]
 
 
 def _last_write(found: UserDiary) -> str:
