@@ -317,7 +317,7 @@ def test_a_call_in_a_transaction_may_write_in_another_thread_and_wait_for_it(tmp
 
 
 @pytest.mark.parametrize("is_nested", [True, False])
-def test_parallel_tools_take_turns_in_a_transaction(diary, is_nested):
+def test_parallel_tools_use_a_transaction_one_after_the_other(diary, is_nested):
     """Each may have a block of its own, of which an error undoes nothing else, or add a turn."""
     alice = diary.user("alice")
 

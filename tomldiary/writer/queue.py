@@ -168,7 +168,7 @@ class Admission:
         """Record the fencing token of a waiting turn, so that a later erasure refuses it; refuse it if that fails."""
         with self.state:
             if job not in self.waiting:
-                self.state.notify_all()  # as below
+                self.state.notify_all()  # an erasure may wait for this turn
                 return  # each read of a database that is down would delay the end of the program
         try:
             job.since = backend.epoch(job.turn.user_id)
