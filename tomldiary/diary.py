@@ -53,8 +53,9 @@ from tomldiary.toml.values import (
     checked_seconds,
     checked_text,
 )
+from tomldiary.user.context import UserContext
 from tomldiary.user.deprecated import NAMES_OF_OTHERS
-from tomldiary.user.recall import recall_indexes
+from tomldiary.user.recall import UserRecall, recall_indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
@@ -207,7 +208,9 @@ class Diary(Viewed, AncestorCoroutines):
         self.engine = Engine(
             open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
         )
-        self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
+        self.embedder: DiaryEmbedder | None = None
+        if embedder is not None:
+            self.embedder = DiaryEmbedder(self.engine, embedder, self._searched)
         if embedder == "local":  # the score scale of other embedders is unknown
             self.similarity.second = _local_vectors
         self._has_opened = isinstance(backend, str | os.PathLike)
@@ -297,6 +300,9 @@ class Diary(Viewed, AncestorCoroutines):
 
     async def __aexit__(self, *_: object) -> None:
         await in_thread(self.close)
+
+    def _searched(self, user: str) -> list[Any]:
+        return UserRecall(UserContext(self, user)).searched()
 
     def user(self, user_id: str) -> UserDiary:
         """Return the memory of one user. Any non-empty string is a user id.

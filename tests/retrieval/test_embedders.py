@@ -6,6 +6,9 @@ import logging
 import re
 import sys
 import tracemalloc
+from contextlib import suppress
+from hashlib import sha256
+from shutil import rmtree
 
 import pytest
 
@@ -278,6 +281,78 @@ def test_forgetting_removes_the_vectors_of_recall(tmp_path):
     alice.forget(session_id="s1")
     assert not list((tmp_path / "m/.tomldiary/index/alice").glob("vectors-*"))
     assert all("puppy" not in hit.text for hit in alice.recall("puppy"))
+
+
+CANARY = "my canary likes walnut"
+
+
+def hashed(texts):
+    return [[float(each) for each in sha256(text.encode()).digest()[:8]] for text in texts]
+
+
+def has_canary(place):
+    numpy = pytest.importorskip("numpy")
+    [vector] = numpy.asarray(hashed([CANARY]), "float32")
+    data = (vector / numpy.linalg.norm(vector)).tobytes()
+    return any(data in each.read_bytes() for each in place.rglob("*") if each.is_file())
+
+
+def told(alice):
+    alice.upsert_preference("likes", CANARY, id="pref001", session_id="s1")
+    alice.recall("walnut")
+
+
+def folder_removed(alice):
+    told(alice)
+    rmtree(alice.diary.engine.backend.folder("alice"))
+
+
+def never_stored(alice):
+    store = DiaryStore(alice.diary, index={"dims": 8, "embed": hashed, "fields": ["text"]})
+    with suppress(OSError), alice.transaction():
+        store.put(("alice", "m"), "k", {"text": CANARY})
+        raise OSError("full")
+
+
+@pytest.mark.parametrize(
+    "selector", [{"matching": "walnut"}, {"session_id": "s1"}, {"everything": True}]
+)
+@pytest.mark.parametrize("way", [told, folder_removed, never_stored])
+def test_no_vector_of_a_forgotten_text_stays_on_disk(way, selector, tmp_path):
+    alice = Diary(tmp_path, embedder=hashed, durability="process").user("alice")
+    way(alice)
+    assert has_canary(tmp_path)
+    alice.forget(**selector)
+    assert not has_canary(tmp_path)
+
+
+def test_no_vector_of_a_dropped_record_stays_on_disk(tmp_path):
+    alice = Diary(tmp_path, embedder=hashed, durability="process").user("alice")
+    told(alice)
+    alice.upsert_preference("likes", "jazz", id="pref001")
+    alice.upsert_preference("likes", "chess")
+    assert has_canary(tmp_path)
+    alice.prune_history(keep=1)
+    assert not has_canary(tmp_path)
+
+
+def test_vectors_of_former_texts_are_dropped_and_all_others_stay():
+    embedder = Counting()
+    diary = Diary("memory:", embedder=embedder, similarity=101, max_prefs_per_category=400)
+    alice = diary.user("alice")
+    alice.blocks.set("about", "a quiet couch")
+    alice.recall("couch")
+    for turn in range(4):
+        with alice.transaction():
+            for number in range(300):
+                alice.upsert_preference("likes", f"tea {number} {turn}", id=f"pref{number + 1:03}")
+        alice.recall("drink", kinds=["preferences"])
+    embedder.asked = []
+    alice.recall("dog")
+    assert embedder.asked == ["dog"]
+    alice.upsert_preference("likes", "tea 0 0", id="pref001")
+    alice.recall("dog")
+    assert embedder.asked == ["dog", "dog", "tea 0 0"]
 
 
 def test_removed_and_changed_texts_leave_the_matrix_in_place():

@@ -395,8 +395,6 @@ def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     store.run([Put(NS, "a", {"text": "walnut"})], session="s1")
     store.run([Put(NS, "b", {"text": "pecan"})], session="s2")
     index = tmp_path / ".tomldiary/index/alice"
-    store.diary.user("alice").forget(session_id="unknown")
-    assert list(index.glob("vectors-*"))
     late = store.prepare([Put(NS, "c", {"text": "late"})])
     store.diary.user("alice").forget(session_id="s1")
     assert not list(index.glob("vectors-*"))
@@ -405,6 +403,30 @@ def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     assert found(store, "walnut") == ["b"]
     store.diary.user("alice").forget(everything=True)
     assert not index.exists()
+
+
+def test_vectors_of_former_texts_stay_a_minority(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    for start in range(0, 20 * 64, 64):
+        store.run([Put(NS, f"k{n}", {"text": f"walnut {start + n}"}) for n in range(64)])
+    (file,) = (tmp_path / ".tomldiary/index/alice").glob("*vectors-*")
+    assert file.stat().st_size < 512 * (4 + 16 + 4 * 26)
+    again = Embeds()
+    best = indexed(tmp_path, again).run([Search(NS, query="walnut 1279")])[0][0]
+    assert (best.key, best.score) == ("k63", pytest.approx(1))
+    assert again.asked == ["walnut 1279"]
+
+
+def test_a_vector_index_that_was_made_anew_is_read_from_its_start(tmp_path):
+    embeds = Embeds()
+    store = indexed(tmp_path / "one", embeds)
+    put(store, "a", "walnut")
+    other = indexed(tmp_path / "two", Embeds())
+    other.run([Put(NS, "b", {"text": "pecan"}), Put(NS, "c", {"text": "almond"})])
+    mine, theirs = (next((tmp_path / name / ".tomldiary/index/alice").glob("vectors-*")) for name in ("one", "two"))  # fmt: skip
+    mine.write_bytes(theirs.read_bytes())  # with the inode of the former file
+    put(store, "d", "pecan")
+    assert embeds.asked == ["walnut"]
 
 
 def test_a_put_with_vectors_joins_an_open_transaction(tmp_path):

@@ -7,7 +7,8 @@ fails, search uses only words, and one warning is logged.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import Forgotten, InvalidValue, MissingExtra, wrong_type
+from tomldiary.errors import DiaryError, Forgotten, InvalidValue, MissingExtra, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
@@ -26,11 +27,11 @@ from tomldiary.storage.protocol import LocalFolder
 from tomldiary.toml.values import check_instance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tomldiary.engine.engine import Engine
     from tomldiary.retrieval.collection import Collection
     from tomldiary.retrieval.vector_index import QueryVector
+
+    _Stored = Callable[[str], Iterable[Collection[Any]]]
 
 LOCAL_DIMS = 256
 """The number of dimensions of a vector of `local_embedder`."""
@@ -45,14 +46,16 @@ class Vectors:
     Args:
         engine: The engine; vectors are stored next to its documents.
         embedding: The embedding of texts.
+        stored: Returns all collections of a user, whose texts keep their vectors.
 
     Raises:
         MissingExtra: numpy is not installed.
     """
 
-    def __init__(self, engine: Engine, embedding: Embedding) -> None:
+    def __init__(self, engine: Engine, embedding: Embedding, stored: _Stored) -> None:
         self.embedding = embedding
         self._engine = engine
+        self._stored = stored
         backend = engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
         self._known = PerUser(self._made)
@@ -79,7 +82,18 @@ class Vectors:
         with self._engine.locked(user):
             if self._engine.backend.epoch(user) != epoch:
                 raise Forgotten.meanwhile()
-            self.of(user).add(texts, vectors)
+            is_due = self.of(user).add(texts, vectors)
+        if is_due:
+            with suppress(DiaryError):  # the vectors of an unreadable document stay
+                self._drop_others(user, texts)
+
+    def _drop_others(self, user: str, added: Sequence[str]) -> None:
+        """Drop the vectors of texts that are neither stored nor about to be, if these are the majority."""
+        parts = (part for each in self._stored(user) for part in each.searched.values())
+        entries = (entry for part in parts for entry in part.entries.values())
+        kept = [*added, *(text for entry in entries for text in self.embedding.texts_of(entry))]
+        with self._engine.locked(user):
+            self.of(user).keep(kept)
 
 
 class DiaryEmbedder:
@@ -88,13 +102,15 @@ class DiaryEmbedder:
     Args:
         engine: The engine.
         given: "local", a function of a list of texts, LangChain's `Embeddings` or pydantic-ai's `Embedder`.
+        stored: Returns all collections of a user that `prepared` may get.
 
     Raises:
         InvalidValue: `given` has an unsupported type, or is a function with other parameters.
     """
 
-    def __init__(self, engine: Engine, given: Any) -> None:
+    def __init__(self, engine: Engine, given: Any, stored: _Stored) -> None:
         self._engine = engine
+        self._stored = stored
         self._given = given
         self._embed, self._ask = (None, None) if given == "local" else _functions(given)
         self._embedding: Embedding | None = None
@@ -135,7 +151,9 @@ class DiaryEmbedder:
         embedding = self._embedding
         [vector] = embedding.checked(self._ask([query]), 1)
         if self._vectors is None:
-            self._vectors = Vectors(self._engine, replace(embedding, dims=len(vector)))
+            self._vectors = Vectors(
+                self._engine, replace(embedding, dims=len(vector)), self._stored
+            )
         missing = self._vectors.of(user).missing_below(collections)
         for start in range(0, len(missing), _BATCH):
             texts = missing[start : start + _BATCH]

@@ -1,9 +1,9 @@
 """The vectors of texts for search by meaning, with a float32 matrix for each collection.
 
 Vectors are stored by a keyed hash of their text, and files contain no text. Equal texts are embedded once. A
-text that was removed or is no longer indexed is never found. The files `.tomldiary/index/<user>/vectors-…` are
-derived data. They may be deleted at any time, and should be deleted when the model changes. The next search
-embeds missing vectors.
+text that was removed or is no longer indexed is never found. Its vector is dropped once such vectors are the
+majority, see `VectorIndex.keep`. The files `.tomldiary/index/<user>/vectors-…` are derived data. They may be
+deleted at any time, and should be deleted when the model changes. The next search embeds missing vectors.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _HEAD = b"tomldiary vectors 1\n"
 _SALT = 16
 _NAME = 16
 _SMALLEST = 1e-12
+_FEW = 1024
+"""The number of vectors up to which those of earlier texts stay."""
 _CHECK = 4  # bytes of the CRC-32 at the start of each record
 _logger = get_logger(__name__)
 
@@ -202,7 +204,10 @@ class VectorIndex:
         self.embedding = embedding
         vector = ("vector", "<f4", (embedding.dims,))
         self._record = self._np.dtype([("check", "<u4"), ("name", f"V{_NAME}"), vector])
-        label = blake2b(embedding.name.encode(), digest_size=6).hexdigest()
+        # Of the fields too: `keep` must not drop the vectors of texts that only another index reads.
+        label = blake2b(
+            repr((embedding.name, embedding.fields)).encode(), digest_size=6
+        ).hexdigest()
         self._path = folder / f"vectors-{embedding.dims}-{label}" if folder is not None else None
         self._guard = fork_safe(threading.RLock())
         self._clear()
@@ -228,8 +233,11 @@ class VectorIndex:
         waiting = (entry for each in collections for entry in self._followed(each).waiting)
         return self.missing(text for entry in waiting for text in self.embedding.texts_of(entry))
 
-    def add(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
-        """Store the vectors of some texts.
+    def add(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> bool:
+        """Store the vectors of some texts; the caller holds the user's lock.
+
+        Returns:
+            Whether `keep` is due: their number has reached the next power of two.
 
         Raises:
             InvalidValue: The number of vectors or their dimension is wrong.
@@ -237,6 +245,7 @@ class VectorIndex:
         made = self._checked(texts, vectors)
         with self._guard:
             self._load()
+            before = len(self._known)
             fresh = [n for n, text in enumerate(texts) if self._name(text) not in self._known]
             records = self._np.zeros(len(fresh), self._record)
             records["name"] = [self._name(texts[number]) for number in fresh]
@@ -247,6 +256,26 @@ class VectorIndex:
             stored = records[records["vector"].any(axis=1)]
             if self._path is not None and len(stored):
                 self._append(self._path, stored.tobytes())
+            now = len(self._known)
+            return now >= _FEW and now.bit_length() > before.bit_length()
+
+    def keep(self, texts: Iterable[str]) -> None:
+        """Drop the vectors of all other texts, if they are the majority; the caller holds the user's lock."""
+        with self._guard:
+            self._load()
+            names = [name for name in {*map(self._name, texts)} if name in self._known]
+            if 2 * len(names) >= len(self._known):
+                return
+            records = self._np.zeros(len(names), self._record)
+            records["name"] = names
+            for record, name in zip(records, names, strict=True):
+                record["vector"] = self._known[name]
+            records["check"] = _checks(records)
+            self._known = {}
+            self._take(records)
+            if self._path is not None and self._read_to:
+                stored = records[records["vector"].any(axis=1)]
+                self._replace(self._path, _HEAD + self._salt + stored.tobytes())
 
     def _checked(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> Any:
         np = self._np
@@ -373,14 +402,16 @@ class VectorIndex:
             return
         if found.st_ino == self._inode and found.st_size == self._read_to:
             return
-        if found.st_ino != self._inode or found.st_size < self._read_to:
-            self._clear()
         data = (self._files.read_file(self._path) or (b"",))[0]
         start = len(_HEAD) + _SALT
         if not data.startswith(_HEAD) or len(data) < start:
             _logger.warning("%s: not an index of vectors; delete the file", self._path)
             return
-        self._salt = data[len(_HEAD) : start]
+        salt = data[len(_HEAD) : start]
+        # A new file may have the inode of a removed one.
+        if found.st_ino != self._inode or len(data) < self._read_to or salt != self._salt:
+            self._clear()
+        self._salt = salt
         begin = max(start, self._read_to)
         # Ignore a partial last record, which another process may still be writing.
         count = (len(data) - begin) // self._record.itemsize
@@ -414,6 +445,14 @@ class VectorIndex:
                 self._inode, self._read_to = found.st_ino, expected
         except OSError as error:
             _logger.warning("%s: the vectors could not be saved (%s)", path, error.strerror)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Replace the file. After a failure, the next power of two tries again."""
+        try:
+            self._files.write_over(path, data, sync=False)
+            self._inode, self._read_to = self._files.stat(path).st_ino, len(data)
+        except OSError as error:
+            _logger.warning("%s: earlier vectors could not be dropped (%s)", path, error.strerror)
 
 
 def _checks(records: Any) -> list[int]:

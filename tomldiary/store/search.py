@@ -18,7 +18,7 @@ from tomldiary.store.operations import Item, Search
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.retrieval.filters import Predicate
@@ -36,17 +36,25 @@ class Finder:
     Args:
         diary: The diary; indexes are stored next to its documents.
         embedding: The embedding of texts; None searches by words.
+        stored: Returns all namespaces of a user.
 
     Raises:
         MissingExtra: There is an embedding, and numpy is not installed.
     """
 
-    def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
+    def __init__(
+        self,
+        diary: Diary,
+        embedding: Embedding | None,
+        stored: Callable[[str], Sequence[Snapshot]],
+    ) -> None:
         self.embedding = embedding
         self._diary = diary
         # Dropped after an erasure, so that erased text does not stay in memory.
         self._indexes = PerUser[Index](lambda _: UserIndex())
-        self._vectors = Vectors(diary.engine, embedding) if embedding is not None else None
+        self._vectors = None
+        if embedding is not None:
+            self._vectors = Vectors(diary.engine, embedding, stored)
 
     def search(
         self,

@@ -97,7 +97,7 @@ class ItemStore(ItemPuts):
         self._few_users = few_users
         self._omit_expired = omit_expired
         self.sweeper = Sweeper(self.sweep)
-        self._finder = Finder(diary, embedding)
+        self._finder = Finder(diary, embedding, self._stored)
         self._batches = Batches(self.finish)
         self._listed: RecentBySize[
             str, tuple[list[str], Sequence[Token | None], list[Namespace]]
@@ -520,6 +520,10 @@ class ItemStore(ItemPuts):
             return items + (self._typed.snapshots(user, prefix) if user in typed else [])
 
         return [*chain.from_iterable(mine for _, mine in self._of_each(owners | typed, snapshots))]
+
+    def _stored(self, user: str) -> list[Snapshot]:
+        """Return all non-empty namespaces of a user."""
+        return self.catalog(user).snapshots() + self._typed.snapshots(user, (user,))
 
     def _places(self, prefix: Namespace, signed_in: str | None) -> tuple[Owned, Owned]:
         """Return the users who may have items, and those who may have typed entries, below a prefix."""

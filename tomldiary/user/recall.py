@@ -203,6 +203,11 @@ class UserRecall:
         """Return the keys of the entries of a kind that match a text best, as `recall` ranks them."""
         return [source.key for _, source in islice(self._found(query, [kind])[1], limit)]
 
+    def searched(self) -> list[_Entries]:
+        """Return the current entries of all kinds that `recall` searches."""
+        with self._context.reading():
+            return self._current(kinds_named(None))[1]
+
     def _found(
         self,
         query: str,

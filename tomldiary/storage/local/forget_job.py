@@ -192,9 +192,7 @@ def finish(backend: OpenedUsers, user: str, patience: float) -> None:
 def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job, patience: float) -> None:
     files = backend.files
     try:
-        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
-        if job.removes_user or job.files or job.documents:
-            _forget_index(files, backend.index_folder(user), everything=job.removes_user)
+        _redact_system(backend, user, job)
         if job.removes_user:
             _remove(files, folder, job)
         else:
@@ -209,13 +207,22 @@ def _redact_outside(backend: OpenedUsers, user: str, job: _Job, erased: int) -> 
     """Redact the texts of a user who has no folder, and so no job that another process could finish."""
     backend.epochs.write(user, job.epoch, erased=erased)
     try:
-        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
+        _redact_system(backend, user, job)
     except OSError as error:
         remedy = "Some queued turns may remain. Forget again."
         raise file_error(backend.base_path, "cannot be written", error, remedy) from error
 
 
-def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
+def _redact_system(backend: OpenedUsers, user: str, job: _Job) -> None:
+    """Redact what is kept of the user outside of the user's folder.
+
+    Vectors are removed even if no document has the texts, because texts may be embedded and then not stored.
+    """
+    redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
+    forget_index(backend.files, backend.index_folder(user), everything=job.removes_user)
+
+
+def forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
     """Remove data derived from the user's texts; data that is still needed is computed again.
 
     The expiry times of items, stored under keyed hashes, are removed only with all data of the user.
@@ -225,7 +232,7 @@ def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
     if everything:
         files.remove_tree(folder)
         return
-    for path in folder.glob("vectors-*"):
+    for path in folder.glob("*vectors-*"):  # also that of a killed process, ".vectors-….tmp"
         files.unlink(path)
 
 
