@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from calls import noted_calls
 from tomldiary import Diary
 from tomldiary.backends import MemoryBackend
 from tomldiary.engine.engine import Source
@@ -16,7 +17,9 @@ from tomldiary.history.record import (
     HistoryIndex,
     Latest,
     Record,
+    is_whole,
     next_sequence,
+    operation_of,
     parse_record,
     render_record,
 )
@@ -101,6 +104,17 @@ def test_a_reader_of_a_new_record_keeps_the_index_of_the_whole_history():
         index.of("items/t0")
         index.at(history.last, is_whole=True)
         assert history.read - begun <= 4
+
+
+def test_a_reader_checks_only_the_records_that_tell_of_another_document():
+    history = History()
+    for kind in ["facts", *["conversations"] * 50]:
+        history.add(kind, operation=f"op{len(history.texts)}")
+    with noted_calls(is_whole) as checks, noted_calls(operation_of) as operations:
+        found = HistoryIndex(history, "alice").of("facts")
+    assert found == Latest(1, "put", "facts@1")
+    assert len(checks) <= 3  # of the newest record, and of one for each document
+    assert not operations
 
 
 def test_the_newest_document_needs_one_record():

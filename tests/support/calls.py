@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noted_calls(function: Any) -> Generator[list[Any]]:
-    """Note the object of each call of a method that this thread makes in the block."""
+    """Note the object of each call of a method that this thread makes in the block; None for a plain function."""
     code, seen, before = function.__code__, [], sys.getprofile()
 
     def note(frame: Any, event: str, _: object) -> None:
         if event == "call" and frame.f_code is code:
-            seen.append(frame.f_locals["self"])
+            seen.append(frame.f_locals.get("self"))
 
     sys.setprofile(note)
     try:

@@ -62,7 +62,6 @@ _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _TIME = re.compile(r'^time = "([^"]*)"$', re.MULTILINE)
 _TYPE = re.compile(r'^type = "([^"]*)"$', re.MULTILINE)
 _OPERATION = re.compile(r'^(operation|content) = (".*")$', re.MULTILINE)
-_RESULT = re.compile(r"^result = \{(.*)\}$", re.MULTILINE)
 OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n?', re.MULTILINE)
 """The lines of a record that differ between storages."""
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
@@ -282,8 +281,10 @@ def operation_of(text: str) -> tuple[str, str]:
 
 def results_of(text: str) -> dict[str, str]:
     """Return the documents that a record changed with their fingerprints after it, without parsing the rest."""
-    found = _RESULT.search(text)
-    return _read_table(found[1]) if found is not None else {}
+    # Every value is on one line, so no stored text can look like the start of this one.
+    at = text.find("\nresult = {")
+    line = text[at : text.find("\n", at + 1)] if at >= 0 else ""
+    return _read_table(line) if line.endswith("}") else {}
 
 
 def type_of(text: str) -> str:
@@ -340,16 +341,20 @@ class Indexed:
         """Return whether the records before the indexed ones are not needed for a document."""
         return kind in self.documents or not self.start
 
-    def add(self, text: str) -> None:
-        """Add the record before the oldest indexed one."""
+    def add(self, text: str, *, has_operations: bool = True) -> None:
+        """Add the record before the oldest indexed one, with its operation unless only readers use this."""
         seq = sequence_of(text)
         if not self.newest:
             self.last, self.newest = seq, _identity(text)
         if seq:
             self.start = 0 if is_snapshot(text) else seq - 1
-        type_, is_intact = type_of(text), is_whole(text)
-        for kind, result in results_of(text).items():
-            self.documents.setdefault(kind, Latest(seq, type_, result) if is_intact else None)
+        results = results_of(text)
+        if not results.keys() <= self.documents.keys():
+            type_, is_intact = type_of(text), is_whole(text)
+            for kind, result in results.items():
+                self.documents.setdefault(kind, Latest(seq, type_, result) if is_intact else None)
+        if not has_operations:
+            return
         operation, content = operation_of(text)
         if operation:
             self.operations.setdefault(operation, (seq, content))
@@ -481,7 +486,7 @@ def _back_to(kind: str, texts: Iterable[str], known: Indexed | None) -> Indexed:
             if is_same:
                 least = (fresh.last or known.last) + known.last - 2 * known.start
             known = None  # its records are read again
-        fresh.add(text)
+        fresh.add(text, has_operations=False)
         is_enough = known is None and fresh.last - fresh.start >= least
         if not fresh.start or (is_enough and kind in fresh.documents):
             return fresh
