@@ -16,9 +16,12 @@ from tomldiary.entries.constraints import normal_form
 from tomldiary.errors import InvalidTOML
 from tomldiary.extraction.failures import explained
 from tomldiary.retrieval.render import without_memory
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
 from tomldiary.text.redaction import Redactor
 from tomldiary.text.similarity import identity, normalise
 from tomldiary.text.visible import compatible
+from tomldiary.text.words import asked_words
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_text
 from tomldiary_langgraph import DiaryStore
@@ -71,6 +74,18 @@ def test_a_long_quotation_that_a_model_replaces_is_searched_quickly():
     alice.blocks.set("notes", "a" * 4 * LONGEST)
     verbs = MemoryVerbs(alice, "s")
     assert took(verbs.replace_in_block, "notes", "a" * 2 * LONGEST + "b", "x") < 0.5
+
+
+def test_a_question_with_a_word_of_many_hyphens_is_read_quickly():
+    assert took(asked_words, "a-" * LONGEST) < 0.3
+
+
+def test_a_long_question_is_searched_quickly_in_many_small_namespaces():
+    store = ItemStore(Diary("memory:"))
+    store.run([Put(("alice", f"n{n}"), "k", {"text": f"tea{n} milk"}) for n in range(500)])
+    question = " ".join(f"milk{n}" for n in range(1500))
+    store.run([Search(("alice",), query="tea1")])
+    assert took(store.run, [Search(("alice",), query=f"{question} tea7")]) < 0.3
 
 
 def test_a_block_that_repeats_a_vowel_sign_is_found_quickly():

@@ -30,7 +30,7 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.words import DAY_MARK, END_MARK, Asked, asked_words, day_words, indexed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, KeysView, Mapping, Sequence
 
     from tomldiary.retrieval.fusion import Ranked
     from tomldiary.retrieval.vector_index import QueryVector
@@ -181,6 +181,10 @@ class LexicalIndex(Generic[E]):
     def count(self, word: Asked) -> int:
         """Return about how many rows contain a word in any form; a row with several forms counts for each."""
         return min(sum(len(self._having[number]) for number in self._forms(word)), self.size)
+
+    def known(self, forms: KeysView[str]) -> set[str]:
+        """Return the forms that rows contain; some may have lost their rows."""
+        return self._numbers.keys() & forms
 
     def _forms(self, word: Asked) -> list[int]:
         return [self._numbers[form] for form in word.forms if form in self._numbers]
@@ -400,7 +404,16 @@ def question_of(
 
 def _counts(words: Iterable[Asked], indexes: Sequence[LexicalIndex[Any]]) -> dict[Asked, int]:
     """Return the number of rows that contain each word."""
-    return {word: sum(index.count(word) for index in indexes) for word in words}
+    found = dict.fromkeys(words, 0)
+    having: dict[str, list[Asked]] = {}
+    for word in found:
+        for form in word.forms:
+            having.setdefault(form, []).append(word)
+    for index in indexes:
+        # A pasted document has thousands of words, and a user may have as many small collections.
+        for word in {word for form in index.known(having.keys()) for word in having[form]}:
+            found[word] += index.count(word)
+    return found
 
 
 def _weight(word: Asked, having: int, size: int) -> float:

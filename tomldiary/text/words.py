@@ -190,8 +190,9 @@ def asked_words(query: str) -> list[Asked]:
     is_in_english = is_english(word for kind, word in runs if kind == "latin")
     little = ENGLISH if is_in_english else OTHERS
     joined = {max(parts, key=len): "".join(parts) for parts in _hyphened(text)}
+    more = {part: (porter(whole), _cut(whole)) for part, whole in joined.items()}
     for kind, word in runs:
-        found += _asked(kind, word, little, joined.get(word, ""))
+        found += _asked(kind, word, little, more.get(word, ()))
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
     found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
@@ -255,9 +256,10 @@ def _dates_in_numbers(text: str) -> Iterator[tuple[str, str, str]]:
             yield year, month, day
 
 
-def _asked(kind: str | None, word: str, little: frozenset[str], joined: str) -> Iterator[Asked]:
+def _asked(
+    kind: str | None, word: str, little: frozenset[str], more: tuple[str, ...]
+) -> Iterator[Asked]:
     if kind == "latin":
-        more = (porter(joined), _cut(joined)) if joined else ()
         yield Asked(word, _latin_forms(word) + more, word in little)
     elif kind == "arabic":
         yield Asked(word, (_cut(_light10(word)),))
