@@ -468,6 +468,13 @@ def test_a_vector_of_nan_matches_nothing_and_keeps_the_order(tmp_path, number):
     assert [item.score for item in items[4:]] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e25])
+def test_a_cosine_does_not_depend_on_the_length_of_a_vector(tmp_path, scale):
+    store = indexed(tmp_path, lambda texts: [[scale * each for each in letters(text)] for text in texts])  # fmt: skip
+    put(store, "a", "walnut")
+    assert store.run([Search(NS, query="walnut")])[0][0].score == pytest.approx(1)
+
+
 def test_the_next_process_asks_again_for_a_vector_of_nan(tmp_path):
     def fails_once(texts):
         return [[float("nan")] * 26 if text == "walnut" else letters(text) for text in texts]

@@ -163,7 +163,7 @@ class _Matrix:
             self._vectors = grown
         added = self._vectors[first : len(self.owners)]
         self._np.stack([vector for each in found.values() for vector in each], out=added)
-        self.sum = self.sum + added.sum(axis=0)
+        self.sum = self.sum + added.sum(axis=0, dtype="float64")
 
     def clear(self, entry: Any) -> None:
         """Remove the vectors of an entry, and move the last rows to the free places."""
@@ -299,9 +299,10 @@ class VectorIndex:
                 self.embedding.title,
             )
             made = np.where(odd[:, None], np.float32(0), made)
-        lengths = np.linalg.norm(made, axis=-1, keepdims=True)
+        # In double precision, because the squares of large and small numbers would be infinite or 0.
+        lengths = np.linalg.norm(made.astype("float64"), axis=-1, keepdims=True)
         # Of length 1, so that a product is the cosine.
-        return made / np.where(lengths > 0, lengths, 1)
+        return (made / np.where(lengths > 0, lengths, 1)).astype("float32")
 
     def _take(self, records: Any) -> None:
         names = (name.tobytes() for name in records["name"])
