@@ -19,12 +19,12 @@ V = TypeVar("V")
 _LONGEST_CACHED = 500  # characters
 
 
-def cached_if_short(function: Callable[[str], V]) -> Callable[[str], V]:
-    """Cache the results for short texts; those for long ones would fill the memory of a server after weeks.
+def cached_if_short(function: Callable[[str], V], most: int = 65536) -> Callable[[str], V]:
+    """Cache up to `most` results for short texts; those for long ones would fill the memory of a server after weeks.
 
     The cache is cleared whenever data is forgotten.
     """
-    cached = cleared_on_forget(lru_cache(maxsize=65536)(function))
+    cached = cleared_on_forget(lru_cache(maxsize=most)(function))
 
     @wraps(function)
     def call(text: str) -> V:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from itertools import chain
 
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.runtime.lru import cached_if_short
 from tomldiary.text.languages import (
     AND,
     ARTICLES,
@@ -129,8 +129,7 @@ class Marks:
     signs: tuple[str, ...]
 
 
-@cleared_on_forget
-@lru_cache(maxsize=4096)
+@partial(cached_if_short, most=4096)
 def marks_of(text: str) -> Marks:
     """Return the marks of a statement."""
     folded = _TAG.sub(" ", plain_signs(text).lower())

@@ -396,7 +396,6 @@ _ENDING = re.compile(f"{_CYRILLIC_ENDING}|{_GREEK_ENDING}|{_INDIC_ENDING}")
 """The ending of a Cyrillic, Greek or Indic word, such as "а" of "кошка"."""
 _OUR = re.compile("(?<=[a-z]{2})our(?=s?$|ed$|ing$|ite|ful|able)")
 _ISE = re.compile("(?<=[a-z]{3})is(?=e$|es$|ed$|ing$|ation)")
-_CACHED = 1 << 16
 _LONGEST_ENDING = 7
 _SHORTEST_STEMMED = 3  # letters
 _STEP_2 = {
@@ -419,10 +418,13 @@ _ARABIC_SUFFIXES = ("ها", "ان", "ات", "ون", "ين", "يه", "ه", "ي")
 _SHORTEST_ARABIC = 2
 
 
-@cleared_on_forget
-@lru_cache(_CACHED)
 def porter(word: str) -> str:
     """Return the stem of an English word in lower case; other text is returned unchanged."""
+    # Not `cached_if_short`, whose call would be slower. Long "words", such as files in base64, would fill the cache.
+    return _cached_stem(word) if len(word) <= _LONGEST_WORD else _stem(word)
+
+
+def _stem(word: str) -> str:
     if len(word) < _SHORTEST_STEMMED or not (word.isascii() and word.isalpha()):
         return word
     word = IRREGULAR.get(word) or _american(word)
@@ -440,6 +442,9 @@ def porter(word: str) -> str:
     if word.endswith("ll") and _measure(word) > 1:
         word = word[:-1]
     return word
+
+
+_cached_stem = cleared_on_forget(lru_cache(1 << 16)(_stem))
 
 
 def _american(word: str) -> str:
