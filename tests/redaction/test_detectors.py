@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import threading
 from collections import Counter
@@ -126,6 +127,52 @@ def test_numbers_and_secrets_are_found_in_all_scripts_beside_letters(text, kept)
     assert Redactor()(text) == kept
 
 
+@pytest.mark.parametrize("hidden", ["\u200b", "\u00ad", "\ufe0f", "\u2060", "\u202a"])
+def test_hidden_characters_hide_nothing(hidden):
+    text = "Card 4111~ 1111~11~11~1111, ann~a~@exam~ple.org, DE89 3704~ 0044 ~0532 0130 00, pass~word: hun~ter2 ~+49 30~ 1234567~"
+    kept = "Card [redacted: card], [redacted: email], [redacted: iban], pass~word: [redacted: secret] ~[redacted: phone]~"
+    assert Redactor()(text.replace("~", hidden)) == kept.replace("~", hidden)
+    assert Redactor()(f"Nr{hidden}4111111111111111") == f"Nr{hidden}[redacted: card]"
+    assert Redactor()(f"A co{hidden}py") == f"A co{hidden}py"
+
+
+@pytest.mark.parametrize("escapes", [True, False])
+@pytest.mark.parametrize("levels", [1, 2])
+def test_numbers_and_addresses_in_escaped_text_are_found_and_it_stays_escaped(escapes, levels):
+    said = '电话13812345678\n4111111111111111\tanna@example.org\u200b@example.org\nDE89370400440532013000\n"password: hunter2" {}'
+    kept = '电话[redacted: phone]\n[redacted: card]\t[redacted: email]\u200b@example.org\n[redacted: iban]\n"password: [redacted: secret]" {}'
+    written = {"said": said, "secret": "tiger 4711"}
+    for _ in range(levels):
+        written = json.dumps(written, ensure_ascii=escapes)
+    read = Redactor()(written)
+    for _ in range(levels):
+        read = json.loads(read)
+    assert read == {"said": kept, "secret": "[redacted: secret]"}
+    address = '{"url":"http://localhost:8080","mail":"anna@example.org"}'
+    assert json.loads(Redactor()(address))["mail"] == "[redacted: email]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'password = """hunter2x"""',
+        "password = '''\nhunter2x\n'''",
+        "password: |\n  hunter2x\n",
+        'os.environ["PASSWORD"] = "hunter2x"',
+        "my --api-token hunter2x",
+        "password -> hunter2x",
+        "`password`: `hunter2x`",
+        'SharedAccessKey="hunter2x"',
+        json.dumps(json.dumps(json.dumps({"password": "hunter2x"}))),
+        "password: hunter'2x",
+    ],
+)
+def test_a_secret_is_found_as_languages_and_tools_write_it(text):
+    redacted = Redactor()(text)
+    assert "2x" not in redacted
+    assert redacted.count("[redacted: secret]") == 1
+
+
 def test_a_quoted_secret_is_redacted_up_to_the_closing_quote():
     redacted = '{"password": "[redacted: secret]", "user": "bob"}'
     assert Redactor()('{"password": "correct horse battery", "user": "bob"}') == redacted
@@ -177,6 +224,8 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         "phone case, order 123456789012; hotel 123456789; mobile 20261130",
         "id,mobile,phone\n1700000000,x,y",
         "The password is “the usual one”.",
+        "Use --password to set it; the token | the 4096th; | token | 4096 |",
+        "nextToken: string, IfPasswordSet: yes",
     ],
 )
 def test_a_setting_or_an_amount_is_kept(text):
@@ -262,6 +311,11 @@ def test_values_are_redacted_at_any_depth_and_equal_elsewhere():
         "AT61 ABCD " * 5000,
         "password:'\\" * 5000,
         "123456789é" * 5000,
+        "1\u200b" * 20000,
+        "\\u0031" * 9000,
+        " --a-" * 9000,
+        "aA" * 20000,
+        "a." * 20 + "eyJ" * 9000,
     ],
 )
 def test_long_texts_take_linear_time(text):

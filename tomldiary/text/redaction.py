@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from string import ascii_letters
 from typing import Any, cast
@@ -18,21 +18,28 @@ from typing import Any, cast
 from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.callables import refuse_async, refuse_misfit
 from tomldiary.runtime.fork_safety import fork_safe
+from tomldiary.text.visible import HIDDEN
 from tomldiary.text.words import ascii_digits
 
 Redact = Callable[[str], str]
 """Returns a text without the parts that must not be stored."""
 
 _KEY = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"
-    r"|\b(?:(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
-    r"|(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}\b|github_pat_\w{22,}"
-    r"|glpat-[\w-]{20,}|xox[abeoprs]-[\w-]{10,}|(?:sk|pk|rk)_(?:live|test)_\w{16,}"
-    r"|sk-(?:\w+-)*[\w-]{20,}|AIza[\w-]{35}|ya29\.[\w-]{20,}|(?:hf_|gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{30,}|npm_[A-Za-z0-9]{36}"
-    r"|pypi-[\w-]{50,}|SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_[0-9a-f]{64}|EAA[A-Za-z0-9]{60,})"
-    r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=AccountKey=)[\w+/]{40,}=*"
+    r"----(?P<dash>[- ])BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?(?P=dash)----"
+    r".*?(?:----(?P=dash)END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?(?P=dash)----|\Z)"
+    r"|\b(?=[\w.:~+/-]{15})(?:(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
+    r"|gh[oprsu]_\w{26,}(?:\.[\w-]{10,})*|github_pat_\w{22,}|gl(?:pat|[drfw]t|cbt|ptt|soat)-[\w-]{20,}(?:\.[\w-]+)*"
+    r"|x(?:ox[abeoprs]|app)-[\w-]{10,}|(?:sk|pk|rk)_(?:live|test)_\w{16,}|sk_[0-9a-f]{40,}"
+    r"|sk-(?:\w+-)*[\w-]{20,}|AIza[\w-]{35}|AQ\.[\w-]{40,}|ya29\.[\w-]{20,}|(?:GOCSPX|nvapi|HRKU|tvly-[a-z]+)-[\w-]{20,}"
+    r"|(?:(?:hf|gsk|r8|sbp|ntn|nfp|vcp)_|(?:xai|pplx|csk)-)[A-Za-z0-9]{30,}|(?:npm_|NRAK-)[A-Za-z0-9]{27,}"
+    r"|(?:api_org|dckr_[op]at|figd|glsa|lin_api|lsv2_[a-z]{2}|pcsk|pylf_v\d|sb_secret|shp(?:at|ca|pa|ss)|sntry[su]|tgp_v1|whsec)"
+    r"_[\w-]{24,}=*|pypi-[\w-]{50,}|SG\.[\w-]{16,}\.[\w-]{16,}|do[opr]_v1_[0-9a-f]{64}|EAA[A-Za-z0-9]{60,}"
+    r"|ABSK[\w+/]{60,}=*|ATATT[\w-]{60,}=*|AGE-SECRET-KEY-[A-Z0-9-]{50,}|(?:SK|dapi)[0-9a-f]{32}\b|hv[bs]\.[\w-]{24,}"
+    r"|dp\.[a-z]{2,5}\.\w{40,}|\w{3}\dQ~[\w.~-]{30,}|\d{8,10}:AA[\w-]{33})"
+    r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?:(?<=AccountKey=)|(?<=AccessKey=))[\w+/]{40,}=*"
+    r"|(?<=[Bb]asic )(?=[A-Za-z+/]{0,80}\d)[A-Za-z0-9+/]{12,}=*|(?:(?<=[?&]sig=)|(?<=-Signature=))[\w%+/-]{20,}=*"
     # From the start of a run of characters, so that each run is read once.
-    r"|(?<![\w-])(?=[\w-]{13,}+\.eyJ[\w-]{10,}+\.)[\w-]*?\b(?P<value>eyJ[\w-]{10,}+\.[\w-]++\.[\w-]*)",
+    r"|(?<![\w-])(?=[\w-]{13,}+\.(?:eyJ[\w-]{10,}+\.|[\w-]*+\.[\w-]{10,}+\.))[\w-]*?\b(?P<value>eyJ[\w-]{10,}+(?:\.[\w-]*+){2}(?:\.[\w-]++){0,2})",
     re.DOTALL,
 )
 _ANNOUNCED = (
@@ -45,37 +52,58 @@ _ANNOUNCED_WITHIN = (
     r"密[码碼]|パスワード|暗証番号|비밀번호|รหัสผ่าน|पासवर्ड|סיסמ[הא]|كلمة (?:السر|المرور)"
 )
 _SECRET = re.compile(
-    rf"(?:(?<![\w-])(?P<variable>(?:\w*?_|x-)(?!pin|clave))??(?:{_ANNOUNCED})|{_ANNOUNCED_WITHIN})\\?[\"']?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
-    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4}))\s*(?P<quote>\\?[\"'`])?"
-    r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))|[^\s\"'`,;，。；、]{3,}[^\s\"'`,;.，。；、])",
+    rf"(?:(?:(?P<flag>--)(?<!\S--)(?:[a-z]+-)*?|(?<![\w-])(?P<variable>(?:\w*?_|(?-i:[A-Za-z][a-z]*+(?:[A-Z][a-z]+)*?(?=[A-Z]))|x-)(?!pin|clave))??)(?:{_ANNOUNCED})"
+    rf"|{_ANNOUNCED_WITHIN})(?:\\*+[\"'`]\]?|\*\*)?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
+    r"(?P<sign>[:=：]=?(?:\*\*)?|=>|->|→|\||>(?=[^\s<>]{4,100}</)|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b"
+    r"|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4})|(?(flag)(?<=\s)|(?!)))\s*(?:[|>][+-]?\s*\n\s*|(?:\"{3}|'{3})\s+)?(?P<quote>\\*(?:\"{3}|'{3}|[\"'`]))?"
+    r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))"
+    r"|(?![\"'`])(?:[^\s\"'`<]{4,}(?=</)|(?:[^\s\"'`,;，。；、]|(?<!\\)[\"'`](?=\w)){3,}[^\s\"'`,;.，。；、\\]))",
     re.IGNORECASE,
 )
-_IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@]+)(?=@)")
+_IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@\"<>]+)(?=@)")
 _PLAIN_WORDS = re.compile(r"[^\W\d_]+(?:(?:(?:[,;:]?| [–-]) |['’])[^\W\d_]+)*[.!?)]*")
 _HAS_LETTER_AND_DIGIT = re.compile(r"(?=.*[^\W\d_]).*\d", re.DOTALL)
-# Usual groups, which an expiry date or other numbers may follow.
+# Usual groups, which an expiry date or other numbers may follow. No card begins like a year.
 _CARD_IN_GROUPS = re.compile(
-    r"(?<![\w.+-])(?:[2-6]\d{3}(?:[ -]\d{4}){3}|3\d{3}[ -]\d{6}[ -]\d{4,5}|[2-6]\d{12,18})(?![\w]|[.-]\d)"
+    r"(?<![\w.+-])(?:(?:2[2-7]|35|4\d|5[0-8]|6\d)\d\d(?:[ .-]{1,3}\d{4}){3}|3\d{3}[ .-]\d{6}[ .-]\d{4,5}|(?:2[2-7]|[3-6]\d)\d{12,17})(?![\w]|[.-]\d)"
 )
 _CARD = re.compile(  # no order number, such as 250-1234567-1234567
-    r"(?<![\w.+-])(?!\d{3}-\d{7}-\d{7}(?!\d))(?:[2-6])(?:[ -]?\d){12,18}(?![\w]|[.-]\d)"
+    r"(?<![\w.+-])(?!\d{3}-\d{7}-\d{7}(?!\d))(?:2[ -]?[2-7]|[3-6][ -]?\d)(?:[ -]?\d){12,17}(?![\w]|[.-]\d)"
 )
-_IBAN = re.compile(r"\b[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?\b")
-_EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%'-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}", re.UNICODE)
+_IBAN = re.compile(
+    r"\b[A-Za-z]{2}\d{2}(?:[\s.-]?[A-Za-z0-9]{4}){2,7}(?:[\s.-]?[A-Za-z0-9]{1,3})?\b"
+)
+_GAP = re.compile(r"[\s.-]")
+_EMAIL = re.compile(  # no address of a repository, such as git@github.com:org/name
+    r"(?<![\w.+%-])(?!git@[\w.-]+[:/])[\w.+%'-]{1,64}(?:@|%40)[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}"
+)
 _PHONE = re.compile(
-    r"(?<![\w.,/+-])(?<!\d:)"
+    r"(?<! phone\])(?:(?<![\w./+$€£¥-])(?<!\d[,:])|(?<![\w+])(?=\+))"
     # No date, such as 01.02.1990, also of the Thai and Persian calendars.
-    r"(?![0-3]\d([ .-])[0-3]\d\1(?:1[349]|2[05])\d\d(?!\d))"
+    r"(?![0-3]\d([ .-])[0-3]\d\1(?:(?:1[349]|2[05])\d\d(?!\d)|\d\d,? [0-2]\d[.:][0-5]\d))"
+    # No coordinates, such as +48.85837 +2.29448.
+    r"(?!\+\d{1,3}\.\d{3,7}(?:(?![ ./-]?\d)|[ +-]{1,2}\d{1,3}\.\d))"
     r"(?!\d\d\.\d\d-\d\d\.\d\d(?![.-]?\d))(?:"  # no opening hours, such as 09.00-17.30
-    r"\+\d{1,3}[ ()./-]{0,3}(?:\d[ ()./-]{0,2}){6,12}\d"  # +49 (0)30 1234567
+    r"\+[1-9]\d{0,2}[ ()./-]{0,3}(?:\d[ ()./-]{0,2}){6,12}\d"  # +49 (0)30 1234567
     r"|00\d{2}[ ./-]?(?:\d[ ./-]?){6,11}\d"  # 0049 30 1234567
-    r"|\(?0\d{1,5}\)?[ /.-] ?\d(?:[ .-]?\d){4,9}"  # 030 1234567, (0170) 12 34 567
-    r"|0\d(?:[ .-]\d{2}){4}"  # 06 12 34 56 78
+    r"|\(?0[1-9]\d{0,4}\)?[ /.-] ?\d(?:[ .-]?\d){4,9}"  # 030 1234567, (0170) 12 34 567
+    r"|0[1-9](?:[ .-]\d{2}){4}"  # 06 12 34 56 78
     r"|1[3-9]\d[ -]\d{4}[ -]\d{4}"  # 138-1234-5678
     r"|8[ -]?\(?\d{3}\)?[ -]\d{3}-\d\d-\d\d"  # 8 (495) 123-45-67
     r"|(?:1[ .-])?\(?[2-9]\d{2}\)?[ .-]\d{3}[ .-]\d{4}"  # (212) 555-0123
-    r"|[679]\d{2} \d{2} \d{2} \d{2}|[679]\d{2} \d{3} \d{3}"  # 612 34 56 78
-    r")(?![\w]|[.,:/-]\d)"
+    r"|(?<!\d{3} )[679]\d{2} (?:\d{2} \d{2} \d{2}|\d{3} \d{3})(?!,\d| \d{3}(?!\d))"  # 612 34 56 78
+    r")(?![\w]|[.:/-]\d)"
+)
+# Words before and after a number that is none for telephones, such as "order no. 212-555-0123" and "612 345 678 euros".
+_OTHER_NUMBER = re.compile(
+    r"(?:[€$£¥₹₽]|\b(?:EUR|USD|GBP|CHF|JPY|CNY|INR|PLN|CZK|SEK|NOK|DKK|HUF)) ?[\d ]{0,12}\Z|\b(?:ISBN|ISSN|EAN|UPC)\b[\d :-]{0,15}\Z"
+    r"|(?i:\b(?:order|invoice|ticket|tracking|serial|case|part|article|customer|bestell|auftrags|rechnungs|kunden|artikel|commande"
+    r"|facture|pedido|factura)[ -]?(?:no|nr|num|number|nummer|n[°º]|id|#)\W{0,3}\Z)"
+)
+_IN_THREES = re.compile(r"\+?\d{1,3}(?: \d{3})+")
+_UNIT = re.compile(
+    r" ?(?:[€$£¥₹₽%]|(?i:eur|usd|gbp|chf|jpy|cny|inr|pln|czk|sek|nok|dkk|huf|euros?|dollars?|d[óo]lares|pounds|pesos|yen|yuan|rupees|francs"
+    r"|franken|r(?:o?u)bles|rubel|руб\w*|z[łl]|kč|ft|kr|people|inhabitants|habitants|habitantes|einwohner|k?m|км|[kmg]?b|bytes|users|times)\b)"
 )
 _PLAIN_PHONE = re.compile(r"(?<![A-Za-z0-9_])\d{9,13}(?![A-Za-z0-9_])")
 """A number without separators, which is one for telephones only after a word for it: "Handy 01701234567"."""
@@ -100,7 +128,12 @@ _AS_ASCII = {
 _DASH_IN_NUMBER = re.compile("(?<=[\\d)])[\u2012\u2013\u2212\uff0d](?=\\d)")
 # Letters beside which a number or an address may begin and end, as in languages without spaces. Hebrew joins a
 # preposition by a hyphen.
-_OTHER_LETTERS = re.compile("(?<=[\u05d0-\u05ea])-|[\u0590-\U0010ffff]")
+_OTHER_LETTERS = re.compile("(?<=[\u05d0-\u05ea])-|[\u0590-\u209f\u20d0-\U0010ffff]")
+_HIDDEN = re.compile(f"[{HIDDEN}]")
+# Hidden characters, and escapes of all characters as JSON has.
+_HIDDEN_OR_ESCAPED = re.compile(rf"[{HIDDEN}]|(?<!\\)\\++u([0-9a-fA-F]{{4}})")
+# The rest of an escape, which separates words.
+_ESCAPED = re.compile(r"(?<=\\)(?:[nrtbf]|u[0-9a-fA-F]{4})")
 # An amount, such as 612 345 678 €, which without these spaces would be a telephone number.
 _AMOUNT = re.compile(r"\d{1,3}(?:[\xa0\u2007\u2009\u202f]\d{3})+")
 _DEEPEST = 64  # levels of a value; a document has fewer
@@ -118,7 +151,7 @@ def _is_card(found: re.Match[str]) -> bool:
 
 
 def _is_iban(found: re.Match[str]) -> bool:
-    text = found.group().replace(" ", "")
+    text = _GAP.sub("", found.group())
     # One in lower case with other letters after the bank may be a hash.
     if len(text) < _SHORTEST_IBAN or not (text.isupper() or text[8:].isdigit()):
         return False
@@ -126,7 +159,12 @@ def _is_iban(found: re.Match[str]) -> bool:
 
 
 def _is_phone(found: re.Match[str]) -> bool:
-    return _FEWEST <= len(_DIGITS.sub("", found.group())) <= _MOST
+    text, at = found.string, found.start()
+    if not _FEWEST <= len(_DIGITS.sub("", found.group())) <= _MOST:
+        return False
+    if _OTHER_NUMBER.search(text, max(0, at - _BEFORE_PHONE), at) is not None:
+        return False
+    return not (_IN_THREES.fullmatch(found.group()) and _UNIT.match(text, found.end()))
 
 
 def _is_announced(found: re.Match[str]) -> bool:
@@ -139,10 +177,11 @@ def _is_secret(found: re.Match[str]) -> bool:
     if value.startswith("[redacted"):
         return False
     # "max_token: 4096" and "show_password: true" contain none either.
-    if found["variable"] and not _HAS_LETTER_AND_DIGIT.match(value):
+    sign = found["sign"]
+    if (found["variable"] or sign in ("", "|")) and not _HAS_LETTER_AND_DIGIT.match(value):
         return False
     # "The password is required" contains no password, but "password: tiger" does.
-    return found["sign"][0] in ":=：" or _PLAIN_WORDS.fullmatch(value) is None
+    return sign[:1] in (*":=：>",) or _PLAIN_WORDS.fullmatch(value) is None
 
 
 def _always(_: re.Match[str]) -> bool:
@@ -210,11 +249,14 @@ class Redactor:
             InvalidValue: The function `also` returned no text.
         """
         found: Counter[str] = Counter()
-        forms = _forms(text)
-        for kind, pattern, is_one, is_apart in self._detectors:
-            changed = _redacted(text, kind, pattern, is_one, forms[is_apart], found)
-            if changed is not text:
-                text, forms = changed, _forms(changed)
+        # Hidden characters may be within a number, or between it and a word.
+        for is_joined in (True, False) if _has_hidden(text) else (False,):
+            *forms, places = _forms(text, is_joined=is_joined)
+            for kind, pattern, is_one, is_apart in self._detectors:
+                changed = _redacted(text, kind, pattern, is_one, forms[is_apart], places, found)
+                if changed is not text:
+                    text = changed
+                    *forms, places = _forms(text, is_joined=is_joined)
         if self._also is not None:
             changed = self._also(text)
             if not isinstance(changed, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -260,12 +302,39 @@ class Redactor:
         return {key: each if key[:1] == "_" else self.values(each) for key, each in data.items()}
 
 
-def _forms(text: str) -> tuple[str, str]:
-    """Return a text in the form that the patterns have, with and without its other letters."""
+def _has_hidden(text: str) -> bool:
+    return "\\u" in text or (not text.isascii() and _HIDDEN.search(text) is not None)
+
+
+def _forms(text: str, *, is_joined: bool) -> tuple[str, str, Sequence[int]]:
+    """Return a text in the form that the patterns have, with and without its other letters, and the place of each character.
+
+    If it is joined, it has no hidden characters.
+    """
+    places: Sequence[int] = range(len(text))
+    if is_joined:
+        text, places = _joined(text)
+    plain = _ESCAPED.sub(lambda rest: "|" * len(rest[0]), text) if "\\" in text else text
     if text.isascii():
-        return text, text
-    plain = _DASH_IN_NUMBER.sub("-", ascii_digits(text.translate(_AS_ASCII)))
-    return plain, _OTHER_LETTERS.sub("。", plain)
+        return plain, plain, places
+    plain = _DASH_IN_NUMBER.sub("-", ascii_digits(plain.translate(_AS_ASCII)))
+    return plain, _OTHER_LETTERS.sub("。", plain), places
+
+
+def _joined(text: str) -> tuple[str, list[int]]:
+    """Return a text without hidden characters, and the place of each other character."""
+    shown: list[str] = []
+    places: list[int] = []
+    at = 0
+    for match in _HIDDEN_OR_ESCAPED.finditer(text):
+        shown.append(text[at : match.start()])
+        places += range(at, match.start())
+        at = match.end()
+        char = chr(int(match[1] or "200b", 16))
+        if _HIDDEN.match(char) is None:
+            shown.append(char)
+            places.append(match.start())
+    return "".join([*shown, text[at:]]), [*places, *range(at, len(text))]
 
 
 def _redacted(
@@ -274,20 +343,24 @@ def _redacted(
     pattern: re.Pattern[str],
     is_one: Callable[[re.Match[str]], bool],
     plain: str,
+    places: Sequence[int],
     found: Counter[str],
 ) -> str:
     parts: list[str] = []
-    start = 0
+    done = 0
     for match in _passing(pattern, is_one, plain):
-        if not text.isascii() and _AMOUNT.fullmatch(text, *match.span()):
-            continue
         taken = "value" if match.groupdict().get("value") is not None else 0
-        parts += [text[start : match.start(taken)], f"[redacted: {kind}]"]
-        start = match.end(taken)
+        start, last = places[match.start(taken)], places[match.end(taken) - 1]
+        code = _HIDDEN_OR_ESCAPED.match(text, last)
+        end = code.end() if code else last + 1
+        if not text.isascii() and _AMOUNT.fullmatch(text, start, end):
+            continue
+        parts += [text[done:start], f"[redacted: {kind}]"]
+        done = end
     if not parts:
         return text
     found[kind] += len(parts) // 2
-    return "".join([*parts, text[start:]])
+    return "".join([*parts, text[done:]])
 
 
 def _passing(
@@ -297,14 +370,15 @@ def _passing(
     at = 0
     while (match := pattern.search(plain, at)) is not None:
         at, found = match.end(), match
+        gaps = [each.start() for each in _GAP.finditer(plain, *match.span())]
+        ends = gaps.copy() if pattern is _IBAN else []
         while found is not None and not is_one(found):
-            space = plain.rfind(" ", found.start(), found.end()) if pattern is _IBAN else -1
-            found = pattern.match(plain, found.start(), space) if space >= 0 else None
+            found = pattern.match(plain, found.start(), ends.pop()) if ends else None
         if found is not None:
             at = found.end()
             yield found
-        elif pattern is _IBAN:
-            at = plain.find(" ", match.start(), at) + 1 or at
+        elif pattern is _IBAN and gaps:
+            at = gaps[0] + 1
 
 
 def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -> Redactor | None:  # noqa: FBT001 - an option
