@@ -138,6 +138,15 @@ def test_a_text_with_hidden_characters_is_forgotten_quickly():
     assert took(alice.forget, matching=f"{text}Y", dry_run=True) < 1
 
 
+def test_a_long_text_with_hidden_characters_is_forgotten_quickly():
+    text = "a\u200b" * 2 * LONGEST
+    alice = Diary("memory:").user("alice")
+    alice.blocks.set("notes", f"{text * 2} b")
+    for wanted in (f"{text}c", f"{text} b b"):
+        assert took(alice.forget, matching=wanted, dry_run=True) < 2
+    assert alice.forget(matching=f"{text} b").entries == 1
+
+
 @pytest.mark.parametrize("run", ["\u0301\u0316", "\uff9e\u0301", "\u0301\u0316\u200b"])
 def test_a_text_with_many_marks_on_a_letter_is_forgotten_quickly(run):
     store = DiaryStore("memory:")

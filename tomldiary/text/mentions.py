@@ -14,8 +14,11 @@ _SPACE = re.compile(r"\s")
 _LENGTHENING = "\u0640"
 # A run of hidden characters before a letter or mark, from its start, so that each run is read once.
 _BEFORE_LETTER = re.compile(rf"[{HIDDEN}](?<![{HIDDEN}]{{2}})[{HIDDEN}]*+(?=([^\x00-\x7f]))")
-_GAPS = {" ": f"[ {_HIDDEN_RUN}]", _HIDDEN_RUN: f"[ {_HIDDEN_RUN}]?"}
-_GAP = re.compile(f"([ {_HIDDEN_RUN}])")
+_GAP = re.compile(f"[ {_HIDDEN_RUN}]")
+_LETTER = re.compile(f"([^ {_HIDDEN_RUN}])([ {_HIDDEN_RUN}]?)")
+"""A letter, and the gap after it: a folded text has no two gaps in a row."""
+_FITTING = {"": ("", _HIDDEN_RUN), " ": (" ", _HIDDEN_RUN), _HIDDEN_RUN: ("", " ", _HIDDEN_RUN)}
+"""The gaps of a text that a gap of the wanted text may have in their place."""
 
 
 def folded(text: str) -> str:
@@ -43,12 +46,22 @@ def is_mentioned(wanted: str, text: str) -> bool:
     """
     if _HIDDEN_RUN not in wanted and _HIDDEN_RUN not in text:
         return wanted in text
-    # A folded text has no two gaps in a row. So one pattern for each gap suffices, and it matches in one way only.
-    pattern = "".join(
-        _GAPS.get(part) or f"{_HIDDEN_RUN}?".join(map(re.escape, part))
-        for part in _GAP.split(wanted)
-    )
-    return re.search(pattern, text) is not None
+    if _GAP.sub("", wanted) not in _GAP.sub("", text):
+        return False
+    # Shift-and (Baeza-Yates and Gonnet, 1992), as the time of a pattern grows with the product of both lengths.
+    letters: dict[str, int] = {}
+    gaps = dict.fromkeys(_FITTING, 0)
+    sought_letters: list[tuple[str, str]] = _LETTER.findall(wanted)
+    for at, (letter, gap) in enumerate(sought_letters, 1):
+        letters[letter] = letters.get(letter, 0) | 1 << at - 1
+        for each in _FITTING[gap] if at < len(sought_letters) else _FITTING:
+            gaps[each] |= 1 << at - 1
+    found = 0  # a bit for each beginning of the wanted text that ends here
+    for letter, gap in _LETTER.findall(text):
+        found = (found << 1 | 1) & letters.get(letter, 0) & gaps[gap]
+        if found.bit_length() == len(sought_letters):
+            return True
+    return False
 
 
 def _outside_letter(found: re.Match[str]) -> str:
