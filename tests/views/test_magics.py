@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import sys
+from time import process_time
 
 import pytest
 from IPython.core.completer import provisionalcompleter
@@ -114,6 +115,12 @@ def test_a_question_may_end_with_a_question_mark(shell, alice, before):
     assert [hit.text for hit in found] == ["walnut cake"]
     shell.run_cell("%remember likes: who knows?", silent=True)
     assert "who knows?" in [item.text for item in alice.preferences("likes").values()]
+
+
+def test_a_cell_with_a_deep_indentation_is_read_quickly(shell):
+    began = process_time()
+    shell.transform_cell(f"if True:\n{' ' * 80_000}x = 1\n")
+    assert process_time() - began < 1
 
 
 @pytest.mark.parametrize("line", ["%recall?", "alice.recall?", "?alice", "%recall??"])

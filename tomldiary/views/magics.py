@@ -28,7 +28,7 @@ _SESSION = "notebook"
 _DIGITS = 32
 _UNLIMITED = 1_000_000
 _USAGE = "%diary FOLDER [USER] [--agent NAME]"
-_LITERAL = re.compile(r"\s*(?:[\w., ]+=\s*)?%(?:remember|recall)\s+\S")
+_LITERAL = re.compile(r"\s*+(?:[\w., ]++=\s*)?%(?:remember|recall)\s+\S")
 """Matches a line with a magic whose text is literal, but not IPython's help, `%recall?`."""
 
 
