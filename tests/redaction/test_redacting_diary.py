@@ -21,7 +21,7 @@ from tomldiary.errors import InvalidValue, OperationConflict
 from tomldiary.extraction import tools
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.retrieval.vector_index import Embedding
-from tomldiary.store.operations import Put
+from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.text.redaction import Redactor
 
@@ -196,7 +196,7 @@ def test_items_are_redacted_before_they_are_embedded_and_stored(diary, tmp_path)
     assert holds_no_canary(tmp_path)
 
 
-def test_an_embedder_is_given_redacted_texts(diary):
+def test_an_embedder_is_given_redacted_texts(diary, tmp_path):
     given = []
 
     def embed(texts):
@@ -205,7 +205,14 @@ def test_an_embedder_is_given_redacted_texts(diary):
 
     store = ItemStore(diary, embedding=Embedding(2, embed, ("text",), "counting"))
     store.run([Put(("alice", "notes"), "k", {"text": SAID})])
-    assert given == [KEPT]
+    [[found]] = store.run([Search(("alice", "notes"), query=SAID)])
+    assert (given, found.score) == ([KEPT, KEPT], pytest.approx(1))
+    given.clear()
+    alice = Diary(tmp_path / "other", embedder=embed, redact=True).user("alice")
+    alice.blocks.set("note", SAID)
+    alice.recall(f"Is it {CANARY}?")
+    assert "Is it [redacted: email]?" in given
+    assert CANARY not in str(given)
 
 
 def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):

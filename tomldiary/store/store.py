@@ -252,6 +252,8 @@ class ItemStore(ItemPuts):
         redactor = self.diary.redactor
         if redactor is not None and isinstance(op, Put) and op.value is not None:
             op = replace(op, value=redactor.values(op.value))  # before it is embedded
+        elif redactor is not None and isinstance(op, Search) and self._finder.embedding is not None:
+            op = replace(op, query=redactor.uncounted(op.query))
         if isinstance(op, Put) and op.value is not None and is_typed(op.namespace):
             found = self._checked_typed(op)
         else:
