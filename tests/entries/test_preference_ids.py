@@ -126,3 +126,40 @@ def test_an_id_above_the_numbers_that_are_counted_is_given_once(alice):
     }
     assert texts(alice) == {"pref999999999": "tea", **given}
     assert len(given) == 3
+
+
+def test_an_entry_does_not_get_the_text_of_another_one(alice):
+    tea, _ = alice.upsert_preference("likes", "tea")
+    coffee, _ = alice.upsert_preference("likes", "coffee")
+    with pytest.raises(InvalidValue, match=f"likes/{coffee} has the same text. Remove likes/{tea}"):
+        alice.upsert_preference("likes", "Coffee.", id=tea)
+    answer = MemoryVerbs(alice, "s1").update(f"likes/{tea}", "coffee")
+    assert answer.startswith(f"❌ likes/{tea}: likes/{coffee} has the same text.")
+    assert texts(alice) == {tea: "tea", coffee: "coffee"}
+    alice.upsert_preference("likes", "Tea!", id=tea)
+    alice.remove_preference("likes", coffee)
+    alice.upsert_preference("likes", "coffee", id=tea)
+    assert texts(alice) == {tea: "coffee"}
+
+
+def test_a_turn_gives_no_entry_the_text_of_another_one():
+    answers = []
+
+    async def extract(message, deps):
+        context = SimpleNamespace(deps=deps)
+        answers.append(await tools.upsert_preference(context, "likes", "pref001", "coffee"))
+        # Another writer stores the text while the model works.
+        diary.user("alice").upsert_preference("likes", "cocoa")
+        answers.append(await tools.upsert_preference(context, "likes", "pref001", "cocoa"))
+
+    diary = Diary("memory:", agent=SimpleNamespace(run=extract))
+    alice = diary.user("alice")
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    done = alice.add_turn("Rather cocoa.", "Noted.", session_id="s1")
+    assert answers[0].startswith("❌ likes/pref001: likes/pref002 has the same text.")
+    assert answers[1].startswith("✅ Updated likes/pref001")
+    assert done.skipped == [
+        "likes/pref001: likes/pref003 has the same text. Remove likes/pref001 instead, or give another text."
+    ]
+    assert texts(alice) == {"pref001": "tea", "pref002": "coffee", "pref003": "cocoa"}

@@ -230,20 +230,21 @@ class Preferences:
         count_up: bool = True,
         fields: Mapping[str, Any] | None = None,
         source: str = "",
+        may_repeat: bool = False,
     ) -> Outcome:
         """Create an entry, or change or confirm an existing one.
 
         With the `key` of an existing entry, `text` replaces its text, contexts are added, and its count is
-        incremented. Without `key`, or with one that does not exist, an entry with equal text is confirmed; if there
-        is none, a new entry is created. `source` is the turn that contains `text`, if any. Fields whose names begin
-        with an underscore are only stored in new entries.
+        incremented; `may_repeat` accepts a text that another entry has. Without `key`, or with one that does not
+        exist, an entry with equal text is confirmed; if there is none, a new entry is created. `source` is the turn
+        that contains `text`, if any. Fields whose names begin with an underscore are only stored in new entries.
 
         Raises:
             UnknownCategory: The schema does not have the category.
             UnknownEntry: `key` does not exist, and there is no text for a new entry.
             LimitReached: The category is full.
-            InvalidValue: The text is blank, text or contexts are too long or cannot be stored, or the entry does not
-                fit its type.
+            InvalidValue: The text is blank, text or contexts are too long or cannot be stored, another entry has the
+                text, or the entry does not fit its type.
         """
         self.check_category(category)
         self.check_names(category, fields or ())
@@ -280,6 +281,8 @@ class Preferences:
         if text is not None and text != entry_text(old):
             action = "updated"
             if not same_text(text, entry_text(old)):
+                if not may_repeat:
+                    self._check_only(path, text)
                 entry = replaced(entry)
             entry |= {"text": text, **said_in}
         known = _contexts(old)
@@ -293,6 +296,16 @@ class Preferences:
             entry["_updated"] = updated_at(old, now)
             entry["_updated_by"] = session
         return self._stored(action, path, entry)
+
+    def _check_only(self, path: tuple[str, ...], text: str) -> None:
+        """Raise InvalidValue if another entry of the category has the new text of an entry."""
+        category, key = path[-2:]
+        same = self.same(category, text)
+        if same is not None:
+            raise InvalidValue(
+                f"{category}/{same} has the same text. Remove {category}/{key} instead, or give another text.",
+                where=f"{category}/{key}",
+            )
 
     def _create(self, category: str, key: str | None, entry: Mapping[str, Any]) -> Outcome:
         if self.count(category) >= self.rules.limit:

@@ -130,7 +130,8 @@ class UserPreferences(UserPart):
 
         Args:
             category: A category of the preference table.
-            text: The text to remember; None with an `id` only confirms the entry.
+            text: The text to remember; None with an `id` only confirms the entry. An entry does not get the text of
+                another one of its category.
             id: The entry to change, `id` or `category/id`. None and "new" create an entry. An unknown id
                 creates an entry with this id, unless an entry of the category has the same text.
             contexts: Labels to add to the stored ones.

@@ -165,8 +165,8 @@ class PreferenceKind(EntryKind):
         book = Preferences(edit, replace(rules.preference_rules, item_types={}))
         where = f"{category}.{key}"
         outcome = book.upsert(
-            category, key, value["text"], (),
-            now=writing.now, session=writing.session, count_up=False,
+            category, key, value["text"], (), now=writing.now, session=writing.session,
+            count_up=False, may_repeat=True,  # a batch may exchange the texts of two keys
         )  # fmt: skip
         if outcome.action == "merged":
             raise InvalidValue(
