@@ -237,6 +237,10 @@ class EntryKind:
         """Return the function that turns a key of history into the one by which `path` names all versions of an entry."""
         return str
 
+    def has_intervals(self, path: Path, read: Callable[[str], Document], rules: Rules) -> bool:
+        """Return whether a path names an entry in all its intervals, each of which has a key of its own."""
+        return False
+
     def places(self, path: Path, listed: Iterable[str]) -> tuple[list[str], Path]:
         """Return the documents that may contain the entry of a key's path, newest first, and its path in them."""
         return self.documents(listed)[::-1], path

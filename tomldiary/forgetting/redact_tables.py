@@ -315,8 +315,8 @@ class Tables:
 
     def statements(self) -> set[tuple[str, ...]]:
         """Return what the entry that the selection names by its key said in any version."""
-        home, key = home_of(self.kind), self._selection.key
-        named = (one for one in self._seen.items() if entry_key(one[1], home) == key)
+        home, is_named = home_of(self.kind), self._selection.is_named
+        named = (one for one in self._seen.items() if is_named(entry_key(one[1], home)))
         return {statement(self.kind, path, state.values) for state, path in named} - {()}
 
     def decide(self) -> None:
@@ -336,8 +336,8 @@ class Tables:
         Returns:
             The keys with these ids, each with the time at which the entry was created.
         """
-        home, key = home_of(self.kind), self._selection.key
-        named = [one for one, path in self._seen.items() if entry_key(path, home) == key]
+        home, is_named = home_of(self.kind), self._selection.is_named
+        named = [one for one, path in self._seen.items() if is_named(entry_key(path, home))]
         former = self._history(named).difference(named)
         if former:
             # The entry may have the id again, or an entry that stays may have had the id `key`.

@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.facts import head_of
 from tomldiary.entries.fields import SOURCE_HINT, author, bare_source, said_by, shares_turn
 from tomldiary.entries.kind import is_uuid
 from tomldiary.entries.kinds import EPISODES, FACTS, PREFERENCES, entry_key, entry_kind, home_of
@@ -81,7 +82,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """The data to erase; exactly one of the fields is set, besides the last five. Create it with `one_of`."""
+    """The data to erase; exactly one of the fields is set, besides those after `matching`, and `has_intervals`. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -89,6 +90,8 @@ class Selection:
     everything: bool = False
     key: str = ""
     """The key of an entry, as history shows it."""
+    has_intervals: bool = False
+    """Whether `key` is the singleton key of a temporal fact, which names all its intervals."""
     matching: str = ""
     """A text that is part of the content, compared by `text.mentions`."""
     turn: str = ""
@@ -166,13 +169,17 @@ class Selection:
         if self.key:
             if known.is_private and self.is_copy(values):
                 return True
-            return self.key == entry_key(path, known.home(kind))
+            return self.is_named(entry_key(path, known.home(kind)))
         if self.matching:
             # A whole UUID also names entries; a part of one would name them by chance.
             named = [path[-1]] if is_uuid(self.matching.strip()) else []
             return self.mentions([*named, *known.stated(path, values)])
         assert self.before is not None  # noqa: S101 - one of the fields is set
         return _updated(values, when) < self.before
+
+    def is_named(self, key: str) -> bool:
+        """Return whether the selection names an entry by its key, or an interval by its singleton key."""
+        return key == self.key or (self.has_intervals and head_of(key) == self.key)
 
     def is_copy(self, pending: Mapping[str, Any]) -> bool:
         """Return whether a pending change is of the entry `key`, also if that got another id when it was applied."""
@@ -182,7 +189,7 @@ class Selection:
         key, held = entry_key(path, home_of(document)), held_entry(pending)
         if held and (key, created_in(held)) in self.former:
             return True
-        is_same = key == self.key
+        is_same = self.is_named(key)
         if not self.copies or pending.get("is_new") is not True:
             return is_same
         kind = entry_kind(document)

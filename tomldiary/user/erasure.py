@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.kinds import entry_key
+from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.forgetting.forget import forget, preview
@@ -72,8 +72,9 @@ class UserErasure(UserPart):
             source: Entries extracted from this turn, `session#turn` or `episodes/id`, or from all turns of a session,
                 even if other sessions confirmed them since. Entries of turns that were read together, such as
                 `session#2-4`, are erased with each of these turns.
-            key: One entry with all its versions. `history` and `recall` show its key. With an episode, also the
-                entries extracted from it or from its turn.
+            key: One entry with all its versions. `history` and `recall` show its key. The singleton key of a temporal
+                fact, as in `facts/home/user`, names all its intervals, and `facts/home/user@2020-01-01` one of them.
+                With an episode, also the entries extracted from it or from its turn.
             matching: Content that mentions this text, in any case, form of Unicode and white space, also with hidden
                 characters. An entry that did not mention it before returns to that content. Comments of other
                 entries are kept.
@@ -90,7 +91,9 @@ class UserErasure(UserPart):
         checked_flag(dry_run, "dry_run")
         selection = Selection.one_of(session_id, before, source, everything, key, matching)
         if selection.key:  # in the form that history shows
-            selection = replace(selection, key=entry_key(self._context.path(selection.key)))
+            path = path_of(selection.key, self._diary.allowed, self._diary.fact_schemas)
+            has_intervals = entry_kind(path[0]).has_intervals(path, self._context.read, self._diary)
+            selection = replace(selection, key=entry_key(path), has_intervals=has_intervals)
         turn = self._context.queries().turn_of(selection.key or selection.source)
         selection = replace(selection, turn=turn)
         is_known = True

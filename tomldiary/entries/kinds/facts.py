@@ -70,6 +70,17 @@ class FactKind(EntryKind):
         schema = rules.fact_schemas.get(path[1])
         return head_of if schema is None or schema.constraint.temporal else str
 
+    def has_intervals(self, path: Path, read: Callable[[str], Document], rules: Rules) -> bool:
+        book, (type_, key) = Facts(read(self.name), rules.fact_schemas), path[1:]
+        schema = book.registered(type_)
+        if schema is not None and not (schema.constraint.temporal and schema.constraint.keys):
+            return False
+        # The fact itself, and what was a fact before its type was temporal, may be stored under the singleton key.
+        if book.entry(type_, key) is None or (schema is not None and head_of(key) == key):
+            return True
+        found = book.unregistered(type_) if schema is None else []
+        return any(each.start is not None and head_of(each.key) == key for each in found)
+
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, key, entry in stored_facts(tables):
             yield f"{name}/{key}", entry
