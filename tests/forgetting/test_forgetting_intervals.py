@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import BaseModel
@@ -31,9 +31,9 @@ def alice(opened):
     diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
     alice = diary.user("alice")
     for year, city in ((2020, "walnut"), (2022, "almond"), (2099, "cashew")):
-        alice.facts.commit(Home(who="user", city=city), valid_from=datetime(year, 1, 1))
+        alice.facts.commit(Home(who="user", city=city), valid_from=datetime(year, 1, 1, tzinfo=UTC))
     alice.facts.update("home/user@2022-01-01", {"city": "pecan"}, reason="facts/home/user moved")
-    alice.facts.commit(Home(who="bob", city="kept"), valid_from=datetime(2020, 1, 1))
+    alice.facts.commit(Home(who="bob", city="kept"), valid_from=datetime(2020, 1, 1, tzinfo=UTC))
     return alice
 
 
