@@ -585,14 +585,15 @@ def test_a_limit_counts_the_temporal_facts_that_will_hold_at_once(diary):
     assert alice.facts.count("home", include_ended=True) == 3
 
 
-def test_a_limit_counts_equal_facts_that_will_hold_at_once_and_no_replaced_ones(diary):
+def test_a_limit_counts_facts_that_will_hold_at_once_and_no_equal_or_replaced_ones(diary):
     diary.register_schema("likes", Likes, Constraint(temporal=True, limit=1))
     diary.register_schema("home", Home, Constraint("who", temporal=True, limit=1))
     facts, now = diary.user("alice").facts, datetime.now(UTC)
     first, second, third = (now + timedelta(days=days) for days in (1, 2, 3))
     facts.commit(Likes(what="tea"), valid_from=first, valid_to=second)
+    facts.commit(Likes(what="tea"), valid_to=third)
     with pytest.raises(LimitReached):
-        facts.commit(Likes(what="tea"), valid_to=third)
+        facts.commit(Likes(what="rum"), valid_to=third)
     facts.commit(Home(who="ann", city="Rome"), valid_from=first, valid_to=second)
     facts.commit(Home(who="ben", city="Oslo"), valid_from=second)
     facts.commit(Home(who="ann", city="Bern"), valid_to=third)  # until she moves to Rome
@@ -862,6 +863,40 @@ def test_an_equal_temporal_fact_with_an_earlier_start_is_stored_once(diary):
     alice.update(first, {}, valid_to=later)
     alice.commit(Likes(what="pizza"), valid_from=later + timedelta(days=1))
     assert alice.facts.count("likes", include_ended=True) == 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "said", "found"),
+    [
+        ([(3, 6)], (1, 4), [(1, 4)]),
+        ([(3, 6)], (1, 9), [(1, 9)]),
+        ([(3, None)], (1, 5), [(1, 5)]),
+        ([(3, 6)], (1, 3), [(3, 6), (1, 3)]),  # they only touch
+        ([(3, 6)], (6, 9), [(3, 6), (6, 9)]),
+        ([(3, 6)], (1, None), [(1, None)]),
+        ([(3, 6), (8, None)], (1, None), [(1, 6), (8, None)]),
+        ([(2, 4), (6, 8)], (3, 9), [(2, 6), (6, 9)]),
+        ([(2, 4), (6, 8)], (1, 7), [(1, 6), (6, 7)]),
+    ],
+)
+def test_equal_facts_never_hold_at_once(alice, stored, said, found):
+    """The later statement sets the end; a later fact that begins before it goes on in place of the earlier one."""
+
+    def times(fact):
+        return (fact.valid_from.day, fact.valid_to and fact.valid_to.day)
+
+    for start, end in (*stored, said):
+        alice.commit(Likes(what="tea"), valid_from=day(start), valid_to=end and day(end))
+    assert [*map(times, alice.query("likes", include_ended=True))] == found
+
+
+def test_a_later_end_of_a_fact_reaches_over_an_equal_one(alice):
+    now = datetime.now(UTC)
+    first, second, third, fourth = (now + timedelta(days=days) for days in (1, 2, 3, 4))
+    tea = alice.commit(Likes(what="tea"), valid_to=first)
+    alice.commit(Likes(what="tea"), valid_from=second, valid_to=third)
+    alice.update(tea, {}, valid_to=fourth)
+    assert [fact.valid_to for fact in alice.query("likes", include_ended=True)] == [second, fourth]
 
 
 def test_an_end_that_is_given_with_an_equal_fact_is_stored(alice):

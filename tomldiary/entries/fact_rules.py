@@ -314,9 +314,9 @@ class FactRules(Facts):
                 return current.key
             if not is_same and said is None:
                 self._check_claim(schema, current.key, current.entry, by)
-        # An equal fact that begins later and ends at the same time gets the earlier start.
-        later = (each.key for each in alike if each.end == stop and (each.start or begin) > begin)
-        key = next(later, key)
+        # An equal fact that begins later, but before this one ends, gets the earlier start.
+        later = _begun_in(alike, begin, stop)
+        key = later[0].key if later else key
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if single and old is not None and interval(old)[0] != begin:
@@ -325,11 +325,18 @@ class FactRules(Facts):
                 where=f"{schema.name}.{chosen}",
             )
         over = stop or (None if old is None else interval(old)[1])
+        # A fact that has ended is said to hold again.
+        is_reopened = len(later) == 1 and stop is None and over is not None and over <= now
+        over = None if is_reopened else over
         if said is None:  # an update is of a fact that was counted before
             self._check_holding(schema, Held(chosen, data, begin, over), max(begin, now))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._bound(schema, chosen, stop, by, begin)
+            if is_reopened:
+                open_again = dict(self.entry(schema.name, chosen) or {})
+                del open_again["_valid_to"]
+                self._put(schema.name, chosen, open_again)
             return chosen
         meta = {"_valid_from": timestamp(begin), **_new_meta(by)}
         if stop is not None:
@@ -365,6 +372,13 @@ class FactRules(Facts):
         entry = self.entry(name, key) or {}
         start, known = interval(entry)
         stop = None if end is None else in_utc(end, "valid_to")
+        if stop is not None and not schema.constraint.keys:
+            # A later equal fact that begins before the end ends in its place, so that never both hold.
+            found = self.alike(name, entry_data(entry))
+            alike = [Held(*each, *interval(each[1])) for each in found if each[0] != key]
+            for later in _begun_in(alike, begin or start or ALWAYS, stop)[:1]:
+                self._bound(schema, later.key, stop, by)
+                stop = later.start
         bounds = (("_valid_from", begin, start), ("_valid_to", stop, known))
         changed = {field: timestamp(to) for field, to, was in bounds if to not in {None, was}}
         if not changed:
@@ -406,6 +420,13 @@ class FactRules(Facts):
         limit = schema.constraint.limit
         if limit is not None and count >= limit:
             raise LimitReached(f"{_ROOT}/{schema.name}", limit)
+
+
+def _begun_in(facts: Iterable[Held], start: datetime, end: datetime | None) -> list[Held]:
+    """Return the facts that begin after the start of an interval and before its end, the first one first."""
+    begun = [(each.start, each) for each in facts if each.start is not None and start < each.start]
+    within = [(at, each) for at, each in begun if end is None or at < end]
+    return [each for _, each in sorted(within, key=lambda pair: pair[0])]
 
 
 def _check_order(start: datetime, end: datetime | None, where: str) -> None:
