@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text, last_turn, source_of, wrong_fields
+from tomldiary.entries.incremental_index import put_indexed
 from tomldiary.entries.kinds import ITEMS, KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
@@ -122,7 +123,23 @@ class RemoveFact:
     """What the stored fact says that is removed: if it says something else by now, it stays."""
 
 
-Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields | CommitFact | RemoveFact
+@dataclass(frozen=True, slots=True)
+class SetSource:
+    """Name the turn in an entry that a tool of the host stored during the turn, unless it says something else by now."""
+
+    path: tuple[str, ...]
+    says: str
+
+
+Operation = (
+    UpsertPreference
+    | ForgetPreference
+    | SetSummary
+    | SetFields
+    | CommitFact
+    | RemoveFact
+    | SetSource
+)
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Operation)}
 
@@ -295,8 +312,10 @@ class _Changes:
                 if isinstance(operation, UpsertPreference) and operation.created_as is not None:
                     # Later operations must not find another entry with this id.
                     self.ids[operation.category, operation.created_as] = None
-                skipped.append((operation, error))
-        done = len(operations) - len(skipped)
+                if not isinstance(operation, SetSource):
+                    skipped.append((operation, error))
+        made = sum(not isinstance(operation, SetSource) for operation in operations)
+        done = made - len(skipped)
         if check is not None and skipped and done:
             later = self.apply([operation for operation, _ in skipped], check)
             return Applied(done + later.applied, later.skipped)
@@ -326,6 +345,16 @@ class _Changes:
             )
         elif isinstance(operation, SetFields):
             self._set(operation)
+        elif isinstance(operation, SetSource):
+            edit, kind = self.transaction.entries(operation.path[0]), KINDS[operation.path[0]]
+            entry = edit.table(operation.path)
+            if (
+                self.by.source
+                and entry
+                and "_source" not in entry
+                and kind.text(entry) == operation.says
+            ):
+                put_indexed(edit, operation.path, {**entry, "_source": self.by.source})
         else:
             book = FactRules(self.transaction.entries("facts"), self.rules.fact_schemas)
             if isinstance(operation, CommitFact):
