@@ -73,6 +73,15 @@ def test_a_tool_that_confirms_an_entry_makes_it_none_of_its_turn(alice):
     assert likes(alice) == {"pref001": "walnut cake", "pref002": "pie"}
 
 
+def test_an_entry_that_another_session_confirms_before_the_turn_is_stored_names_it(alice, engine):
+    MemoryVerbs(alice, "s1").remember("walnut cake", "likes")
+    MemoryVerbs(alice, "s2").remember("walnut cake", "likes")
+    turn(alice, "I am hungry.")
+    assert alice.why("likes/pref001").turn == "s1#1"
+    alice.forget(source="s1#1")
+    assert "walnut" not in engine.texts()
+
+
 def test_an_entry_that_was_changed_since_or_names_a_turn_is_not_named_again(alice):
     turn(alice, "I am hungry.", "walnut cake")
     MemoryVerbs(alice, "s1").remember("pecan pie", "likes")

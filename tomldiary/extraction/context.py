@@ -345,9 +345,8 @@ def find_tool_writes(
     for kind, path, before, after in _changes(backend, user, session, began, ended):
         is_known = path in last
         now = last.setdefault(path, after)  # newest first: the last change of an entry counts
-        if now is not None and entry_data(before or {}) != entry_data(after or {}) == entry_data(
-            now
-        ):
+        was, became = (entry_data(each or {}) for each in (before, after))
+        if now is not None and was != became == entry_data(now):
             stated[path] = entry_kind(kind).text(now)
         if is_known or entry_kind(kind) is not PREFERENCES:
             continue
