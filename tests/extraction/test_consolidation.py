@@ -14,9 +14,10 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from hand_edits import age
 from tomldiary import Constraint, Diary, MemoryWriter
 from tomldiary.cli.app import app
-from tomldiary.errors import DiaryError, ExtractorUnusable
+from tomldiary.errors import DiaryError, ExtractorUnusable, InvalidValue
 from tomldiary.extraction.tools import commit_fact
 from waiting import until
 
@@ -116,8 +117,8 @@ class Panic(BaseException):
     """What a library written in Rust raises when it fails."""
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, Panic])
-def test_an_error_that_is_no_exception_keeps_out_no_other_episode(alice, cities, error):
+@pytest.mark.parametrize("error", [asyncio.CancelledError, Panic, InvalidValue("no city")])
+def test_an_error_of_any_type_keeps_out_no_other_episode(alice, cities, error):
     async def fail(city):
         if city == "Paris":
             raise error
@@ -211,6 +212,42 @@ def test_two_calls_at_once_store_nothing_twice(alice, cities):
     assert sorted(cities.read) == ["Oslo", "Paris", "Tokyo"]
     assert len(homes(alice, include_ended=True)) == 3
     assert [item.count for item in alice.preferences("likes").values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_episode_that_another_process_reads_meanwhile_is_stored_once(
+    alice, cities, tmp_path, fails
+):
+    elsewhere = Cities()
+    other = Diary(tmp_path / "m", agent=elsewhere)
+    other.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+
+    async def read(city):
+        cities.pause = None
+        await other.user("alice").aconsolidate(limit=2)
+        if fails:
+            raise ValueError(city)
+
+    cities.pause = read
+    done = alice.consolidate()
+    assert (elsewhere.read, cities.read) == (["Paris", "Tokyo"], ["Paris", "Oslo"])
+    assert (done.read, len(done.failed)) == (1, fails)
+    assert [item.count for item in alice.preferences("likes").values()] == [1, 1, 1]
+    assert "error" not in alice.document("consolidation/2026-01")
+
+
+def test_an_episode_that_is_removed_during_a_consolidation_is_not_read(alice, cities, tmp_path):
+    file = tmp_path / "m/alice/episodes/2026-01.toml"
+
+    async def remove(city):
+        cities.pause = None
+        tables = file.read_text().split("\n[")
+        file.write_text("\n[".join(each for each in tables if "Tokyo" not in each))
+        age(file)
+
+    cities.pause = remove
+    assert alice.consolidate().read == 2
+    assert cities.read == ["Paris", "Oslo"]
 
 
 @pytest.mark.parametrize("everything", [True, False])

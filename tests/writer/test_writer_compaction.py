@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, Turn
+from tomldiary.errors import BackendError
 from tomldiary.writer.attempts import RetryPolicy
 
 LONG = 120
@@ -103,6 +104,33 @@ def test_a_compactor_that_raises_base_exceptions_fails_like_any_other(tmp_path, 
     assert texts(diary)["food"] == ["likes food"]
     assert (stats["compactions"], stats["compactions_failed"]) == (4, 1)
     assert f"left until the next compaction: {error.__name__}" in caplog.text
+
+
+def test_a_compaction_that_cannot_begin_is_counted_and_tried_again(tmp_path, caplog):
+    diary = Diary(
+        tmp_path,
+        Table,
+        agent=remember,
+        compactor=Shouting(),
+        compaction_config=CONFIG,
+        similarity=101,
+    )
+    due, failures = diary.compaction.due, [BackendError("quotes a secret")]
+
+    async def fail_once(*arguments):
+        if failures:
+            raise failures.pop()
+        return await due(*arguments)
+
+    diary.compaction.due = fail_once
+    with MemoryWriter(diary) as writer:
+        for words in ("hello", "thanks"):
+            writer.submit_nowait(Turn("alice", "s", words, "hi")).wait(LONG)
+            assert writer.flush(LONG)
+        stats = writer.stats()
+    assert (stats["compactions"], stats["compactions_failed"]) == (5, 1)
+    assert "a compaction failed: BackendError; it is tried again later" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_turns_do_not_wait_for_a_compaction(tmp_path):

@@ -21,7 +21,7 @@ from tomldiary.errors import BackendError
 from tomldiary.writer import journal
 from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.journal import render_turn_record
-from tomldiary.writer.journal_queue import StoringQueue
+from tomldiary.writer.journal_queue import StoringQueue, wake
 from tomldiary.writer.receipts import Job
 
 LONG = 120
@@ -282,6 +282,44 @@ def test_a_journal_that_cannot_be_created_leaves_no_file(tmp_path, files, name, 
     assert list(root.iterdir()) == []
     names = [os.path.realpath(path) for path in OPEN_FILES.iterdir()]
     assert [found for found in names if str(tmp_path) in found] == []
+
+
+def test_a_result_that_the_journal_cannot_store_is_an_error_of_the_storage(tmp_path, files):
+    def remember(message, *, deps):
+        files.hook = full
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    def full(name, path, *_):
+        if name == "write" and "/journal/" in path:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=remember)
+    with MemoryWriter(diary, retry=RetryPolicy(attempts=1)) as writer:
+        receipt = store(writer, "tea")
+        with pytest.raises(BackendError, match="No space left on device"):
+            receipt.wait(LONG)
+        files.hook = None
+    assert texts(diary) == []
+
+
+def test_a_loop_that_is_closed_delays_no_submit_of_another():
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    waiters = [(loop, loop.create_future()) for loop in loops]
+    loops[0].close()
+    jobs = [
+        Job(Turn("alice", "s", "tea", "ok"), "op", is_new=True, waiter=each) for each in waiters
+    ]
+    wake(jobs, None)
+    loops[1].run_until_complete(asyncio.wait_for(waiters[1][1], LONG))
+    loops[1].close()
+
+
+def test_a_closed_writer_leaves_no_temporary_file_of_its_journal(tmp_path, gate):
+    gate.open.set()
+    with MemoryWriter(Diary(tmp_path, agent=gate)) as writer:
+        store(writer, "tea").wait(LONG)
+        (journals(tmp_path)[0] / ".000001.toml.1.tmp").write_text("of a rewrite that was killed")
+    assert journals(tmp_path) == []
 
 
 def test_a_full_disk_is_named_where_an_operator_looks(tmp_path, files, caplog):
