@@ -428,6 +428,18 @@ def test_an_entry_changed_during_extraction_keeps_its_new_text(tmp_path):
     }
 
 
+def test_an_entry_with_a_named_id_replaces_none_that_got_the_id_meanwhile(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+
+    async def meanwhile(ctx):
+        await tools.upsert_preference(ctx, "likes", id="pref001", text="tea")
+        Diary(tmp_path, Table, agent="rules").user("alice").upsert_preference("likes", "cocoa")
+
+    turn(diary, meanwhile)
+    items = diary.user("alice").preferences("likes")
+    assert {key: item.text for key, item in items.items()} == {"pref001": "cocoa", "pref002": "tea"}
+
+
 def test_equal_text_stored_during_extraction_is_confirmed(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 
@@ -9,6 +10,8 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.__main__ import main
+from tomldiary.backends import LocalBackend
+from tomldiary.errors import BackendError
 from tomldiary_langgraph import DiaryStore
 
 SELECTIONS = [{"everything": True}, {"session_id": "s1"}, {"source": "s1#1"}]
@@ -65,6 +68,27 @@ def test_a_user_with_data_is_not_searched_for_elsewhere(diary):
     assert diary.user("ann").forget(everything=True).found_elsewhere == (("memories", "ann"),)
 
 
+def test_an_owner_who_cannot_be_listed_hides_no_receipt(tmp_path):
+    class Backend(LocalBackend):
+        unlisted = ""
+
+        def kinds(self, user):
+            if user == self.unlisted:
+                raise BackendError("the folder of bob is no folder")
+            return super().kinds(user)
+
+    backend = Backend(tmp_path)
+    diary = Diary(backend, agent="rules")
+    DiaryStore(diary).put(("memories", "ann"), "seat", {"text": "likes the window"})
+    DiaryStore(diary).put(("carol", "ann"), "seat", {"text": "likes the aisle"})
+    diary.user("bob").upsert_preference("likes", "tea")
+    backend.unlisted = "bob"
+    assert diary.user("ann").forget(session_id="s1").found_elsewhere == (
+        ("carol", "ann"),
+        ("memories", "ann"),
+    )
+
+
 @pytest.mark.parametrize("options", [[], ["--yes"]])
 def test_the_command_line_reports_the_other_owner(tmp_path, capsys, monkeypatch, options):
     DiaryStore(tmp_path).put(("memories", "ann"), "seat", {"text": "likes the window"})
@@ -76,3 +100,22 @@ def test_the_command_line_reports_the_other_owner(tmp_path, capsys, monkeypatch,
     assert not ended.value.code
     assert "other owners have the name as a label: ('memories', 'ann')" in shown
     assert "user_label=1" in shown
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError])
+def test_traces_of_a_folder_that_cannot_be_listed_are_an_error(tmp_path, monkeypatch, error):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    listed = os.scandir
+
+    def scandir(path="."):
+        if os.fspath(path).endswith("history"):
+            raise error(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    if error is FileNotFoundError:  # it was removed meanwhile
+        assert alice.traces("jazz") == []
+        return
+    with pytest.raises(PermissionError):
+        alice.traces("jazz")

@@ -1056,6 +1056,23 @@ def test_a_sweep_continues_after_an_error_for_one_user(store, tmp_path):
     assert [found(store, (user, "m")) for user in ("ann", "cy")] == [["stays"], ["stays"]]
 
 
+def test_a_sweep_that_fails_does_not_end_the_sweeper(caplog):
+    swept = threading.Event()
+
+    def sweep():
+        if not caplog.records:
+            raise OSError("the disk is away")
+        swept.set()
+        return 0
+
+    sweeper = Sweeper(sweep)
+    ended = sweeper.start(0.0001)
+    assert swept.wait(10)
+    assert sweeper.stop()
+    assert ended.result(10) is None
+    assert "a sweep failed; the next one tries again" in caplog.text
+
+
 def test_a_stopped_sweeper_can_be_started_again():
     at_work, go_on = threading.Event(), threading.Event()
 
