@@ -159,6 +159,17 @@ def test_namespaces_follow_a_user_who_is_imported_under_another_id(place, tmp_pa
     assert store.list_namespaces() == []
 
 
+def test_namespaces_that_an_import_makes_equal_are_joined(place):
+    source = DiaryStore(opened("memory:"), user_label=1)
+    for label in ("alice", "bob"):
+        source.put(("team", "alice", label), label, {"text": f"tea of {label}"})
+    target = opened(place)
+    target.user("bob").import_(source.diary.user("alice").export())
+    store = DiaryStore(target, user_label=1)
+    found = {item.key: item.value["text"] for item in store.search(("team", "bob", "bob"))}
+    assert found == {"alice": "tea of alice", "bob": "tea of bob"}
+
+
 def test_an_import_adds_no_entry_twice(place):
     alice = filled(opened(place))
     exported = alice.export()
