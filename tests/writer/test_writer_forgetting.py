@@ -399,6 +399,34 @@ def test_a_failing_turn_is_parked_though_another_text_was_forgotten(tmp_path):
     assert (letter.turn.user_msg, letter.epoch) == ("bad tea", 1)
 
 
+@pytest.mark.parametrize("forgotten", ["s", "another"])
+def test_a_turn_waits_until_it_is_known_whether_it_was_forgotten(tmp_path, forgotten):
+    class Backend(LocalBackend):
+        failures = 0
+
+        def lock(self, user, timeout):
+            if self.failures:
+                self.failures -= 1
+                raise BackendError("the disk is away")
+            return super().lock(user, timeout)
+
+    gate, backend = Gate(), Backend(tmp_path)
+    diary = Diary(backend, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1, longest_pause=0.01)) as writer:
+        [receipt] = submit(writer, "secret")
+        assert gate.began.acquire(timeout=LONG)
+        diary.user("alice").forget(session_id=forgotten)
+        backend.failures = 3
+        gate.open.set()
+        if forgotten == "s":
+            with pytest.raises(Forgotten):
+                receipt.wait(LONG)
+        else:
+            assert receipt.wait(LONG).applied == 1
+        assert (backend.failures, writer.stats()["dead_letters"]) == (0, 0)
+    assert bool(hits(tmp_path, "secret")) is (forgotten != "s")
+
+
 def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, files, monkeypatch):
     """By then, the user's fencing token is new, and the turn is still in the journal."""
     gate = Gate()

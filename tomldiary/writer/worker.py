@@ -272,16 +272,14 @@ class Workers:
             _logger.error("the model does not answer; turns wait until it answers again")
 
     async def _after_forgetting(self, job: Job, error: Forgotten) -> None:
-        """Requeue the turns that were not forgotten; they are read one by one with the current memory."""
+        """Requeue the turns that were not forgotten; they are read one by one with the current memory.
+
+        Raises:
+            BackendError, LockTimeout, RevisionConflict: It is unknown whether a turn was forgotten. A forgotten turn
+                must not be parked.
+        """
         jobs = [job, *job.group]
-        try:
-            wanted = await in_thread(self._still_wanted, jobs)
-        except (BackendError, LockTimeout, RevisionConflict):
-            # It is unknown whether the turn was forgotten, and a forgotten turn must not be parked.
-            job.attempts -= 1
-            with self._state:
-                self._end(job, again=[job], pause=self._options.retry.pause(1, error))
-            return
+        wanted = await in_thread(self._still_wanted, jobs)
         gone = [each for each in jobs if each not in wanted]
         if gone and job.journal is not None:
             await in_thread(job.journal.finish, gone)
@@ -338,8 +336,6 @@ class Workers:
         text = f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}"
         _logger.error("%s", text)
         with self._state:
-            if job not in self.working:
-                return  # see `_end`
             if reason != self._metrics.last_failure:
                 show(text)
             self._metrics.last_failure = reason
@@ -359,10 +355,8 @@ class Workers:
             with self._state:
                 self._end(job, again=[job], pause=pause)
             return
+        _report(f"{_STUCK}: {type(failure).__name__}")
         with self._state:
-            if job not in self.working:
-                return  # see `_end`
-            _report(f"{_STUCK}: {type(failure).__name__}")
             self._end(job, [job, *job.group], error=failure)
 
     def _end(
