@@ -322,6 +322,15 @@ def test_a_closed_writer_leaves_no_temporary_file_of_its_journal(tmp_path, gate)
     assert journals(tmp_path) == []
 
 
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux lists open files")
+def test_a_search_leaves_no_file_of_a_living_writer_open(tmp_path):
+    living = journal.Journal.create(tmp_path, sync=False)
+    before = len(list(OPEN_FILES.iterdir()))
+    assert [journal.Journal.adopt(living.folder, sync=False) for _ in range(3)] == [None] * 3
+    assert len(list(OPEN_FILES.iterdir())) == before
+    living.close()
+
+
 def test_a_full_disk_is_named_where_an_operator_looks(tmp_path, files, caplog):
     diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
 
