@@ -336,6 +336,8 @@ class Workers:
         text = f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}"
         _logger.error("%s", text)
         with self._state:
+            if job not in self.working:
+                return  # `close` has set the outcome
             if reason != self._metrics.last_failure:
                 show(text)
             self._metrics.last_failure = reason
