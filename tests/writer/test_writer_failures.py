@@ -200,6 +200,28 @@ def test_the_breaker_stops_requests_to_a_failing_model(tmp_path, caplog):
     assert caplog.text.count("the model does not answer") == 1
 
 
+def test_a_model_that_was_down_gets_one_attempt_at_a_time(tmp_path):
+    at_once, running = [], []
+
+    class Down:
+        async def run(self, message, *, deps):
+            running.append(message)
+            at_once.append(len(running))
+            await asyncio.sleep(0.005)
+            running.pop()
+            if len(at_once) < 20:
+                raise RateLimited
+
+    options = {"retry": RetryPolicy(100, 0.001, 0.001), "breaker": 1, "breaker_pause": 0.001}
+    with MemoryWriter(diary_at(tmp_path, Down()), workers=4, **options) as writer:
+        writer.submit_nowait(Turn("u0", "s", "tea", "ok"))
+        until(lambda: writer.stats()["breaker_is_open"])
+        for number in range(1, 8):
+            writer.submit_nowait(Turn(f"u{number}", "s", "tea", "ok"))
+        assert writer.flush(LONG)
+    assert at_once[:20] == [1] * 20
+
+
 def test_a_turn_of_another_user_bounds_the_attempts_at_a_failing_one(tmp_path):
     async def remember(message, *, deps):
         if deps.user_msg == "bad":
