@@ -14,7 +14,7 @@ from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds.collections import checked_value, collections
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
 from tomldiary.store.typed_entries import TypedEntries
-from tomldiary.toml.values import decode_nulls
+from tomldiary.toml.values import decode_nulls, moment
 
 LIKES = ("preferences", "likes")
 TALKS = ("conversations",)
@@ -48,14 +48,14 @@ def diary():
     return diary
 
 
-def apply(diary, *changes):
+def apply(diary, *changes, now=NOW):
     def write(tx):
         TypedEntries(diary, tx.user, tx).apply(
             [
                 (place, key, value and checked_value(place, key, value))
                 for place, key, value in changes
             ],
-            NOW,
+            now,
         )
 
     diary.engine.write("alice", write, Source("put"))
@@ -77,6 +77,22 @@ def test_stores_and_users_share_preferences_and_conversations(diary):
         "b": {"text": "cake", "contexts": ["noon"]},
     }
     assert values(diary, TALKS) == {"s1": {"summary": "About tea.", "keywords": []}}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "more"),
+    [
+        (BLOCKS, {"text": "Brief."}, {"pinned": False}),
+        (LIKES, {"text": "tea"}, {"contexts": ["noon"]}),
+        (TALKS, {"summary": "About tea."}, {"keywords": ["tea"]}),
+    ],
+)
+def test_a_put_that_only_adds_a_field_sets_the_time_of_the_change(diary, place, value, more):
+    later = "2026-12-01T00:00:00+00:00"
+    apply(diary, (place, "a", value))
+    apply(diary, (place, "a", {**value, **more}), now=later)
+    stored = diary.engine.document("alice", place[0]).table((*place, "a"))
+    assert moment(stored["_updated"]) == moment(later)
 
 
 def test_removals_apply_before_additions_in_any_order(diary):
