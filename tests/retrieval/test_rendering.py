@@ -271,3 +271,13 @@ def test_a_block_of_which_only_the_title_fits_is_not_shown():
         lines = alice.render(max_tokens=budget).splitlines()
         at = next((n for n, line in enumerate(lines) if line.startswith("- ")), None)
         assert at is None or lines[at + 1].startswith("  Inc")
+
+
+def test_a_memory_that_fits_is_not_ordered_by_the_query(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    for text in ("plays chess", "drinks coffee", "sails"):
+        alice.upsert_preference("likes", text)
+    plain = alice.memory_lines().shown
+    query = str(plain[-1])
+    assert alice.memory_lines(query, query_above=1000).shown == plain
+    assert alice.memory_lines(query, query_above=1).shown != plain

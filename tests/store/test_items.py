@@ -1093,6 +1093,7 @@ def test_a_stopped_sweeper_can_be_started_again():
     assert not again.done()
     assert sweeper.stop()
     assert again.done()
+    assert not sweeper.is_running
 
 
 @pytest.mark.parametrize("written", ["inf", "1" + "0" * 400, "-1", "nan", '"x"'])

@@ -531,6 +531,7 @@ def test_a_takeover_requested_during_a_sync_runs_after_it(tmp_path, monkeypatch)
         syncs.go_on.set()
         assert writer.flush(LONG)
         assert writer.stats()["recovered"] == 1
+    writer.look_for_dead_writers()  # does nothing after close
     assert "left behind" in diary.user("bob").render()
 
 
