@@ -22,6 +22,7 @@ from tomldiary.identifiers.namespaces import (
 )
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
+from tomldiary.runtime.lru import Recent
 from tomldiary.store.operations import shortened
 from tomldiary.store.snapshot import Part, Snapshot, lasting_token
 
@@ -72,7 +73,7 @@ class Catalog:
         """The documents at the last listing; None before the first one."""
         self._has_changes = False
         """Whether documents were added or removed since."""
-        self._names: dict[Namespace, _Names] = {}
+        self._names: Recent[Namespace, _Names] = Recent(_PREFIXES)
         """By prefix."""
         self._guard = fork_safe(threading.RLock())
 
@@ -116,9 +117,7 @@ class Catalog:
         made = _Names(self._listed, now, {None: names})
         # Do not cache very recent files, because another change may leave their version equal.
         if all(part.token is not None for each in found for part in each.parts):
-            if len(self._names) >= _PREFIXES:
-                self._names.clear()
-            self._names[prefix] = made
+            self._names.keep(prefix, made)
         return made
 
     def _below(self, prefix: Namespace) -> list[Snapshot]:
