@@ -406,7 +406,7 @@ def test_a_pinned_head_is_always_shown():
     shown = format_memory_prompt(MemoryFile("main", "x", text), 2)
     assert "always" in shown
     assert "[48 more lines" in shown
-    assert "line 49" in shown
+    assert "line 48\nline 49\n" in shown
     assert "line 47" not in shown
     assert "pin-end" not in shown
     other = format_memory_prompt(MemoryFile("main", "x", "head\n%%\nbody"), 0, pin_marker="%%")
