@@ -13,6 +13,7 @@ from pydantic_ai.models.function import FunctionModel
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.extraction.message import relevant_lines
+from tomldiary.toml.document import Document
 from tomldiary_langgraph import extract_node
 
 pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
@@ -197,3 +198,11 @@ def test_ranked_keys_that_a_draft_lacks_are_left_out():
     assert left_out == 20
     (best,), _ = relevant_lines(book, "", 60, lambda _: keys)
     assert TEA in best
+
+
+def test_a_line_that_matches_and_is_the_newest_is_counted_once():
+    texts = {"a": "tea", "b": "chess", "c": "sails"}
+    tables = [f'[preferences.likes.{key}]\ntext = "{text}"\n' for key, text in texts.items()]
+    book = Preferences(Document.parse("".join(tables)), PreferenceRules(("likes",), 100))
+    lines = [f"- likes/{key}: {text} (1×)" for key, text in texts.items()]
+    assert relevant_lines(book, "sails", sum(map(len, lines[1:])) + 2) == (lines[1:], 1)
