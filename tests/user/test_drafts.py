@@ -656,6 +656,7 @@ def test_a_repeated_held_write_has_the_answer_of_the_first(options):
     diary = Diary("memory:", agent="rules", quarantine={"web"})
     diary.register_schema("note", Note)
     alice = diary.user("alice")
+    alice.blocks.set("notes", "stored")
     verbs = [
         lambda: alice.upsert_preference("likes", "jazz", operation_id="op1", **options),
         lambda: alice.facts.commit(Note(text="first"), operation_id="op2", **options),

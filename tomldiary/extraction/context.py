@@ -163,9 +163,10 @@ class Turn:
         if self.context_now is not None:
             said_at = in_own_zone(self.context_now, "context_now")
             object.__setattr__(self, "context_now", said_at)
-        steps = checked_steps(self.steps)
-        known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
-        object.__setattr__(self, "steps", known)
+        if self.steps != ():
+            steps = checked_steps(self.steps)
+            known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
+            object.__setattr__(self, "steps", known)
         if self.epoch is not None:
             object.__setattr__(self, "epoch", checked_count(self.epoch, "epoch"))
         if self.episode is not None:

@@ -337,7 +337,7 @@ class Workers:
         _logger.error("%s", text)
         with self._state:
             if job not in self.working:
-                return  # `close` has set the outcome
+                return  # see `_end`
             if reason != self._metrics.last_failure:
                 show(text)
             self._metrics.last_failure = reason
@@ -357,8 +357,10 @@ class Workers:
             with self._state:
                 self._end(job, again=[job], pause=pause)
             return
-        _report(f"{_STUCK}: {type(failure).__name__}")
         with self._state:
+            if job not in self.working:
+                return  # see `_end`
+            _report(f"{_STUCK}: {type(failure).__name__}")
             self._end(job, [job, *job.group], error=failure)
 
     def _end(
