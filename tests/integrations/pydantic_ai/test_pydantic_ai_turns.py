@@ -63,6 +63,7 @@ from tomldiary import CompactionConfig, Diary, MemoryWriter, Turn
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
+from tomldiary_pydantic_ai.conversation import exchanges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -2760,3 +2761,16 @@ def test_a_run_without_a_user_fails_first_and_submits_nothing(tmp_path: Path):
     with pytest.raises((ValueError, UserError)):
         asyncio.run(agent.run(SAID))
     assert (requests, writer.turns) == ([], [])
+
+
+def test_an_earlier_answer_in_several_responses_is_one():
+    responses = [
+        ModelResponse([TextPart("Let me look."), ToolCallPart("look", {}, "call")]),
+        ModelRequest([ToolReturnPart("look", "rain", "call")]),
+        ModelResponse([TextPart("Take a coat.")]),
+    ]
+    answer = "Let me look.\n\nTake a coat."
+    assert exchanges([ModelRequest.user_text_prompt("A coat?"), *responses]) == [
+        ("A coat?", answer)
+    ]
+    assert exchanges(responses) == [("", answer)]
