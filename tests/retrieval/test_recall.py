@@ -327,6 +327,15 @@ def test_a_question_of_very_many_words_is_searched_by_the_rarest():
     assert "walnut" not in [word.shown for word, _ in asked.words]
 
 
+def test_a_question_that_names_the_user_is_searched_by_its_other_words():
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("likes", "dark tea")
+    alice.upsert_preference("allergies", "walnuts")
+
+    assert [hit.text for hit in alice.recall("What does the user like?")] == ["dark tea"]
+    assert alice.recall("What does the user drink?") == []
+
+
 def test_a_compound_in_each_entry_scores_at_least_as_its_part():
     alice = Diary("memory:").user("alice")
     alice.upsert_preference("likes", "oat-milk")
