@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
+from pydantic_ai.messages import InstructionPart
 
 from tomldiary.agents.options import checked_count, checked_descriptions, checked_text
 from tomldiary.agents.submission import errors_logged
@@ -31,8 +32,6 @@ from tomldiary_pydantic_ai.run_toolset import RunToolset, Who, call_id, session_
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pydantic_ai.messages import InstructionPart
 
     from tomldiary.diary import Diary
 
@@ -143,7 +142,8 @@ class AgentMemoryToolset(RunToolset[Any]):
         text = format_memory_prompt(
             memory, self._max_lines, max_tokens=self._max_tokens, pin_marker=self._pin_marker
         )
-        return [appending(text)]
+        # What is appended stays in the conversation, which another user may continue.
+        return [InstructionPart(text, dynamic=True) if callable(self._user_id) else appending(text)]
 
     def load(self, ctx: RunContext[Any]) -> MemoryFile | None:
         """Return the notes of a run's agent; None if there are none.
