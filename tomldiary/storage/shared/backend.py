@@ -431,10 +431,11 @@ class SharedBackend(AsyncVerbs):
             RevisionConflict: Another process changed the user's memory since the redaction was computed.
         """
         head, shown = self.transactions.head(user), self.kinds(user)
+        erasures = rewrite.epoch - head.epoch
         if rewrite.removes_user:
-            step = Step(removed=shown, dropped=WHOLE_HISTORY, erasures=rewrite.epoch - head.epoch)
+            step = Step(removed=shown, dropped=WHOLE_HISTORY, erasures=erasures)
         elif rewrite.history is None:
-            step = Step(erasures=rewrite.epoch - head.epoch)
+            step = Step(erasures=erasures)
         else:
             texts = [*self.records(user)][::-1]
             kept = [rewrite.history[text] for text in texts if text in rewrite.history]
@@ -443,7 +444,7 @@ class SharedBackend(AsyncVerbs):
             }
             removed = [kind for kind, each in rewrite.documents.items() if each.is_removed]
             records = [(next_sequence(text) - 1, text) for text in (*kept, *rewrite.added)]
-            step = Step(contents, removed, records, WHOLE_HISTORY, 1)
+            step = Step(contents, removed, records, WHOLE_HISTORY, erasures)
         step = self._with_hidden(user, head, rewrite, step)
         self.transactions.apply(user, head, step)
         found = self.transactions.asked(lambda: self.database.read(user, shown))
