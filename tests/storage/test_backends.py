@@ -82,7 +82,7 @@ class Dictionary:
         self.documents.pop(user_id, None)
 
     async def list_users(self):
-        return sorted(self.documents)
+        return sorted(user for user, documents in self.documents.items() if documents)
 
 
 class TestSixMethods(BackendSuite):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import fnmatch
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
+from six_verbs import SixVerbs
 from tomldiary.backends import MemoryBackend
-from tomldiary.errors import BackendError, Conflict
+from tomldiary.errors import BackendError, Conflict, LockTimeout
+from tomldiary.runtime.sources import DEAD_LETTERS, HOOKS
 from tomldiary.storage.protocol import Commit
-from tomldiary.testing import AtomicBackendSuite
+from tomldiary.testing import AtomicBackendSuite, BackendSuite
 from tomldiary.testing.backend.contract import Contract
 
 
@@ -97,13 +101,118 @@ class KnowsNoErased(MemoryBackend):
         return []
 
 
+class TakesRedactionsForErasures(MemoryBackend):
+    def rewrite(self, user, rewrite):
+        return super().rewrite(user, replace(rewrite, erased_before=rewrite.epoch))
+
+
+class CountsRedactions(MemoryBackend):
+    def rewrite(self, user, rewrite):
+        return super().rewrite(user, replace(rewrite, epoch=self.epoch(user) + 1))
+
+
+class ReturnsNoDigests(MemoryBackend):
+    def rewrite(self, user, rewrite):
+        super().rewrite(user, rewrite)
+        return {}
+
+
+class PrunesByPosition(MemoryBackend):
+    def prune(self, user, seq, snapshot):
+        kept = [*self.records(user)][::-1][seq:]
+        super().prune(user, 100, snapshot)
+        self.commit(user, Commit({}, {}, kept))
+
+
+class ReturnsOnePage(MemoryBackend):
+    def kinds(self, user):
+        return super().kinds(user)[:1000]
+
+    def users(self):
+        return super().users()[:1000]
+
+    def records(self, user):
+        return islice(super().records(user), 1000)
+
+
+class ConvertsLines(MemoryBackend):
+    def commit(self, user, commit):
+        records = [each.replace("\\r\\n", "\\n") for each in commit.records]
+        return super().commit(user, replace(commit, records=records))
+
+
+class TakesEmptyForMissing(MemoryBackend):
+    def read(self, user, kind):
+        stored = super().read(user, kind)
+        return stored if stored is not None and stored.text else None
+
+
+class ErasesPatterns(MemoryBackend):
+    def erase(self, user, kind):
+        for each in fnmatch.filter(self.kinds(user), kind.replace("_", "?")):
+            super().erase(user, each)
+
+
+class ListsUsersForGood(MemoryBackend):
+    def users(self):
+        return sorted({*super().users(), *(user for user in ("alice",) if [*self.records(user)])})
+
+
+class KeepsFailedLocks(MemoryBackend):
+    @contextmanager
+    def lock(self, user, timeout):
+        block = super().lock(user, timeout)
+        block.__enter__()
+        self.blocks = [*vars(self).get("blocks", ()), block]  # else it ends as garbage
+        yield
+        block.__exit__(None, None, None)
+
+
+class RefusesAtOnce(MemoryBackend):
+    def lock(self, user, timeout):
+        return super().lock(user, 0)
+
+
+class EndsWithClose(MemoryBackend):
+    def close(self):
+        self.__init__()
+
+
+class ReadsHiddenUnlocked(MemoryBackend):
+    def change_hidden(self, user, kind, change, *, is_locked=False):
+        fresh = change(self.hidden(user, kind), self.epoch(user))
+        super().change_hidden(user, kind, lambda *_: fresh, is_locked=is_locked)
+
+
+class ListsEmptyHidden(MemoryBackend):
+    def holders(self, kind):
+        return ["alice"]
+
+
+class KeepsHiddenTexts(MemoryBackend):
+    def rewrite(self, user, rewrite):
+        kept = {kind: self.hidden(user, kind) for kind in (HOOKS, DEAD_LETTERS)}
+        done = super().rewrite(user, rewrite)
+        for kind, text in kept.items():
+            self.change_hidden(user, kind, lambda *_, text=text: text, is_locked=True)
+        return done
+
+
 FAULTY = [
     (IgnoresVersions, "commit_at_another_version"), (StoresHalf, "commit_at_another_version"),
     (HidesConflicts, "commit_at_another_version"), (ReusesVersions, "earlier_version"),
-    (KeepsDocuments, "redaction"), (ReordersRecords, "records_are_kept"), (ErasesByPrefix, "similar_name"),
-    (LeavesOutAddedRecords, "redaction"), (RemovesUnlistedHistory, "redaction"), (PrunesTooMuch, "pruning"),
-    (LocksNothing, "lock_excludes"), (LocksAllUsers, "lock_excludes"), (KnowsNoErased, "fencing_token"),
+    (TakesEmptyForMissing, "commit_returns"), (ReordersRecords, "records_are_kept"),
+    (ConvertsLines, "records_are_kept"), (ReturnsOnePage, "records_are_kept"), (ReturnsOnePage, "all_documents"),
+    (ErasesByPrefix, "similar_name"), (ErasesPatterns, "similar_name"), (ListsUsersForGood, "similar_name"),
+    (KeepsDocuments, "redaction_changes"), (LeavesOutAddedRecords, "redaction_changes"),
+    (RemovesUnlistedHistory, "redaction_changes"), (CountsRedactions, "redaction_changes"),
+    (ReturnsNoDigests, "redaction_changes"), (KnowsNoErased, "fencing_token"),
+    (TakesRedactionsForErasures, "fencing_token"), (PrunesTooMuch, "pruning"), (PrunesByPosition, "pruning"),
+    (LocksNothing, "lock_excludes"), (LocksAllUsers, "lock_excludes"), (KeepsFailedLocks, "block_fails"),
+    (RefusesAtOnce, "lock_waits"), (EndsWithClose, "closed"), (ReadsHiddenUnlocked, "hidden_document_is"),
+    (ListsEmptyHidden, "hidden_document_is"), (KeepsHiddenTexts, "includes_hidden"),
 ]  # fmt: skip
+_ARGUMENTS = {"commit_at_another_version": "changed", "includes_hidden": {"everything": True}}
 
 
 @pytest.mark.parametrize(
@@ -112,10 +221,32 @@ FAULTY = [
 def test_the_suite_finds_a_fault(backend, test):
     assert issubclass(AtomicBackendSuite, Contract)
     (name,) = (name for name in vars(Contract) if name.startswith("test_") and test in name)
-    arguments = ("changed",) if "commit_at" in test else ()
+    arguments = [_ARGUMENTS[test]] if test in _ARGUMENTS else []
     getattr(Contract(), name)(MemoryBackend(), *arguments)
-    with pytest.raises((AssertionError, pytest.fail.Exception, BackendError)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, BackendError, LockTimeout)):
         getattr(Contract(), name)(backend(), *arguments)
+
+
+def test_the_suite_finds_users_that_are_not_listed():
+    test = AtomicBackendSuite().test_all_users_are_listed
+    test(MemoryBackend())
+    with pytest.raises(AssertionError):
+        test(ReturnsOnePage())
+
+
+class OneOptionalDocument(SixVerbs):
+    async def load(self, user_id, kind):
+        return await super().load(user_id, kind if kind == "preferences" else "conversations")
+
+    async def save(self, user_id, kind, content):
+        await super().save(user_id, kind if kind == "preferences" else "conversations", content)
+
+
+def test_the_suite_finds_two_kinds_in_one_document():
+    test = BackendSuite().test_each_kind_has_its_own_document
+    test(SixVerbs())
+    with pytest.raises(AssertionError):
+        test(OneOptionalDocument())
 
 
 class LosesHiddenDocuments(MemoryBackend):

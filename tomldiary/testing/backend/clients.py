@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -37,6 +38,53 @@ for number in range(int(count)):
     alice.upsert_preference("likes", f"{{name}} {{number}}", operation_id=f"{{name}}-{{number}}")
     print(number, flush=True)
 """
+_KILLED = """
+import os, signal, sys
+from tomldiary import Diary
+from tomldiary.storage.open import open_backend
+
+def write(name, last):
+    scope = {}
+    exec(sys.argv[1], scope)
+    backend = open_backend(scope["backend"], None)
+    commit, count = backend.commit, 0
+
+    def note(*_):
+        nonlocal count
+        count += 1
+        if count == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def noted(*arguments):
+        sys.setprofile(note)
+        try:
+            return commit(*arguments)
+        finally:
+            sys.setprofile(None)
+
+    backend.commit = noted
+    alice = Diary(backend, agent="rules", similarity=101).user("alice")
+    with alice.transaction() as transaction:
+        transaction.upsert_preference("likes", name)
+        transaction.blocks.append("log", name)
+    return count
+
+total, kills = 0, int(sys.argv[2])
+for number in range(kills + 1):
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # a lock that a killed process keeps for good ends here
+        total = write(f"drink{number}\\n", total * number // kills)
+        os.write(writing, str(total).encode())
+        os._exit(0)
+    os.close(writing)
+    total = int(os.read(reading, 20) or total)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code, flush=True)
+    if code not in (0, -signal.SIGKILL):
+        break
+"""
 _TIME_LIMIT = 300.0  # seconds; only a broken backend takes longer
 
 
@@ -45,6 +93,8 @@ class Clients(BackendFixtures):
 
     updates: int = 40
     """The number of updates of each process."""
+    kills: int = 8
+    """The number of processes that are killed within a commit."""
 
     def open_again(self, backend: Any) -> Any:
         """Return another backend on the same storage, as another process would open it."""
@@ -188,6 +238,19 @@ class Clients(BackendFixtures):
         two.upsert_preference("likes", "milk")
         assert "zebra" not in self.stored_text(backend)
         assert self.likes(one) == expected
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+    def test_a_process_killed_within_a_commit_leaves_no_part_of_it(self, backend: Any) -> None:
+        program = [sys.executable, "-c", _KILLED, self.opening_code(backend), str(self.kills)]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=_TIME_LIMIT)  # noqa: S603, PLW1510 - runs the code above
+        codes = done.stdout.split()
+        assert (codes[0], len(codes)) == ("0", self.kills + 1), done.stderr
+        alice = self.diary(self.open_again(backend)).user("alice")
+        assert "drink0" in _lines(alice)
+        assert _lines(alice) == [each.strip() for each in self.likes(alice)]
+        # A document that differs from history would be taken for a hand edit.
+        assert {entry.type for entry in alice.history(limit=1000)} == {"transaction"}
+        assert verify(open_backend(backend, None), "alice") is None
 
     def test_processes_lose_no_update_even_if_one_is_killed(
         self, backend: Any, again: Callable[[], Any]

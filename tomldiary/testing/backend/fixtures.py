@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend, BackendProtocol
     from tomldiary.user.user import UserDiary
 
-_USERS = ("alice", "alice@example.org", "Alice", "a b", "日本", "e\u0301", "\u00e9", "😀", "con", "a%2fb", "a/b")  # fmt: skip
+_USERS = (
+    "alice", "alice ", "alice@example.org", "Alice", "a b", "日本", "e", "e\u0301", "\u00e9", "😀", "😁", "con", "a%2fb", "a/b",
+    f"{'x' * 120}1", f"{'x' * 120}2",
+)  # fmt: skip
 
 
 class BackendFixtures:

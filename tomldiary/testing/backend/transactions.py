@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _HOSTILE = (
     "..", "../../etc/passwd", "/", "a/b", "a", "a ", "C:\\users", "\x01\n\t\x1b[2J", "'; DROP TABLE users; --",
-    "%", "_", "{a}*?[", "__x__", ".queue", "\u202ealice", "x" * 500, "é" * 500,
+    "%", "_", "{a}*?[", "__x__", ".queue", "\u202ealice", "x" * 500, "é" * 500, f"{'x' * 499}y", f"{'x' * 500}y",
+    " a", "a b", "a+b", "a//b", "a/./b", "a\0b", "a\u200b", "0", "00", "ss", "ß", "K", "\u212a", "ｋ", "k",
 )  # fmt: skip
 _LARGE = 3_000_000  # bytes; some databases store at most 1 MiB in one place
 _MINUTE = 60.0  # seconds
