@@ -3,6 +3,7 @@
 Any number of web processes and of `worker.py` processes can run at the same time; see docs/scaling.md.
 `TOMLDIARY_URL` is the URL of the database. `APP_TOKENS` is a JSON file that maps the SHA-256 of each access token to
 its user.
+Needs: pip install fastapi uvicorn
 Run: uvicorn --app-dir examples/fastapi web:app --port 8000
 """
 

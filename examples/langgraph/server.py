@@ -4,7 +4,8 @@
 
 The server opens the store once in each of its threads and calls only the async methods. The stores share the
 folder $DIARY_FOLDER. The user is always the one that `auth` returns; user ids in a message, the context or the
-config are ignored. Run: DEMO_TOKENS="secret=robin" langgraph dev
+config are ignored. Needs: pip install "langgraph-cli[inmem]"
+Run: DEMO_TOKENS="secret=robin" langgraph dev
 """
 
 from __future__ import annotations
