@@ -14,6 +14,7 @@ from langgraph.store.base import PutOp
 from pydantic import BaseModel
 
 from hand_edits import age
+from six_verbs import SixVerbs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import (
@@ -55,34 +56,22 @@ class TestMemoryBackend(AtomicBackendSuite):
         return MemoryBackend()
 
 
-class Dictionary:
-    """A backend of a third party: six methods, no base class of this package."""
+class Dictionary(SixVerbs):
+    """A backend of a third party that waits in its methods, and fails to save the kinds in `broken`."""
 
     def __init__(self):
-        self.documents = {}
+        super().__init__()
         self.broken = set()
 
     async def load(self, user_id, kind):
         await asyncio.sleep(0)
-        return self.documents.get(user_id, {}).get(kind)
+        return await super().load(user_id, kind)
 
     async def save(self, user_id, kind, content):
         await asyncio.sleep(0)
         if kind in self.broken:
             raise OSError("no route to storage")
-        self.documents.setdefault(user_id, {})[kind] = content
-
-    async def exists(self, user_id, kind):
-        return kind in self.documents.get(user_id, {})
-
-    async def delete(self, user_id, kind):
-        self.documents.get(user_id, {}).pop(kind, None)
-
-    async def delete_user(self, user_id):
-        self.documents.pop(user_id, None)
-
-    async def list_users(self):
-        return sorted(user for user, documents in self.documents.items() if documents)
+        await super().save(user_id, kind, content)
 
 
 class TestSixMethods(BackendSuite):
@@ -422,7 +411,7 @@ def test_a_backend_of_two_kinds_refuses_facts_and_blocks_when_written():
 
     with pytest.raises(NotSupported, match="the kind blocks"):
         both()
-    assert storage.documents == {}
+    assert storage.texts == {}
 
 
 @pytest.mark.parametrize(
@@ -466,7 +455,7 @@ def test_the_first_write_with_six_methods_loads_only_its_own_document():
 
     Diary(storage, agent="rules").user("alice").blocks.set("persona", "kind")
     again = Asked()
-    again.documents = storage.documents
+    again.texts = storage.texts
     Diary(again, agent="rules").user("alice").upsert_preference("likes", "tea")
     assert asked == {"preferences"}
 
@@ -495,12 +484,12 @@ def test_six_methods_refuse_documents_they_cannot_list():
     with pytest.raises(NotSupported, match="never found"):
         asyncio.run(store.aput(("alice", "memories"), "k", {"text": "tea"}))
     assert store.search(("alice",), query="tea") == []
-    assert storage.documents == {}
+    assert storage.texts == {}
     other = Diary("memory:", agent="rules").user("alice")
     other.add_episode("hi", "hello")
     with pytest.raises(NotSupported, match="never found"):
         alice.import_(other.export())
-    assert storage.documents == {}
+    assert storage.texts == {}
 
 
 def test_six_methods_keep_facts_and_blocks_that_are_found_and_forgotten():

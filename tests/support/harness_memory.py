@@ -229,39 +229,35 @@ def test_searches_find_and_score_as_the_harnesss_own(tmp_path, seed):
 
 
 def test_a_search_stays_within_its_prefix_and_its_bounds(store):
-    bounds = {"limit": 10, "max_files": 100, "max_chars": 1000, "max_file_chars": 1000}
-
     async def body():
         for number in range(12):
             text = f"note {number} about tea " + "x" * 300
             await store.write(f"alice/main/n{number:02}.md", text, expected_version=None)
         await store.write("bob/main/n.md", "tea of bob", expected_version=None)
         await store.write("alice/main/deep/x/n.md", "tea below", expected_version=None)
-        found = await store.search("alice/main/", "tea", **bounds)
+        found = await store.search("alice/main/", "tea", **BOUNDS)
         assert found.matches
         assert all(m.path.startswith("alice/main/n") for m in found.matches)
         assert sum(len(m.snippet) + len(m.path) - len("alice/main/") for m in found.matches) <= 1000
         assert found.truncated
-        few = await store.search("alice/main/", "tea", **{**bounds, "limit": 2, "max_files": 3})
+        few = await store.search("alice/main/", "tea", **{**BOUNDS, "limit": 2, "max_files": 3})
         assert (len(few.matches), few.scanned, few.truncated) == (2, 3, True)
         assert all(m.path <= "alice/main/n02.md" for m in few.matches)
-        short = await store.search("alice/main/", "tea", **{**bounds, "max_file_chars": 4})
+        short = await store.search("alice/main/", "tea", **{**BOUNDS, "max_file_chars": 4})
         assert "tea" not in "".join(m.snippet for m in short.matches)
         for nothing in ("", "   "):
-            assert not (await store.search("alice/main/", nothing, **bounds)).matches
-        assert not (await store.search("alice/main/", "coffee", **bounds)).matches
+            assert not (await store.search("alice/main/", nothing, **BOUNDS)).matches
+        assert not (await store.search("alice/main/", "coffee", **BOUNDS)).matches
 
     run(body())
 
 
 def test_a_search_finds_words_in_other_forms(tmp_path):
-    bounds = {"limit": 10, "max_files": 100, "max_chars": 1000, "max_file_chars": 1000}
-
     async def body():
         for kind, found in (("toml", 1), ("sqlite", 0)):
             store = TomlMemoryStore(tmp_path) if kind == "toml" else SqliteMemoryStore(database=tmp_path / "db")  # fmt: skip
             await store.write(PATH, "likes strong teas", expected_version=None)
-            result = await store.search("alice/main/", "liking", **bounds)
+            result = await store.search("alice/main/", "liking", **BOUNDS)
             assert len(result.matches) == found, kind
 
     run(body())
