@@ -58,18 +58,26 @@ def test_a_checkpoint_syncs_documents_before_the_next_interval(tmp_path, files, 
     assert when == [5, 9]
 
 
-def test_documents_are_synced_before_retention_drops_their_records(tmp_path, files):
+@pytest.mark.parametrize(
+    ("drop", "first"),
+    [
+        (lambda alice: alice.prune_history(keep=1), "history/.pruned.tmp"),
+        (lambda alice: alice.forget(session_id="s1"), ".forgetting-0"),
+    ],
+    ids=["retention", "forgetting"],
+)
+def test_documents_are_synced_before_their_records_are_dropped(tmp_path, files, drop, first):
     alice = opened(tmp_path, files=files).user("alice")
     file = tmp_path / "alice/preferences.toml"
+    alice.add_turn("I love rum.", "ok", session_id="s1")
     for number in range(3):
         alice.upsert_preference("likes", f"thing {number}")
     done = []
     files.hook = lambda name, path, *_: done.append((name, path))
-    alice.prune_history(keep=1)
-    before = done[: done.index(("open", str(file.parent / "history/.pruned.tmp")))]
+    drop(alice)
+    before = done[: done.index(("open", str(file.parent / first)))]
     assert ("sync_file", str(file)) in before
     assert ("sync_file", str(file.parent)) in before
-    assert alice.kept_history().is_pruned
 
 
 def test_a_checkpoint_syncs_documents_of_other_processes(tmp_path, files, synced):
