@@ -1223,6 +1223,22 @@ def test_a_document_saved_at_the_end_of_a_complete_erasure_is_erased_too(tmp_pat
     assert alice.preferences("likes") == {}
 
 
+def test_an_interrupt_at_the_end_of_a_complete_erasure_leaves_no_folder(tmp_path, files):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "canaries")
+
+    def interrupt(name, path, *_):
+        if name == "rmdir" and path.endswith("/alice"):
+            raise KeyboardInterrupt
+
+    files.hook = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        alice.forget(everything=True)
+    assert list((tmp_path / "alice").iterdir()) == []
+    assert Diary(tmp_path, agent="rules").user("alice").preferences("likes") == {}
+    assert not (tmp_path / "alice").exists()
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 
