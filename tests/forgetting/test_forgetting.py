@@ -481,7 +481,11 @@ detail = "in a list of opera"
 
 # nobody's: a blank line follows
 
+[[preferences.likes.walks]]
+detail = "a list"
+
 [preferences.goals]
+note = "no table"
 rest = { text = "inline rest", _created_by = "gone-1" }
 run = { text = "inline run", _created_by = "kept-1", _updated_by = "gone-1" }
 sit = { text = "sit", _created_by = "gone-1", _updated_by = "kept-1" }
@@ -513,6 +517,8 @@ def test_entries_in_any_notation_can_be_forgotten(tmp_path):
         "# loose",
         'detail = "sub"',
         "# nobody's",
+        'detail = "a list"',
+        'note = "no table"',
     ):
         assert line in kept
     tomllib.loads(kept)
