@@ -195,6 +195,8 @@ def run(name, store, user, faults_for):
         except Exception as error:  # noqa: BLE001 - judged by the caller
             raised = error
         faults.is_at_work = False
+        kept_open = [path for path in faults.paths.values() if "/locks/" not in path]
+        assert kept_open == []
         try:
             again = opened(folder, Faults(folder))
             found = seen(again, user)
