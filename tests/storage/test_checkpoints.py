@@ -243,6 +243,23 @@ def test_an_older_version_is_replaced_by_the_logged_one(tmp_path):
     assert file.read_bytes() == whole
 
 
+@pytest.mark.parametrize(("kept", "found"), [(2, 2), (3, 4)], ids=["before it", "after it"])
+@pytest.mark.parametrize("part", ["seq = 3", "type = "])
+def test_a_damaged_record_ends_what_a_document_is_restored_from(tmp_path, part, kept, found):
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+        if number + 1 == kept:
+            shutil.copyfile(file, tmp_path / "old")
+    (tmp_path / "old").replace(file)
+    os.utime(file, (1, 1))
+    history = history_of(tmp_path)
+    head, third, rest = history.read_text().partition("\nseq = 3\n")
+    history.write_text(head + f"{third}{rest}".replace(f"\n{part}", "\n# ", 1))
+    alice = opened(tmp_path, clock=SetClock("the next boot")).user("alice")
+    assert texts(alice) == [f"thing {number}" for number in range(found)]
+
+
 SAVES = {
     "edited": lambda data: data.replace(b"thing 2", b"my thing"),
     "cut off and edited": lambda data: cut_between_entries(data).replace(b"thing 2", b"my thing"),
