@@ -68,6 +68,24 @@ def test_the_folder_of_a_user_is_no_memory(tmp_path, user, call):
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda backend: backend.users(),
+        lambda backend: backend.token("bob", "preferences"),
+        lambda backend: backend.lock("bob", 1.0).__enter__(),
+        lambda backend: backend.journal_folder,
+    ],
+    ids=["users", "read", "write", "writer"],
+)
+def test_a_backend_refuses_the_folder_of_a_user(tmp_path, call):
+    """Python 3.11 already refuses it as a diary is made, because it looks for the folder of journals then."""
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "jazz")
+    with pytest.raises(InvalidValue, match="folder of one user"):
+        call(LocalBackend(tmp_path / "alice"))
+    assert not (tmp_path / "alice/.tomldiary").exists()
+
+
 def test_a_memory_may_be_in_a_folder_of_a_memory(tmp_path):
     Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "jazz")
     inner = Diary(tmp_path / "team", agent="rules")
