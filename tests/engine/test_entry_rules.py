@@ -577,6 +577,20 @@ def test_a_hand_edit_that_breaks_a_rule_is_undone_and_recorded(tmp_path, place, 
     assert "hand" in [change.actor for change in alice.history()]
 
 
+def test_a_forbidden_hand_edit_during_a_transaction_is_undone(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.constrain("preferences/likes", Constraint(immutable=True))
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "first")
+    with alice.transaction() as tx:
+        tx.upsert_preference("goals", "rest")
+        file = saved(tmp_path, "preferences/likes", lambda text: text.replace("first", "other"))
+    assert '"first"' in file.read_text()
+    assert "other" not in file.read_text()
+    assert "hand" in [change.actor for change in alice.history()]
+    assert [item.text for item in alice.preferences("goals").values()] == ["rest"]
+
+
 def test_neither_reads_nor_exports_have_a_forbidden_hand_edit(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     for place in ("preferences", "blocks", "conversations", "episodes", "items"):
