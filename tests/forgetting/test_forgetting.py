@@ -1245,6 +1245,22 @@ def test_an_interrupt_at_the_end_of_a_complete_erasure_leaves_no_folder(tmp_path
     assert not (tmp_path / "alice").exists()
 
 
+def test_an_erasure_without_that_of_a_hidden_document_is_unfinished(tmp_path, files):
+    backend = LocalBackend(tmp_path, files=files)
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "canaries")
+    backend.change_hidden("alice", ".hooks", lambda *_: "canaries")
+    files.hook = failing("unlink", "/hooks/alice.toml")
+    with pytest.raises(BackendError, match=r"alice\.toml: cannot be written \(Input/output error"):
+        backend.change_hidden("alice", ".hooks", lambda *_: "")
+    with pytest.raises(BackendError, match="is removed when the user is opened next"):
+        alice.forget(everything=True)
+    assert "canaries" in backend.hidden("alice", ".hooks")
+    files.hook = None
+    assert alice.preferences("likes") == {}
+    assert hits(tmp_path, "alice", "canaries") == []
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 

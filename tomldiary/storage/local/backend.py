@@ -368,7 +368,11 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             before = self._hidden.read(user, kind)
             fresh = change(before, self.epoch(user))
             if fresh != before:
-                self._hidden.write(user, kind, fresh, sync=self._sync)
+                try:
+                    self._hidden.write(user, kind, fresh, sync=self._sync)
+                except OSError as error:
+                    remedy = "Check free space and permissions."
+                    raise file_error(self.base_path, "cannot be written", error, remedy) from error
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""

@@ -12,10 +12,9 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.sources import redact_hidden
-from tomldiary.storage.files import file_error, unfinished
+from tomldiary.storage.files import unfinished
 from tomldiary.storage.local.layout import SUFFIX
 
 if TYPE_CHECKING:
@@ -57,16 +56,12 @@ class HiddenFiles:
         """Replace a file atomically; "" removes it. With `sync`, a power cut cannot restore an older text.
 
         Raises:
-            BackendError: The file could not be replaced, or the change could not be synced.
+            OSError: The file could not be replaced, or the change could not be synced.
         """
         path = self._path(user, kind)
-        try:
-            self._files.make_folder(path.parent, sync=sync)
-            data = f"{_OWNER}{json.dumps(user)}\n{text}".encode() if text else None
-            self._files.write_over(path, data, sync=sync)
-        except OSError as error:
-            remedy = "Check free space and permissions."
-            raise file_error(path, "cannot be written", error, remedy) from error
+        self._files.make_folder(path.parent, sync=sync)
+        data = f"{_OWNER}{json.dumps(user)}\n{text}".encode() if text else None
+        self._files.write_over(path, data, sync=sync)
 
     def users(self, kind: str) -> list[str]:
         """Return the ids of the users with a file, sorted."""
@@ -105,7 +100,4 @@ def redact(
     fresh = redact_hidden(kind, user, selection, text, epoch)
     # A process that was killed during a write may have left a later text beside the file.
     if fresh != text or files.exists(hidden.unfinished(user, kind)):
-        try:
-            hidden.write(user, kind, fresh, sync=True)
-        except BackendError as error:
-            raise error.__cause__ or error from error
+        hidden.write(user, kind, fresh, sync=True)
