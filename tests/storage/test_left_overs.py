@@ -84,6 +84,21 @@ def test_a_failed_write_causes_a_new_recovery(tmp_path, files):
     assert texts(diary) == ["tea", "coffee", "water", "walks", "rest"]
 
 
+def test_without_exchanges_on_its_disk_a_document_is_replaced(tmp_path, files):
+    files.exchange = lambda *_: False
+    busy(tmp_path, files)
+    assert '"water"' in (tmp_path / "alice/preferences.toml").read_text()
+    assert list((tmp_path / "alice").glob(".staged-*")) == []
+
+
+def test_a_file_that_only_begins_like_a_staged_one_is_left_alone(tmp_path):
+    busy(tmp_path)
+    other = tmp_path / "alice/.staged-My notes"
+    other.write_text("mine")
+    opened(tmp_path).user("alice").upsert_preference("likes", "rest")
+    assert other.read_text() == "mine"
+
+
 def test_a_folder_restored_after_its_user_was_locked_is_recovered(tmp_path):
     opened(tmp_path / "backup").user("alice").upsert_preference("likes", "tea")
     backend = LocalBackend(tmp_path / "restored")
