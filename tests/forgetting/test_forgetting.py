@@ -1261,6 +1261,22 @@ def test_an_erasure_without_that_of_a_hidden_document_is_unfinished(tmp_path, fi
     assert hits(tmp_path, "alice", "canaries") == []
 
 
+def test_the_next_read_finishes_a_job_that_could_not_be_taken_back(tmp_path, files):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "canaries", session_id="gone-1")
+
+    def fail(name, path, *_):
+        if (name == "write" and "/epochs/" in path) or (name == "unlink" and JOB_NAME in path):
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    files.hook = fail
+    with pytest.raises(BackendError, match="is removed when the user is opened next"):
+        alice.forget(session_id="gone-1")
+    files.hook = None
+    assert alice.preferences("likes") == {}
+    assert hits(tmp_path, "canaries") == []
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 
