@@ -1277,6 +1277,30 @@ def test_the_next_read_finishes_a_job_that_could_not_be_taken_back(tmp_path, fil
     assert hits(tmp_path, "canaries") == []
 
 
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("new", r"cannot be written \(Input/output error\)\. Some queued turns may remain"),
+        ("stored", r"cannot be written \(Input/output error\)\. Nothing was forgotten"),
+        ("unfinished", r"recovery after a crash failed \(Input/output error\)"),
+    ],
+)
+def test_an_erasure_whose_token_cannot_be_written_says_what_remains(tmp_path, files, state, told):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    if state != "new":
+        alice.upsert_preference("likes", "canaries")
+    if state == "unfinished":
+        files.hook = failing("unlink", "/preferences.toml")
+        with pytest.raises(BackendError, match="is removed when the user is opened next"):
+            alice.forget(everything=True)
+    files.hook = failing("write", "/epochs/")
+    with pytest.raises(BackendError, match=told):
+        alice.forget(everything=True)
+    files.hook = None
+    alice.forget(everything=True)
+    assert hits(tmp_path, "canaries") == []
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 

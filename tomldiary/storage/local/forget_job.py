@@ -205,8 +205,8 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job, patience: flo
 
 def _redact_outside(backend: OpenedUsers, user: str, job: _Job, erased: int) -> None:
     """Redact the texts of a user who has no folder, and so no job that another process could finish."""
-    backend.epochs.write(user, job.epoch, erased=erased)
     try:
+        backend.epochs.write(user, job.epoch, erased=erased)
         _redact_system(backend, user, job)
     except OSError as error:
         remedy = "Some queued turns may remain. Forget again."

@@ -459,17 +459,16 @@ class Epochs:
         """Set a user's fencing token durably, and that of the last complete erasure unless it is 0.
 
         The caller holds the user's lock.
+
+        Raises:
+            OSError, BackendError: The token could not be written.
         """
-        try:
-            erased = erased or self.read(user)[1]
-            path = _file(self._folder, self._key() or self._new_key(), user)
-            self._files.make_folder(self._folder, sync=True)
-            # The process that created the key may have been killed before it synced the folder.
-            self._files.sync_folder(self._key_file.parent)
-            self._files.write_over(path, f"{epoch} {erased}\n".encode(), sync=True)
-        except OSError as error:
-            remedy = "Nothing was forgotten. Check free space and permissions."
-            raise file_error(self._folder, "cannot be written", error, remedy) from error
+        erased = erased or self.read(user)[1]
+        path = _file(self._folder, self._key() or self._new_key(), user)
+        self._files.make_folder(self._folder, sync=True)
+        # The process that created the key may have been killed before it synced the folder.
+        self._files.sync_folder(self._key_file.parent)
+        self._files.write_over(path, f"{epoch} {erased}\n".encode(), sync=True)
 
     def check_key(self) -> None:
         """Raise BackendError if the file of the key contains no valid key."""
