@@ -591,6 +591,20 @@ def test_a_forbidden_hand_edit_during_a_transaction_is_undone(tmp_path):
     assert [item.text for item in alice.preferences("goals").values()] == ["rest"]
 
 
+def test_a_damaged_history_before_a_hand_edit_stops_no_write(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "first")
+    saved(tmp_path, "preferences/likes", lambda text: text.replace("first", "other"))
+    diary.engine.log_hand_edits("alice")
+    (history,) = (tmp_path / "alice/history").iterdir()
+    history.write_text(history.read_text().replace("first", "fir", 1))
+    again = Diary(tmp_path, agent="rules")
+    again.constrain("preferences/likes", Constraint(immutable=True))
+    again.user("alice").upsert_preference("goals", "rest")
+    assert len(again.user("alice").preferences("goals")) == 1
+
+
 def test_neither_reads_nor_exports_have_a_forbidden_hand_edit(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     for place in ("preferences", "blocks", "conversations", "episodes", "items"):

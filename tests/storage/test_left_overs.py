@@ -13,7 +13,7 @@ from capabilities import needs_exchange
 from file_systems import HookedFiles
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.errors import BackendError, CommittedUnpublished, LockTimeout
 from tomldiary.storage.local.publish import staged_path
 
 
@@ -82,6 +82,22 @@ def test_a_failed_write_causes_a_new_recovery(tmp_path, files):
     diary.user("alice").upsert_preference("likes", "rest")
     assert list((tmp_path / "alice").glob(".staged-*")) == []
     assert texts(diary) == ["tea", "coffee", "water", "walks", "rest"]
+
+
+@needs_exchange
+def test_the_next_read_publishes_what_a_write_only_committed(tmp_path, files):
+    diary = busy(tmp_path, files)
+
+    def fails(name, path, *_):
+        if name == "exchange":
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    files.hook = fails
+    with pytest.raises(CommittedUnpublished):
+        diary.user("alice").upsert_preference("likes", "walks")
+    files.hook = None
+    assert texts(diary) == ["tea", "coffee", "water", "walks"]
+    assert '"walks"' in (tmp_path / "alice/preferences.toml").read_text()
 
 
 def test_without_exchanges_on_its_disk_a_document_is_replaced(tmp_path, files):
