@@ -110,9 +110,11 @@ def test_a_torn_document_is_repaired_in_memory_for_readers(tmp_path, writing, te
     torn = tear(whole)
     file.write_bytes(torn)
     os.utime(file, (1e9, 1e9))
+    (tmp_path / "two/alice/blocks.toml").write_text('[blocks.note]\ntext = "in no record"\n')
     writer = writing(tmp_path / "two", NEIGHBOUR)
     alice = Diary(tmp_path / "two", agent="rules").user("alice")
     assert texts(alice) == ["tea", "walking"]
+    assert alice.blocks()["note"].text == "in no record"
     assert file.read_bytes() == torn
     writer.communicate("go\n")
     assert texts(alice) == ["tea", "walking"]
