@@ -153,6 +153,43 @@ class Exchange:
         return 0
 
 
+SYNCED = {
+    "a new file": (lambda files, top: files.write_new(f"{top}/a", b"x", sync=True), ["a"]),
+    "a replaced file": (
+        lambda files, top: files.write_over(top / "a", b"x", sync=True),
+        [".a.tmp", "."],
+    ),
+    "a removed file": (lambda files, top: files.write_over(top / "a", None, sync=True), ["."]),
+    "new folders": (lambda files, top: files.make_folder(top / "a/b", sync=True), [".", "a"]),
+    "names": (lambda files, top: files.sync_folder(top), ["."]),
+}
+
+
+@pytest.mark.parametrize("name", SYNCED)
+def test_what_is_synced_is_on_the_disk_with_its_name(tmp_path, files, monkeypatch, name):
+    work, wanted = SYNCED[name]
+    synced, real = [], []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: real.append(sync(descriptor)))
+
+    def note(operation, path, *_):
+        if operation == "sync_file":
+            synced.append(os.path.relpath(path, tmp_path))
+
+    files.hook = note
+    work(files, tmp_path)
+    assert synced == wanted
+    assert len(real) == len(wanted)
+
+
+def test_data_is_synced_with_the_call_of_the_system(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(os, "fdatasync", called.append, raising=False)
+    with (tmp_path / "a").open("wb") as file:
+        FileSystem.sync_data(file.fileno())
+        assert called == [file.fileno()]
+
+
 @pytest.fixture
 def mac(monkeypatch, fresh, tmp_path):
     call = Exchange()

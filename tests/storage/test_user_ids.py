@@ -253,3 +253,15 @@ def test_a_memory_at_the_root_of_a_volume_has_no_user_lost_and_found(tmp_path):
     diary.user("lost+found").upsert_preference("likes", "tea")
     assert diary.users() == ["alice", "lost+found"]
     assert not list((tmp_path / "lost+found").iterdir())
+
+
+def test_a_torn_owner_file_is_written_again(tmp_path):
+    def write(text):
+        Diary(tmp_path, agent="rules").user("x" * 300).upsert_preference("likes", text)
+
+    write("tea")
+    (owner,) = tmp_path.glob("*/owner.toml")
+    whole = owner.read_text()
+    owner.write_text(whole[:-9])
+    write("rum")
+    assert owner.read_text() == whole
