@@ -1301,6 +1301,18 @@ def test_an_erasure_whose_token_cannot_be_written_says_what_remains(tmp_path, fi
     assert hits(tmp_path, "canaries") == []
 
 
+def test_each_erasure_syncs_the_name_of_the_key_before_its_token(tmp_path, files):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
+    for user in ("alice", "bob"):
+        diary.user(user).upsert_preference("likes", "canaries")
+    diary.user("alice").forget(everything=True)
+    done = []
+    files.hook = lambda name, path, *_: done.append((name, path))
+    diary.user("bob").forget(everything=True)
+    token = next(n for n, (name, path) in enumerate(done) if name == "write" and "/epochs/" in path)
+    assert ("sync_file", str(tmp_path / ".tomldiary")) in done[:token]
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 

@@ -231,7 +231,7 @@ def test_a_file_saved_long_after_its_record_is_a_hand_edit(tmp_path, restarted, 
     assert (file.read_bytes() == saved) == is_theirs
 
 
-def test_an_older_version_is_replaced_by_the_logged_one(tmp_path):
+def test_an_older_version_is_replaced_by_the_logged_one(tmp_path, files, synced):
     alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
     for number in range(4):
         alice.upsert_preference("likes", f"thing {number}")
@@ -239,8 +239,9 @@ def test_an_older_version_is_replaced_by_the_logged_one(tmp_path):
             shutil.copyfile(file, tmp_path / "old")
     whole = file.read_bytes()
     (tmp_path / "old").replace(file)
-    opened(tmp_path, clock=SetClock("the next boot")).user("alice").preferences()
+    opened(tmp_path, files=files, clock=SetClock("the next boot")).user("alice").preferences()
     assert file.read_bytes() == whole
+    assert file.parent.stat().st_ino in synced
 
 
 @pytest.mark.parametrize(("kept", "found"), [(2, 2), (3, 4)], ids=["before it", "after it"])

@@ -466,7 +466,7 @@ class Epochs:
         erased = erased or self.read(user)[1]
         path = _file(self._folder, self._key() or self._new_key(), user)
         self._files.make_folder(self._folder, sync=True)
-        # The process that created the key may have been killed before it synced the folder.
+        # For the name of the key: the process that created it may have been killed since.
         self._files.sync_folder(self._key_file.parent)
         self._files.write_over(path, f"{epoch} {erased}\n".encode(), sync=True)
 
@@ -495,7 +495,6 @@ class Epochs:
                 self._files.link(temp, self._key_file)
         finally:
             self._files.unlink(temp)
-        self._files.sync_folder(folder)
         key = self._key()
         if key is None:
             raise self._no_key()
