@@ -1187,6 +1187,13 @@ def test_without_the_job_file_a_kill_leaves_forgotten_text(root):
     assert hits(root, *WORDS)
 
 
+def test_the_first_read_of_history_finishes_a_forget_job(root):
+    leave_half_done(root)
+    records = "".join(LocalBackend(root).records("alice"))
+    assert records
+    assert [word for word in WORDS if word in records] == []
+
+
 def test_listing_users_finishes_forget_jobs(root, files):
     files.hook = failing("rmdir", "/alice/")
     diary = Diary(LocalBackend(root, durability="process", files=files), agent="rules")

@@ -80,6 +80,20 @@ def test_documents_are_synced_before_their_records_are_dropped(tmp_path, files, 
     assert ("sync_file", str(file.parent)) in before
 
 
+def test_a_snapshot_is_on_the_disk_before_older_segments_are_removed(tmp_path, files):
+    alice = opened(tmp_path, files=files, segment_bytes=1).user("alice")
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+    done = []
+    files.hook = lambda name, path, *_: done.append((name, path))
+    alice.prune_history(keep=1)
+    history = str(tmp_path / "alice/history")
+    done = done[done.index(("replace", f"{history}/.pruned.tmp")) :]
+    removed = next(number for number, (name, _) in enumerate(done) if name == "unlink")
+    assert ("sync_file", history) in done[:removed]
+    assert ("sync_file", history) in done[removed:]
+
+
 def test_a_checkpoint_syncs_documents_of_other_processes(tmp_path, files, synced):
     alice = opened(tmp_path, window=4, files=files).user("alice")
     alice.upsert_preference("likes", "tea")
