@@ -407,7 +407,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             remedy = "The remaining history is consistent. Check free space and permissions."
             raise file_error(self.folder(user), "cannot be written", error, remedy) from error
         finally:
-            self._tails.drop(user)
             self._synced.pop(user, None)
 
     def erase(self, user: str, kind: str) -> None:

@@ -365,7 +365,6 @@ def _publish(files: FileSystem, folder: Path, job: _Job, patience: _Patience) ->
         if files.is_folder(place):
             files.sync_folder(place)
     _sweep_staged(files, folder)  # a power cut may have restored the name of a published file
-    files.sync_folder(folder)
     files.unlink(folder / JOB_NAME)
     files.sync_folder(folder)
 
