@@ -556,6 +556,20 @@ def test_staged_files_without_a_commit_are_removed(alice, file, tmp_path):
     assert not list(file.parent.glob(".staged*"))
 
 
+def test_a_replaced_version_without_a_number_is_no_displaced_edit(alice, file, tmp_path):
+    alice.upsert_preference("likes", "rum")
+    file.write_text('[preferences.likes.tea]\ntext = "tea"\n')
+    age(file)
+    replaced = file.read_bytes()
+    alice.upsert_preference("likes", "coffee")
+    alice.forget_preference("likes", "tea")
+    last = alice.history()[0].seq
+    # As after an exchange, and a kill before the replaced version was removed.
+    Path(staged_path(file.parent, "preferences", file.read_bytes(), last)).write_bytes(replaced)
+    assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["coffee"]
+    assert not list(file.parent.glob(".staged*"))
+
+
 def test_a_torn_staged_file_is_removed(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     whole = file.read_text()

@@ -94,6 +94,17 @@ def test_a_snapshot_is_on_the_disk_before_older_segments_are_removed(tmp_path, f
     assert ("sync_file", history) in done[removed:]
 
 
+def test_the_first_write_syncs_the_names_of_all_its_folders(tmp_path, files, synced):
+    opened(tmp_path / "m", files=files).user("alice").upsert_preference("likes", "tea")
+    folders = [tmp_path, tmp_path / "m", tmp_path / "m/alice", tmp_path / "m/alice/history"]
+    for root in folders[1:]:
+        assert root.stat().st_ino in synced, root
+    synced.clear()
+    opened(tmp_path / "m", files=files).user("alice").upsert_preference("likes", "rum")
+    for root in folders:  # the process that created them may have been killed
+        assert root.stat().st_ino in synced, root
+
+
 def test_a_checkpoint_syncs_documents_of_other_processes(tmp_path, files, synced):
     alice = opened(tmp_path, window=4, files=files).user("alice")
     alice.upsert_preference("likes", "tea")

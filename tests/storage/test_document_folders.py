@@ -423,3 +423,31 @@ def test_forgetting_finds_documents_that_no_folder_time_shows(tmp_path):
     Diary(tmp_path, agent="rules").user("alice").add_episode("tea", "with milk")
     alice.forget(matching="tea")
     assert "tea" not in "".join(path.read_text() for path in tmp_path.glob("alice/**/*.toml"))
+
+
+def test_a_document_below_a_link_is_not_read(tmp_path):
+    Diary(tmp_path / "m", agent="rules").user("alice").upsert_preference("likes", "tea")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/work.toml").write_text('[entries.one]\ntext = "of another program"\n')
+    (tmp_path / "m/alice/items").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BackendError, match="items: is a link"):
+        LocalBackend(tmp_path / "m").read("alice", "items/work")
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "where"),
+    [
+        (b"memories", {}, "path"),
+        ("memories", {"segment_bytes": 0}, "segment_bytes"),
+        ("memories", {"checkpoint_interval": 0}, "checkpoint_interval"),
+    ],
+)
+def test_an_unusable_option_of_a_folder_is_named(folder, options, where):
+    with pytest.raises(InvalidValue) as caught:
+        LocalBackend(folder, **options)
+    assert caught.value.where == where
+
+
+def test_reading_a_user_who_does_not_exist_creates_nothing(tmp_path):
+    assert Diary(tmp_path / "m", agent="rules").user("alice").preferences("likes") == {}
+    assert not (tmp_path / "m").exists()

@@ -84,6 +84,19 @@ def test_a_failed_write_causes_a_new_recovery(tmp_path, files):
     assert texts(diary) == ["tea", "coffee", "water", "walks", "rest"]
 
 
+def test_a_write_that_is_refused_leaves_no_staged_file(tmp_path, files):
+    diary = busy(tmp_path, files)
+
+    def is_full(name, path, *_):
+        if name == "write" and path.endswith("-conversations.tmp"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    files.hook = is_full
+    with pytest.raises(BackendError, match="Nothing was changed"):
+        diary.user("alice").add_turn("I love walks.", "ok", session_id="s1")
+    assert list((tmp_path / "alice").glob(".staged-*")) == []
+
+
 @needs_exchange
 def test_the_next_read_publishes_what_a_write_only_committed(tmp_path, files):
     diary = busy(tmp_path, files)
