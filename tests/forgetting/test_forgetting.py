@@ -1320,6 +1320,56 @@ def test_each_erasure_syncs_the_name_of_the_key_before_its_token(tmp_path, files
     assert ("sync_file", str(tmp_path / ".tomldiary")) in done[:token]
 
 
+@needs_exchange
+def test_each_step_of_a_forget_job_is_on_the_disk_before_the_next_one(root, files):
+    alice = Diary(LocalBackend(root, files=files), agent="rules").user("alice")
+    alice.upsert_preference("goals", "stays")
+    done = []
+    files.hook = lambda name, path, *_: done.append((name, path))
+    alice.forget(session_id="gone-1")
+    folder = str(root / "alice")
+    steps = [
+        done.index(("replace", f"{folder}/.forgetting-job")),
+        done.index(("replace", f"{folder}/.forgetting-0")),
+        max(n for n, (name, path) in enumerate(done) if name == "exchange"),
+        done.index(("unlink", f"{folder}/{JOB_NAME}")),
+        len(done),
+    ]
+    for number in (0, 2, 3):
+        begin, end = steps[number : number + 2]
+        assert ("sync_file", folder) in done[begin:end], number
+
+
+def test_a_job_that_is_taken_back_is_removed_before_its_files(root, files):
+    alice = Diary(LocalBackend(root, files=files), agent="rules").user("alice")
+    done, fail = [], failing("write", "/epochs/")
+
+    def note(name, path, *arguments):
+        done.append((name, path))
+        fail(name, path, *arguments)
+
+    files.hook = note
+    with pytest.raises(BackendError, match="Nothing was forgotten"):
+        alice.forget(session_id="gone-1")
+    folder = str(root / "alice")
+    removed = done.index(("unlink", f"{folder}/{JOB_NAME}"))
+    swept = done.index(("unlink", f"{folder}/.forgetting-0"))
+    assert ("sync_file", folder) in done[removed:swept]
+
+
+def test_a_document_that_is_removed_during_a_forget_job_stays_removed(root, files):
+    file = root / "alice/preferences.toml"
+
+    def remove(name, path, *_):
+        if name == "replace" and path.endswith("/.forgetting-0"):
+            file.unlink()
+
+    files.hook = remove
+    Diary(LocalBackend(root, files=files), agent="rules").user("alice").forget(session_id="gone-1")
+    assert not file.exists()
+    assert hits(root, *WORDS) == []
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 

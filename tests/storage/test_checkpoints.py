@@ -20,6 +20,7 @@ from tomldiary.history.record import parse_record
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, Clock, Environment
 from tomldiary.storage.local import recovery as boots
+from tomldiary.storage.local.publish import staged_path
 
 
 def opened(root, durability="full", window=CHECKPOINT_INTERVAL, **options):
@@ -92,6 +93,13 @@ def test_a_snapshot_is_on_the_disk_before_older_segments_are_removed(tmp_path, f
     removed = next(number for number, (name, _) in enumerate(done) if name == "unlink")
     assert ("sync_file", history) in done[:removed]
     assert ("sync_file", history) in done[removed:]
+
+
+def test_a_new_segment_begins_when_the_one_before_is_on_the_disk(tmp_path, files, synced):
+    opened(tmp_path, "process").user("alice").upsert_preference("likes", "tea")
+    before = history_of(tmp_path).stat().st_ino
+    opened(tmp_path, files=files, segment_bytes=1).user("alice").upsert_preference("likes", "rum")
+    assert before in synced
 
 
 def test_the_first_write_syncs_the_names_of_all_its_folders(tmp_path, files, synced):
@@ -284,6 +292,18 @@ def test_a_damaged_record_ends_what_a_document_is_restored_from(tmp_path, part, 
     history.write_text(head + f"{third}{rest}".replace(f"\n{part}", "\n# ", 1))
     alice = opened(tmp_path, clock=SetClock("the next boot")).user("alice")
     assert texts(alice) == [f"thing {number}" for number in range(found)]
+
+
+def test_a_damaged_record_does_not_stop_the_open_of_a_user_with_a_staged_file(tmp_path):
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    alice.upsert_preference("likes", "tea")
+    replaced = file.read_bytes()
+    alice.upsert_preference("likes", "rum")
+    Path(staged_path(file.parent, "preferences", file.read_bytes(), 2)).write_bytes(replaced)
+    history = history_of(tmp_path)
+    history.write_text(history.read_text().replace("tea", "ted", 1))
+    assert opened(tmp_path).user("alice").upsert_preference("likes", "gin")
+    assert not list(file.parent.glob(".staged-*"))
 
 
 SAVES = {
