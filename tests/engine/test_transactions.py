@@ -144,6 +144,16 @@ def test_a_nested_transaction_has_its_own_session_and_actor(tmp_path):
     assert alice.preferences("likes")["pref001"].created_by == "outer"
 
 
+def test_a_transaction_goes_on_after_one_of_another_diary(diary, tmp_path):
+    other = Diary("memory:", agent="rules")
+    with diary.user("alice").transaction():
+        with other.user("alice").transaction() as tx:
+            tx.upsert_preference("likes", "rum")
+        diary.user("alice").upsert_preference("likes", "tea")  # joins the outer one
+    assert len(records(tmp_path)) == 1
+    assert (texts(diary), texts(other)) == (["tea"], ["rum"])
+
+
 def test_an_error_undoes_a_nested_transaction_alone(diary, tmp_path):
     alice = diary.user("alice")
     alice.blocks.set("persona", "stored")
