@@ -154,6 +154,24 @@ def test_a_transaction_goes_on_after_one_of_another_diary(diary, tmp_path):
     assert (texts(diary), texts(other)) == (["tea"], ["rum"])
 
 
+def test_the_loop_runs_while_an_async_transaction_waits_for_a_call_to_end(diary):
+    began, released = threading.Event(), threading.Event()
+
+    def change(_):
+        began.set()
+        assert released.wait(4)
+
+    async def main():
+        async with diary.user("alice").atransaction():
+            call = asyncio.to_thread(diary.engine.write, "alice", change, Source("set"))
+            waiting = asyncio.create_task(call)
+            await asyncio.to_thread(began.wait, 4)
+            asyncio.get_running_loop().call_later(0.01, released.set)
+        await waiting
+
+    asyncio.run(main())
+
+
 def test_an_error_undoes_a_nested_transaction_alone(diary, tmp_path):
     alice = diary.user("alice")
     alice.blocks.set("persona", "stored")
