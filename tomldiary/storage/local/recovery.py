@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 import stat
-from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -309,7 +308,9 @@ class Recovery:
         if found is None or is_as_staged(name, found[0], self._newest):
             return True
         # An exchange follows the commit point: this content was displaced by one, or is torn.
-        if digest(found[0].decode("utf-8", "replace")) in _logged(files, self._folder):
+        version = digest(found[0].decode("utf-8", "replace"))
+        history = read_records(files, self._folder / "history")
+        if any(version in results_of(record).values() for record in history):
             return True
         kind = target_of(name).removesuffix(".toml")
         return self.may_be_torn and is_torn(found[0], self._versions(kind))
@@ -388,13 +389,3 @@ def _stage(files: FileSystem, folder: Path, kind: str, data: bytes, seq: int) ->
     temp = staged_path(folder, kind, data, seq)
     files.replace(unfinished, temp)
     return temp
-
-
-def _logged(files: FileSystem, folder: Path) -> set[str]:
-    """Return the fingerprints of all versions in history."""
-    found: set[str] = set()
-    for text in read_records(files, folder / "history"):
-        # One damaged record must not prevent the user from being opened.
-        with suppress(InvalidTOML):
-            found.update(parse_record(text).results.values())
-    return found
