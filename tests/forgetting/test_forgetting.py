@@ -1370,6 +1370,18 @@ def test_a_document_that_is_removed_during_a_forget_job_stays_removed(root, file
     assert hits(root, *WORDS) == []
 
 
+def test_of_two_processes_that_create_the_key_both_use_the_first_one(tmp_path, files):
+    def overtake(name, _path, *arguments):
+        if name == "link":
+            Path(arguments[0]).write_bytes(b"k" * 32)
+
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "canaries")
+    files.hook = overtake
+    assert alice.forget(everything=True).epoch == alice.epoch == 1
+    assert (tmp_path / ".tomldiary/epochs.key").read_bytes() == b"k" * 32
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 

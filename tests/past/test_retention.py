@@ -227,6 +227,16 @@ def prune_until(root, number):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def test_retention_removes_the_file_that_a_killed_one_left(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    for number in range(3):
+        alice.upsert_preference("likes", f"thing {number}")
+    left = tmp_path / "alice/history/.pruned.tmp"
+    left.write_text("torn")
+    assert alice.prune_history(keep=1).is_pruned
+    assert not left.exists()
+
+
 def test_killed_retention_loses_no_kept_transaction(tmp_path):
     store = tmp_path / "store"
     alice = filled(opened(store, durability="process"))

@@ -108,6 +108,7 @@ def test_the_next_read_publishes_what_a_write_only_committed(tmp_path, files):
     files.hook = fails
     with pytest.raises(CommittedUnpublished):
         diary.user("alice").upsert_preference("likes", "walks")
+    assert texts(diary) == ["tea", "coffee", "water", "walks"]
     files.hook = None
     assert texts(diary) == ["tea", "coffee", "water", "walks"]
     assert '"walks"' in (tmp_path / "alice/preferences.toml").read_text()
@@ -118,6 +119,21 @@ def test_without_exchanges_on_its_disk_a_document_is_replaced(tmp_path, files):
     busy(tmp_path, files)
     assert '"water"' in (tmp_path / "alice/preferences.toml").read_text()
     assert list((tmp_path / "alice").glob(".staged-*")) == []
+
+
+def test_without_exchanges_a_hand_edit_during_a_write_is_kept(tmp_path, files):
+    files.has_exchange = False
+    diary, file = busy(tmp_path, files), tmp_path / "alice/preferences.toml"
+
+    def save(name, path, *_):
+        if name == "write" and "/history/" in path:
+            files.hook = None
+            file.write_text(file.read_text().replace('"tea"', '"green tea"'))
+            os.utime(file, (1, 1))
+
+    files.hook = save
+    diary.user("alice").upsert_preference("likes", "rest")
+    assert texts(diary) == ["green tea", "coffee", "water", "rest"]
 
 
 def test_a_file_that_only_begins_like_a_staged_one_is_left_alone(tmp_path):
