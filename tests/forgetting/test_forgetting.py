@@ -1335,6 +1335,8 @@ def test_each_step_of_a_forget_job_is_on_the_disk_before_the_next_one(root, file
         done.index(("unlink", f"{folder}/{JOB_NAME}")),
         len(done),
     ]
+    staged = done.index(("open", f"{folder}/.forgetting-1"))
+    assert ("sync_file", folder) in done[staged : steps[0]]
     for number in (0, 2, 3):
         begin, end = steps[number : number + 2]
         assert ("sync_file", folder) in done[begin:end], number

@@ -404,10 +404,8 @@ class Lease:
         return self.is_leased and not self._files.keeps_lease(self._descriptor)
 
     def close(self) -> None:
-        """Release the lease and close the file; later calls do nothing."""
+        """Release the lease and close the file."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0:
-            return
         try:
             if self.is_leased:
                 self._files.drop_lease(descriptor)
