@@ -165,6 +165,7 @@ SYNCED = {
 }
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS syncs with F_FULLFSYNC")
 @pytest.mark.parametrize("name", SYNCED)
 def test_what_is_synced_is_on_the_disk_with_its_name(tmp_path, files, monkeypatch, name):
     work, wanted = SYNCED[name]
@@ -182,6 +183,7 @@ def test_what_is_synced_is_on_the_disk_with_its_name(tmp_path, files, monkeypatc
     assert len(real) == len(wanted)
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS syncs with F_FULLFSYNC")
 def test_data_is_synced_with_the_call_of_the_system(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(os, "fdatasync", called.append, raising=False)
