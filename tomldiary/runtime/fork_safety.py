@@ -58,6 +58,11 @@ def open_lockable(open_file: Callable[[], int]) -> int:
     return descriptor
 
 
+def open_lockables() -> int:
+    """Return the number of open files of `open_lockable`."""
+    return len(_lockable)
+
+
 def close_lockable(descriptor: int, close: Callable[[int], object]) -> None:
     """Close a file of `open_lockable`; do nothing in a forked child, which has closed its copy."""
     with _opening:

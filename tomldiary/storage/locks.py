@@ -25,7 +25,12 @@ from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 from tomldiary.errors import LockTimeout, RevisionConflict
-from tomldiary.runtime.fork_safety import close_lockable, open_lockable, renew_after_fork
+from tomldiary.runtime.fork_safety import (
+    close_lockable,
+    open_lockable,
+    open_lockables,
+    renew_after_fork,
+)
 from tomldiary.storage.files import PRIVATE, FileSystem, file_error, file_on_the_way
 
 if TYPE_CHECKING:
@@ -36,6 +41,9 @@ R = TypeVar("R")
 LOCK_TIMEOUT = 30.0
 """The time limit for a user's lock outside of an engine, in seconds."""
 _STRIPES = 256
+_MOST_OPEN = 300
+"""The number of lock files of this process above which a released one is closed: a process may have several diaries and
+hooks, and a system often allows 1,024 open files."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _DANGLING = "If the memory is a link, create the folder that it names, or mount its disk."
@@ -128,11 +136,15 @@ class UserLocks:
         if pid != os.getpid():  # in a child forked inside the block, the parent holds the lock
             return
         try:
-            if locked >= 0 and stripe.holder is caller:
+            # A repeated call must not unlock a file that another thread has opened with this descriptor since.
+            is_open = self._descriptors.get(number) == locked
+            if locked >= 0 and is_open and stripe.holder is caller:
                 unlock(locked)
                 now = time.monotonic()
                 if now - since > _LONG:
                     self.busy_until[number] = now + _YIELD_TIME
+                if open_lockables() > _MOST_OPEN:
+                    close_lockable(self._descriptors.pop(number), os.close)
         finally:
             stripe.release(caller)
 
