@@ -29,7 +29,7 @@ from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
-from tomldiary.runtime.async_bridge import is_woken_by_threads
+from tomldiary.runtime.async_bridge import current_task, is_woken_by_threads
 from tomldiary_pydantic_ai.conversation import (
     CAN_APPEND,
     add_ids,
@@ -243,6 +243,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     def get_toolset(self) -> AbstractToolset[AgentDepsT]:
         """Return the tools; in a run, bound to its owner. Durable execution needs the same object inside for every run."""
+        if self._run is not None:  # here, because the framework calls `for_run` in another task
+            self._run.caller = current_task()
         offered: AbstractToolset[AgentDepsT] = self._bound() or self._toolset
         for prefix in self._prefixes:
             offered = offered.prefixed(prefix)
@@ -298,7 +300,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return await handler()
         status: TurnStatus = "failed"
         result: AgentRunResult[Any] | None = None
-        run.task, run.writer = asyncio.current_task(), self.writer
+        run.task, run.writer, caller = asyncio.current_task(), self.writer, run.caller
+        if caller is not None:
+            caller.add_done_callback(run.end_with)
         try:
             await self._begin(ctx, run)
             result = await handler()
@@ -317,6 +321,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     await self._record(ctx, run, status, result)
             finally:
                 run.task = None
+                if caller is not None:
+                    caller.remove_done_callback(run.end_with)
                 self._toolset.turns.end(run.turn)
 
     async def _begin(self, ctx: RunContext[AgentDepsT], run: RunState) -> None:

@@ -92,6 +92,8 @@ class RunState:
     """Whether the conversation contains the memory, or needed none."""
     task: asyncio.Task[Any] | None = None
     """The task that records the run when it ends; None before and afterwards."""
+    caller: asyncio.Task[Any] | None = None
+    """The task that runs the agent."""
     writer: MemoryWriter | None = None
     """The writer that gets the turn."""
     began_in: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
@@ -145,6 +147,11 @@ class RunState:
         if self.records:
             known.opened(self.turn)
             _RUNS.add(self)
+
+    def end_with(self, caller: asyncio.Task[Any]) -> None:
+        """End the run if its caller was cancelled: the framework leaves it waiting forever if it has just begun."""
+        if self.task is not None and caller.cancelled():
+            self.task.cancel()
 
     def collect(self, messages: Sequence[ModelMessage], ctx: RunContext[Any]) -> None:
         """Add texts that the user sent during the run, in its messages or in the queue for them."""

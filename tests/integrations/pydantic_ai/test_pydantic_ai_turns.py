@@ -317,6 +317,38 @@ def test_a_run_that_a_langgraph_server_rolls_back_is_not_submitted(tmp_path: Pat
     assert setting.writer.turns == []
 
 
+def test_a_run_that_is_cancelled_in_any_step_of_its_begin_ends_and_is_submitted(tmp_path: Path):
+    # The framework leaves the task behind if the cancellation comes between two steps.
+    setting, steps = Setting(tmp_path), 12
+
+    async def cancel(task: asyncio.Task[Any], step: int) -> None:
+        for _ in range(step):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    class Cancelled(AbstractCapability[None]):
+        async def before_run(self, ctx: RunContext[None]) -> None:
+            others.append(asyncio.create_task(cancel(runs[-1], len(runs) - 1)))
+
+    agent = Agent(FunctionModel(answer), capabilities=[setting.capability, Cancelled()])
+    runs: list[asyncio.Task[Any]] = []
+    others: list[asyncio.Task[Any]] = []
+
+    async def run() -> None:
+        for step in range(steps):
+            runs.append(asyncio.create_task(agent.run(f"I like {step} cups.")))
+            await asyncio.wait(runs)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        _, open_ = await asyncio.wait(left, timeout=20) if left else ((), ())
+        assert not open_
+
+    asyncio.run(run())
+    assert runs[0].cancelled()
+    setting.writer.close_sync()
+    words = [f"I like {step} cups." for step in range(steps)]
+    assert sorted(turn.user_msg for turn in setting.writer.turns) == sorted(words)
+
+
 def test_a_run_that_is_closed_as_garbage_is_submitted(tmp_path: Path):
     # Releases of the framework leave the task behind if a run is cancelled in its first steps.
     setting = Setting(tmp_path)
