@@ -7,6 +7,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -282,8 +283,16 @@ class LoopModel(WrapperModel):
         with self._guard:
             model = self._made.get(loop)
             if model is None:
+                self._drop_closed()
                 model = self._made[loop] = self._make()
             return model
+
+    def _drop_closed(self) -> None:
+        """Drop the models of closed event loops: their connections refer to the loops, which would be kept forever."""
+        for loop in list(self._made):
+            with suppress(NotImplementedError):  # a loop that is never closed
+                if loop.is_closed():
+                    del self._made[loop]
 
     @property
     def _choice(self) -> Model | str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
 import threading
 import time
 import tomllib
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -493,3 +495,24 @@ def test_a_compaction_stops_after_50_requests():
     with pytest.raises(UsageLimitExceeded):
         asyncio.run(compactor_agent(script.model).run("go", deps=deps))
     assert len(script.sent) == 50
+
+
+def test_the_models_of_closed_event_loops_are_dropped():
+    made = []
+
+    class Connected(TestModel):
+        """A model with connections, which refer to the event loop that opened them."""
+
+        def __init__(self):
+            super().__init__()
+            self.loop = asyncio.get_running_loop()
+            made.append(weakref.ref(self))
+
+    async def use():
+        assert model.wrapped.loop is asyncio.get_running_loop()
+
+    model = LoopModel(TestModel(), lambda _: Connected())
+    for _ in range(5):
+        asyncio.run(use())
+    gc.collect()
+    assert [one() is None for one in made] == [True] * 4 + [False]
