@@ -28,7 +28,11 @@ from tomldiary.errors import ExtractionError, ExtractorUnusable, wrong_type
 from tomldiary.extraction.failures import NoCompletion
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
-from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
+from tomldiary.runtime.async_bridge import (
+    in_daemon_thread,
+    is_of_another_loop,
+    is_private_loop,
+)
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
@@ -356,7 +360,13 @@ async def _ask_model(
                 return await in_daemon_thread(model.invoke, messages, config)
             except NotImplementedError:  # a model that has only a coroutine
                 pass
-        return await model.ainvoke(messages, config)
+        try:
+            return await model.ainvoke(messages, config)
+        except RuntimeError as error:
+            if not is_of_another_loop(error):
+                raise
+        # The host runs an event loop for each request, as with `asyncio.run`, and the connections belong to an earlier one.
+        return await in_daemon_thread(model.invoke, messages, config)
     except (IndexError, TypeError, ValueError) as error:
         # What LangChain's models raise if they cannot read a response, or not send it back.
         raise NoCompletion(str(error)) from error

@@ -440,3 +440,21 @@ def test_a_model_with_a_coroutine_alone_extracts(tmp_path):
     diary = Diary(tmp_path, agent=model)
     diary.user("ann").add_turn("I like tea.", "ok", session_id="s")
     assert [item.text for item in diary.user("ann").preferences("likes").values()] == ["tea"]
+
+
+def test_an_extractor_works_in_one_event_loop_after_another(tmp_path):
+    class Connected(Scripted):
+        """A model whose async connections belong to the event loop that opened them."""
+
+        async def _agenerate(self, messages, stop=None, run_manager=None, **_):
+            opened_in.append(asyncio.get_running_loop())
+            if opened_in[0] is not opened_in[-1]:
+                raise RuntimeError("Event loop is closed")
+            return self._generate(messages)
+
+    opened_in, model = [], Connected(answers=[DONE])
+    diary = Diary(tmp_path, agent=model)
+    for text in ("I like tea.", "I like jazz."):
+        asyncio.run(diary.update_memory("alice", "s1", text, "Noted."))
+    assert len(opened_in) == len(model.asked) == 2
+    assert diary.user("alice").conversations()["s1"].turns == 2
