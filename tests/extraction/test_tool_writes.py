@@ -77,20 +77,6 @@ def test_words_of_an_entry_that_a_tool_updates_are_stored_once(tmp_path, run):
 
 
 @RUNS
-def test_a_tool_write_names_the_turn_of_its_run(tmp_path, run):
-    diary = Diary(tmp_path, agent="rules")
-    alice = diary.user("alice")
-    noted = {"text": "Enjoys walnut cake", "category": "likes"}
-    with MemoryWriter(diary) as writer:
-        run(diary, writer, "I am hungry.", "remember", noted)
-        assert writer.flush(30)
-        [session] = alice.conversations()
-        assert alice.why("likes/pref001").turn == f"{session}#1"
-        alice.forget(source=f"{session}#1")
-    assert alice.traces("walnut") == []
-
-
-@RUNS
 def test_contractions_are_stored_once_with_a_tool(tmp_path, run):
     diary = Diary(tmp_path, agent="rules")
     noted = {"text": "Allergic to walnuts", "category": "allergies"}

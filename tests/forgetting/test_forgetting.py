@@ -30,6 +30,7 @@ from file_systems import HookedFiles, killed_before
 from hand_edits import age
 from six_verbs import SixVerbs
 from tomldiary import Conflict, Diary, MemoryWriter
+from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import (
@@ -297,6 +298,19 @@ def test_a_text_that_a_tool_replaces_has_no_source(diary):
     alice.forget(source="s1")
     assert list(texts(alice).values()) == ["swing"]
     assert "jazz" not in every_text(diary)
+
+
+def test_a_turn_erases_nothing_that_tools_stored_in_its_session(diary):
+    """Runs of a session may overlap, and a tool may only add a label to what another session said."""
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "walnut", session_id="s0")
+    tools = MemoryVerbs(alice, "s1")
+    tools.remember("walnut", "likes", ["evening"])
+    tools.remember("pecan", "likes")
+    alice.add_turn("What time is it?", "Noon.", "s1")
+    alice.prune_history(keep=1)
+    alice.forget(source="s1#1")
+    assert list(texts(alice).values()) == ["walnut", "pecan"]
 
 
 def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - pydantic reads the fields of Turn
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, get_args
 
-from tomldiary.entries.fields import entry_data, entry_text
-from tomldiary.entries.kinds import FACTS, PREFERENCES, entry_kind
+from tomldiary.entries.fields import entry_text
+from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.entries.kinds.episodes import ToolStep, checked_steps
 from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.history.record import SNAPSHOT, fingerprint, parse_record
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.past.queries import table_changes
+from tomldiary.past.queries import HistoryEntry, entry_changes
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.text.contradiction import covers
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tomldiary.storage.protocol import Backend
-    from tomldiary.toml.document import Path
-
-    _State = Mapping[str, Any] | None
-    _Change = tuple[str, Path, _State, _State]
 
 Exchange: TypeAlias = tuple[str, str]
 """The texts of the user and the assistant; either may be empty."""
@@ -283,14 +279,12 @@ _STEM = 4
 
 @dataclass(frozen=True, slots=True)
 class ToolWrites:
-    """The preferences and facts that tools changed during one turn."""
+    """The preferences that tools changed during one turn."""
 
     noted: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """The texts of preferences that were stored or confirmed, by category and id."""
+    """The texts that were stored or confirmed, by category and id."""
     removed: tuple[str, ...] = ()
-    """The texts of preferences that were removed."""
-    stated: Mapping[Path, str] = field(default_factory=dict["Path", str])
-    """The texts of entries that were stored or changed, by path, such as `("facts", "diet", "user")`."""
+    """The texts that were removed."""
 
     def was_removed(self, text: str) -> bool:
         """Return whether a text repeats a statement that was removed in this turn."""
@@ -340,26 +334,22 @@ def find_tool_writes(
     """
     noted: dict[tuple[str, str], str] = {}
     removed: list[str] = []
-    stated: dict[Path, str] = {}
-    last: dict[Path, _State] = {}
-    for kind, path, before, after in _changes(backend, user, session, began, ended):
-        is_known = path in last
-        now = last.setdefault(path, after)  # newest first: the last change of an entry counts
-        was, became = (entry_data(each or {}) for each in (before, after))
-        if now is not None and was != became == entry_data(now):
-            stated[path] = entry_kind(kind).text(now)
-        if is_known or entry_kind(kind) is not PREFERENCES:
-            continue
-        if after is not None:
-            noted[path[-2], path[-1]] = entry_text(after)
-        elif before is not None:
-            removed.append(entry_text(before))
-    return ToolWrites(noted, tuple(removed), stated) if last else NO_WRITES
+    seen: set[str] = set()
+    for change in _changes(backend, user, session, began, ended):
+        if change.key in seen:
+            continue  # newest first: the last change of an entry counts
+        seen.add(change.key)
+        category, _, key = change.key.partition("/")
+        if change.after is not None:
+            noted[category, key] = entry_text(change.after)
+        elif change.before is not None:
+            removed.append(entry_text(change.before))
+    return ToolWrites(noted, tuple(removed)) if seen else NO_WRITES
 
 
 def _changes(
     backend: Backend, user: str, session: str, began: str, ended: str
-) -> Iterator[_Change]:
+) -> Iterator[HistoryEntry]:
     said, others = f"session = {render_text(session)}\n" if session else "", 0
     for text in backend.records(user):
         head = _HEAD.match(text)
@@ -368,23 +358,22 @@ def _changes(
         time, kind = head.groups()
         if began and time < began:
             return
-        changes: list[_Change] = []
+        changes: list[HistoryEntry] = []
         if said and text.startswith(said, head.end()) and not (ended and time > ended):
             if kind == "turn" and not began:
                 return
             if kind != "turn" and kind not in _OTHERS:
-                changes = list(_by_tools(text))
+                changes = list(_preferences(text))
         yield from changes
         others += not changes
 
 
-def _by_tools(text: str) -> Iterator[_Change]:
+def _preferences(text: str) -> Iterator[HistoryEntry]:
     record = parse_record(text)
     if record.actor != _TOOLS:
         return
-    kinds = {PREFERENCES, FACTS}
-    record.changes = [change for change in record.changes if entry_kind(change.doc) in kinds]
-    yield from table_changes(record)
+    record.changes = [change for change in record.changes if entry_kind(change.doc) is PREFERENCES]
+    yield from entry_changes(record)
 
 
 def _states(text: str, removed: str) -> bool:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text, last_turn, source_of, wrong_fields
-from tomldiary.entries.incremental_index import put_indexed
 from tomldiary.entries.kinds import ITEMS, KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
@@ -123,23 +122,7 @@ class RemoveFact:
     """What the stored fact says that is removed: if it says something else by now, it stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetSource:
-    """Name the turn in an entry that a tool of the host stored during the turn, unless it says something else by now."""
-
-    path: tuple[str, ...]
-    says: str
-
-
-Operation = (
-    UpsertPreference
-    | ForgetPreference
-    | SetSummary
-    | SetFields
-    | CommitFact
-    | RemoveFact
-    | SetSource
-)
+Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields | CommitFact | RemoveFact
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Operation)}
 
@@ -312,10 +295,8 @@ class _Changes:
                 if isinstance(operation, UpsertPreference) and operation.created_as is not None:
                     # Later operations must not find another entry with this id.
                     self.ids[operation.category, operation.created_as] = None
-                if not isinstance(operation, SetSource):
-                    skipped.append((operation, error))
-        made = sum(not isinstance(operation, SetSource) for operation in operations)
-        done = made - len(skipped)
+                skipped.append((operation, error))
+        done = len(operations) - len(skipped)
         if check is not None and skipped and done:
             later = self.apply([operation for operation, _ in skipped], check)
             return Applied(done + later.applied, later.skipped)
@@ -345,16 +326,6 @@ class _Changes:
             )
         elif isinstance(operation, SetFields):
             self._set(operation)
-        elif isinstance(operation, SetSource):
-            edit, kind = self.transaction.entries(operation.path[0]), KINDS[operation.path[0]]
-            entry = edit.table(operation.path)
-            if (
-                self.by.source
-                and entry
-                and "_source" not in entry
-                and kind.text(entry) == operation.says
-            ):
-                put_indexed(edit, operation.path, {**entry, "_source": self.by.source})
         else:
             book = FactRules(self.transaction.entries("facts"), self.rules.fact_schemas)
             if isinstance(operation, CommitFact):

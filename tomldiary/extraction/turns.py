@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import is_erased
@@ -38,7 +37,6 @@ from tomldiary.extraction.operations import (
     ForgetPreference,
     Operation,
     SetFields,
-    SetSource,
     SetSummary,
     TurnOperation,
     UpsertPreference,
@@ -161,7 +159,6 @@ class Turns:
         if origin:
             operations = [each for each in operations if not _summarises(each)]
         if origin or self._diary.is_untrusted(self.origin):
-            operations = [each for each in operations if not isinstance(each, SetSource)]
             why = Why(QUARANTINE, session_id, origin or self.origin, episode, is_turn=True)
             return hold(tx, change, why)
         return tx.stamped(change, "extractor")
@@ -297,7 +294,6 @@ class Turns:
         said = self._diary.redacted(said)  # a queued turn may be older
         deps, message, epoch = await in_thread(self._prepared, turn, said, operation)
         operations = await self.run_extractor(message, deps, seconds)
-        operations += starmap(SetSource, deps.tool_writes.stated.items())
         if not self._untrusted_here(turn.user_id):  # or the next turn's extractor would read it
             self._diary.sessions.keep(turn.user_id, turn.session_id, said, epoch)
         return operations, epoch

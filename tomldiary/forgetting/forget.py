@@ -274,7 +274,6 @@ def _studied(
             text = texts.get(kind)
             document = Tables(parsed.of(kind), selection, found[0][1] if found else None)
             replay = Replay(records, kind, text)
-            document.study_sources(replay)
             for number, before, after in replay.steps():
                 when = datetime.fromisoformat(records[number].time)
                 try:

@@ -6,7 +6,6 @@ costs little more than its changes.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -267,8 +266,6 @@ class Tables:
         """The content that stays, with a session that stated it."""
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
         self._seen: dict[State, Path] = {}
-        self._sources: dict[State, Any] = {}
-        """The sources of states that an entry had before it got its source without another change."""
         self._earlier: dict[State, set[State]] = {}
         """The states of the same entry before a change, also under another id."""
         self._changed: dict[tuple[str, str], Block] = {}
@@ -284,38 +281,12 @@ class Tables:
             if state in self._seen:
                 continue
             self._seen[state] = path
-            values = state.values
-            if state in self._sources:
-                values = {**values, "_source": self._sources[state]}
-            if self._selection.covers(self.kind, path, values, when):
+            if self._selection.covers(self.kind, path, state.values, when):
                 self.selected.setdefault(path, set()).add(state.content)
             else:
                 known = self.kept.setdefault(path, {})
                 if not known.get(state.content):
                     known[state.content] = author(state.values)
-
-    def study_sources(self, replay: Replay) -> None:
-        """Collect the sources that entries got after their content, as a turn names what tools stored during it."""
-        earlier: dict[State, State] = {}
-        if not self._selection.source and not self._selection.turn:
-            return
-        with suppress(DocumentError):
-            for _, before, after in replay.steps():
-                old, new = self._versions.cut(before).states, self._versions.cut(after).states
-                for path, state in new.items() - old.items():
-                    was = old.get(path)
-                    if was is not None and was.content == state.content:
-                        earlier[state] = was
-                        self._note_source(was, state, earlier)
-
-    def _note_source(self, was: State | None, state: State, earlier: dict[State, State]) -> None:
-        """Note the source for the states before, if a change of an entry only added the source."""
-        source = state.values.get("_source")
-        if was is None or {**was.values, "_source": source} != state.values:
-            return
-        while was is not None and "_source" not in was.values and was not in self._sources:
-            self._sources[was] = source
-            was = earlier.get(was)
 
     def study_change(self, before: str, after: str) -> None:
         """Collect the earlier states of the entries that a change of the document edits, or gives another id."""

@@ -69,8 +69,8 @@ class UserErasure(UserPart):
             session_id: The session's conversation, and entries that only this session stated.
             before: Entries last updated before this time: a datetime, a date (its start) or ISO 8601 text (UTC without
                 a zone).
-            source: Entries extracted from this turn, `session#turn` or `episodes/id`, or from all turns of a session, and
-                preferences and facts that an agent's tools stored in it, even if other sessions confirmed them since. Entries of turns that were read together, such as
+            source: Entries extracted from this turn, `session#turn` or `episodes/id`, or from all turns of a session,
+                even if other sessions confirmed them since. Entries of turns that were read together, such as
                 `session#2-4`, are erased with each of these turns.
             key: One entry with all its versions. `history` and `recall` show its key. The singleton key of a temporal
                 fact, as in `facts/home/user`, names all its intervals, and `facts/home/user@2020-01-01` one of them.
