@@ -142,24 +142,32 @@ def test_an_entry_does_not_get_the_text_of_another_one(alice):
     assert texts(alice) == {tea: "coffee"}
 
 
-def test_a_turn_gives_no_entry_the_text_of_another_one():
-    answers = []
+def test_an_extractor_that_corrects_an_entry_to_the_text_of_another_one_leaves_that_one():
+    def extract(message, deps):
+        deps.upsert("likes", "pref001", "Coffee.", count_up=False)
+        alice.upsert_preference("likes", "cocoa")  # by another writer, while the model works
+        deps.upsert("likes", "pref003", "cocoa")
+        deps.upsert("likes", "pref003", None, ["noon"])
 
-    async def extract(message, deps):
-        context = SimpleNamespace(deps=deps)
-        answers.append(await tools.upsert_preference(context, "likes", "pref001", "coffee"))
-        # Another writer stores the text while the model works.
-        diary.user("alice").upsert_preference("likes", "cocoa")
-        answers.append(await tools.upsert_preference(context, "likes", "pref001", "cocoa"))
-
-    diary = Diary("memory:", agent=SimpleNamespace(run=extract))
-    alice = diary.user("alice")
-    for text in ("tea", "coffee"):
-        alice.upsert_preference("likes", text)
-    done = alice.add_turn("Rather cocoa.", "Noted.", session_id="s1")
-    assert answers[0].startswith("❌ likes/pref001: likes/pref002 has the same text.")
-    assert answers[1].startswith("✅ Updated likes/pref001")
-    assert done.skipped == [
-        "likes/pref001: likes/pref003 has the same text. Remove likes/pref001 instead, or give another text."
+    alice = Diary("memory:", agent=SimpleNamespace(run=extract)).user("alice")
+    for text in ("tea", "coffee", "milk"):
+        alice.upsert_preference("likes", text, contexts=[f"with {text}"])
+    assert alice.add_turn("Coffee instead of tea.", "Noted.", session_id="s1").skipped == []
+    found = alice.preferences("likes")
+    assert [(each, item.text, item.contexts, item.count) for each, item in found.items()] == [
+        ("pref002", "coffee", ["with coffee", "with tea"], 1),
+        ("pref004", "cocoa", ["with milk", "noon"], 2),
     ]
-    assert texts(alice) == {"pref001": "tea", "pref002": "coffee", "pref003": "cocoa"}
+    assert alice.history("likes/pref001")[0].before["text"] == "tea"
+
+
+def test_an_extractor_may_exchange_the_texts_of_entries():
+    def extract(message, deps):
+        for number, text in enumerate(("coffee", "milk", "tea"), 1):
+            deps.upsert("likes", f"pref00{number}", text)
+
+    alice = Diary("memory:", agent=SimpleNamespace(run=extract)).user("alice")
+    for text in ("tea", "coffee", "milk"):
+        alice.upsert_preference("likes", text)
+    alice.add_turn("In this order.", "Noted.", session_id="s1")
+    assert texts(alice) == {"pref001": "coffee", "pref002": "milk", "pref003": "tea"}

@@ -99,10 +99,10 @@ class Catalog(Marked):
         ]
         return self._keys.copy(), texts
 
-    def same(self, text: str) -> str | None:
-        """Return the id of the first entry whose text has the same `identity`, or None."""
-        places = self._marked.get(identity(text))
-        return self._keys[min(places)] if places else None
+    def same(self, text: str, but: str = "") -> str | None:
+        """Return the id of the first entry, except `but`, whose text has the same `identity`, or None."""
+        places = sorted(self._marked.get(identity(text), ()))
+        return next((self._keys[place] for place in places if self._keys[place] != but), None)
 
     def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[Hashable, ...]:  # noqa: ARG002 - found by its text
         return (identity(entry_text(entry)),)
@@ -176,9 +176,9 @@ class Preferences:
         """Return the number of entries of a category."""
         return self.following(category, Catalog, lambda catalog: catalog.count)
 
-    def same(self, category: str, text: str) -> str | None:
-        """Return the id of the entry with the same text, or None."""
-        return self.following(category, Catalog, lambda catalog: catalog.same(text))
+    def same(self, category: str, text: str, *, but: str = "") -> str | None:
+        """Return the id of the entry with the same text, except the entry `but`, or None."""
+        return self.following(category, Catalog, lambda catalog: catalog.same(text, but))
 
     def similar(
         self, similarity: Similarity, category: str, text: str, *, limit: int = 5
@@ -281,8 +281,13 @@ class Preferences:
         if text is not None and text != entry_text(old):
             action = "updated"
             if not same_text(text, entry_text(old)):
-                if not may_repeat:
-                    self._check_only(path, text)
+                other = None if may_repeat else self.same(category, text)
+                if other is not None:
+                    raise InvalidValue(
+                        f"{category}/{other} has the same text. Remove {category}/{path[-1]} instead, or give"
+                        " another text.",
+                        where=f"{category}/{path[-1]}",
+                    )
                 entry = replaced(entry)
             entry |= {"text": text, **said_in}
         known = _contexts(old)
@@ -296,16 +301,6 @@ class Preferences:
             entry["_updated"] = updated_at(old, now)
             entry["_updated_by"] = session
         return self._stored(action, path, entry)
-
-    def _check_only(self, path: tuple[str, ...], text: str) -> None:
-        """Raise InvalidValue if another entry of the category has the new text of an entry."""
-        category, key = path[-2:]
-        same = self.same(category, text)
-        if same is not None:
-            raise InvalidValue(
-                f"{category}/{same} has the same text. Remove {category}/{key} instead, or give another text.",
-                where=f"{category}/{key}",
-            )
 
     def _create(self, category: str, key: str | None, entry: Mapping[str, Any]) -> Outcome:
         if self.count(category) >= self.rules.limit:

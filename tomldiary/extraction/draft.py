@@ -290,7 +290,7 @@ class MemoryDeps:
             count_up = False
         outcome = self.preferences.upsert(
             category, key, text, contexts, now=self.now, session=self.session_id,
-            count_up=count_up, fields=fields,
+            count_up=count_up, fields=fields, may_repeat=True,  # the commit merges what is repeated at the end
         )  # fmt: skip
         created = outcome.action == "created"
         is_confirmed = outcome.action == "merged" or (outcome.action == "boosted" and text is None)

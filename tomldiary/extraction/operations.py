@@ -14,7 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.fields import data_text, entry_text, last_turn, source_of, wrong_fields
+from tomldiary.entries.fields import (
+    data_text,
+    entry_text,
+    last_turn,
+    source_of,
+    text_list,
+    wrong_fields,
+)
 from tomldiary.entries.kinds import ITEMS, KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.preferences import Outcome, Preferences, unknown_preference
@@ -274,6 +281,8 @@ class _Changes:
     """The ids of new preferences by category and the id in the draft; None if they were skipped."""
     facts: dict[str | None, str] = field(default_factory=dict[str | None, str])
     """The ids of new facts by the id in the draft."""
+    reworded: list[tuple[str, str, bool]] = field(default_factory=list[tuple[str, str, bool]])
+    """The preferences that got another text: category, id, and whether this counts as a confirmation."""
 
     def apply(
         self, operations: Sequence[Operation], check: Callable[[Transaction], None] | None = None
@@ -300,6 +309,11 @@ class _Changes:
         if check is not None and skipped and done:
             later = self.apply([operation for operation, _ in skipped], check)
             return Applied(done + later.applied, later.skipped)
+        for each in self.reworded:
+            with suppress(*_RULES), self.transaction.nested(Source("turn")):
+                self._merge(*each)
+                if check is not None:
+                    check(self.transaction)
         for _, error in skipped:
             # Other messages may quote the conversation.
             is_full = isinstance(error, LimitReached)
@@ -309,6 +323,18 @@ class _Changes:
             if is_full:
                 show(text, is_once=True)  # not for each turn
         return Applied(done, [str(error) for _, error in skipped])
+
+    def _merge(self, category: str, key: str, count_up: bool) -> None:  # noqa: FBT001 - see `reworded`
+        """If another entry has the new text of an entry, confirm that one with the labels of this one, and remove this."""
+        preferences, by = self._preferences, self.by
+        found = preferences.find(category, key)
+        other = found and preferences.same(category, entry_text(found[1]), but=key)
+        if found and other:
+            labels = text_list(found[1].get("contexts"))
+            preferences.upsert(
+                category, other, None, labels, now=by.now, session=by.session, count_up=count_up
+            )
+            preferences.forget(category, key)
 
     @property
     def _preferences(self) -> Preferences:
@@ -394,10 +420,13 @@ class _Changes:
         if by.source and str(fields.get("_source", by.source)).startswith(f"{by.session}#"):
             # Further turns may have been counted since the draft was made.
             fields["_source"] = by.source
-        return self._preferences.upsert(
+        outcome = self._preferences.upsert(
             operation.category, key, text, operation.contexts, now=by.now, session=by.session,
-            count_up=operation.count_up, fields=fields, source=by.source,
+            count_up=operation.count_up, fields=fields, source=by.source, may_repeat=True,
         )  # fmt: skip
+        if outcome.action == "updated":
+            self.reworded.append((operation.category, outcome.id, operation.count_up))
+        return outcome
 
     def _set(self, operation: SetFields) -> None:
         path, by = operation.path, self.by
