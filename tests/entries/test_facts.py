@@ -874,6 +874,8 @@ def test_an_equal_temporal_fact_with_an_earlier_start_is_stored_once(diary):
         ([(3, 6)], (1, 3), [(3, 6), (1, 3)]),  # they only touch
         ([(3, 6)], (6, 9), [(3, 6), (6, 9)]),
         ([(3, 6)], (1, None), [(1, None)]),
+        ([(1, 6)], (3, None), [(1, None)]),
+        ([(3, 6), (8, 9)], (1, None), [(1, 6), (8, None)]),
         ([(3, 6), (8, None)], (1, None), [(1, 6), (8, None)]),
         ([(2, 4), (6, 8)], (3, 9), [(2, 6), (6, 9)]),
         ([(2, 4), (6, 8)], (1, 7), [(1, 6), (6, 7)]),
@@ -888,6 +890,19 @@ def test_equal_facts_never_hold_at_once(alice, stored, said, found):
     for start, end in (*stored, said):
         alice.commit(Likes(what="tea"), valid_from=day(start), valid_to=end and day(end))
     assert [*map(times, alice.query("likes", include_ended=True))] == found
+
+
+def test_a_fact_that_may_not_hold_again_stays_as_it_was(diary):
+    diary.register_schema("likes", Likes, Constraint(temporal=True, limit=1))
+    facts = diary.user("alice").facts
+    for what, end in (("tea", day(6)), ("rum", None)):
+        facts.commit(Likes(what=what), valid_from=day(4), valid_to=end)
+    with diary.user("alice").transaction():
+        for start in (2, 5):
+            with pytest.raises(LimitReached):
+                facts.commit(Likes(what="tea"), valid_from=day(start))
+    [tea] = facts.query("likes", {"what": "tea"}, include_ended=True)
+    assert (tea.valid_from, tea.valid_to) == (day(4), day(6))
 
 
 def test_a_later_end_of_a_fact_reaches_over_an_equal_one(alice):

@@ -304,19 +304,22 @@ class FactRules(Facts):
                 return self.holding(schema.name, single, at)
             return next((held for held in alike if held.holds(at)), None)
 
+        later = _begun_in(alike, begin, stop)
         current = holding(begin)
         if current is not None:
             is_same = self.says(schema, current.entry, schema.compared(data))
             # Without a singleton key, an equal fact is not stored twice, also if its start is given.
             if is_same and (by.start is None or single is None):
-                self._replace(schema, current.key, current.entry, data, by)
+                self._reopen(schema, [current, *later], stop, by)
+                old = self.entry(schema.name, current.key) or {}
+                self._replace(schema, current.key, old, data, by)
                 self._bound(schema, current.key, stop, by)
                 return current.key
             if not is_same and said is None:
                 self._check_claim(schema, current.key, current.entry, by)
         # An equal fact that begins later, but before this one ends, gets the earlier start.
-        later = _begun_in(alike, begin, stop)
         key = later[0].key if later else key
+        self._reopen(schema, later, stop, by)
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if single and old is not None and interval(old)[0] != begin:
@@ -325,18 +328,11 @@ class FactRules(Facts):
                 where=f"{schema.name}.{chosen}",
             )
         over = stop or (None if old is None else interval(old)[1])
-        # A fact that has ended is said to hold again.
-        is_reopened = len(later) == 1 and stop is None and over is not None and over <= now
-        over = None if is_reopened else over
         if said is None:  # an update is of a fact that was counted before
             self._check_holding(schema, Held(chosen, data, begin, over), max(begin, now))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._bound(schema, chosen, stop, by, begin)
-            if is_reopened:
-                open_again = dict(self.entry(schema.name, chosen) or {})
-                del open_again["_valid_to"]
-                self._put(schema.name, chosen, open_again)
             return chosen
         meta = {"_valid_from": timestamp(begin), **_new_meta(by)}
         if stop is not None:
@@ -345,6 +341,20 @@ class FactRules(Facts):
             meta["_said_by"] = said
         self._put(schema.name, chosen, _with_confidence({**data, **meta}, by.confidence))
         return chosen
+
+    def _reopen(
+        self, schema: FactSchema, facts: list[Held], stop: datetime | None, by: Provenance
+    ) -> None:
+        """Remove the end of the last equal fact if it has ended, because it was said to hold without an end."""
+        if stop is not None or not facts or schema.constraint.keys:
+            return
+        key, now = facts[-1].key, datetime.fromisoformat(by.now)
+        entry = dict(self.entry(schema.name, key) or {})
+        start, end = interval(entry)
+        if end is not None and end <= now:
+            del entry["_valid_to"]
+            self._check_holding(schema, Held(key, entry, start, None), now)
+            self._put(schema.name, key, {**entry, "_updated": updated_at(entry, by.now)})
 
     def _check_holding(self, schema: FactSchema, fresh: Held, at: datetime) -> None:
         """Raise LimitReached if more facts than the limit hold at or after a time because of a new or changed fact."""
