@@ -29,6 +29,7 @@ from pydantic import (
     field_validator,
 )
 
+from calls import noted_calls
 from counted_models import counted
 from hand_edits import age
 from living import objects_of
@@ -890,6 +891,16 @@ def test_equal_facts_never_hold_at_once(alice, stored, said, found):
     for start, end in (*stored, said):
         alice.commit(Likes(what="tea"), valid_from=day(start), valid_to=end and day(end))
     assert [*map(times, alice.query("likes", include_ended=True))] == found
+
+
+def test_an_end_reaches_over_many_equal_facts_in_one_pass(alice):
+    for start in range(1, 21, 2):
+        alice.commit(Likes(what="tea"), valid_from=day(start), valid_to=day(start + 1))
+    with noted_calls(Facts.alike) as calls:
+        alice.commit(Likes(what="tea"), valid_from=day(1), valid_to=day(30))
+    assert len(calls) <= 2
+    found = alice.query("likes", include_ended=True)
+    assert [fact.valid_to.day for fact in found] == [*range(3, 21, 2), 30]
 
 
 def test_a_fact_that_may_not_hold_again_stays_as_it_was(diary):

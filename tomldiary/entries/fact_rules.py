@@ -377,18 +377,33 @@ class FactRules(Facts):
         by: Provenance,
         begin: datetime | None = None,
     ) -> None:
-        """Set the end of an interval, and its start, without a change of its source; None keeps a time."""
+        """Set the end of an interval, and its start, without a change of its source; None keeps a time.
+
+        Later equal facts that begin before the end follow each other up to it, so that no two hold at once.
+        """
+        entry = self.entry(schema.name, key) or {}
+        stop = None if end is None else in_utc(end, "valid_to")
+        later: list[Held] = []
+        if stop is not None and not schema.constraint.keys:
+            found = self.alike(schema.name, entry_data(entry))
+            alike = [Held(*each, *interval(each[1])) for each in found if each[0] != key]
+            later = _begun_in(alike, begin or interval(entry)[0] or ALWAYS, stop)
+        ends = [*(each.start for each in later), stop]
+        self._set_times(schema, key, begin, ends[0], by)
+        for each, following in zip(later, ends[1:], strict=True):
+            self._set_times(schema, each.key, None, following, by)
+
+    def _set_times(
+        self,
+        schema: FactSchema,
+        key: str,
+        begin: datetime | None,
+        stop: datetime | None,
+        by: Provenance,
+    ) -> None:
         name = schema.name
         entry = self.entry(name, key) or {}
         start, known = interval(entry)
-        stop = None if end is None else in_utc(end, "valid_to")
-        if stop is not None and not schema.constraint.keys:
-            # A later equal fact that begins before the end ends in its place, so that never both hold.
-            found = self.alike(name, entry_data(entry))
-            alike = [Held(*each, *interval(each[1])) for each in found if each[0] != key]
-            for later in _begun_in(alike, begin or start or ALWAYS, stop)[:1]:
-                self._bound(schema, later.key, stop, by)
-                stop = later.start
         bounds = (("_valid_from", begin, start), ("_valid_to", stop, known))
         changed = {field: timestamp(to) for field, to, was in bounds if to not in {None, was}}
         if not changed:
