@@ -20,6 +20,11 @@ class Home(BaseModel):
     city: str
 
 
+class Trip(BaseModel):
+    name: str
+    town: str
+
+
 @pytest.fixture(params=engines.ALL)
 def engine(request, disk):
     return engines.space(request.param, disk)
@@ -77,3 +82,12 @@ def test_the_command_line_erases_all_intervals_of_a_type_that_it_does_not_know(a
     assert "5 entries" in done.stdout
     assert left(engine) == []
     assert [fact.data.city for fact in alice.facts.query(include_ended=True)] == ["kept"]
+
+
+def test_a_removed_fact_of_an_unknown_type_has_no_other_fact_as_its_interval(alice, engine):
+    alice.diary.register_schema("trip", Trip, Constraint(singleton_key="name"))
+    for name, town in (("lyon", "walnut"), ("lyon@2020-01-01", "hazel")):
+        alice.facts.commit(Trip(name=name, town=town))
+    alice.facts.delete("trip/lyon")
+    Diary(engine.backend()).user("alice").forget(key="facts/trip/lyon")
+    assert [fact.data.town for fact in alice.facts.query("trip")] == ["hazel"]

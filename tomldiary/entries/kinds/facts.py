@@ -75,11 +75,13 @@ class FactKind(EntryKind):
         schema = book.registered(type_)
         if schema is not None and not (schema.constraint.temporal and schema.constraint.keys):
             return False
-        # The fact itself, and what was a fact before its type was temporal, may be stored under the singleton key.
-        if book.entry(type_, key) is None or (schema is not None and head_of(key) == key):
-            return True
-        found = book.unregistered(type_) if schema is None else []
-        return any(each.start is not None and head_of(each.key) == key for each in found)
+        is_stored = book.entry(type_, key) is not None
+        if schema is not None:
+            # What was a fact before its type was temporal may be stored under the singleton key.
+            return not is_stored or head_of(key) == key
+        # A value of the singleton key of another type may end with a time as well.
+        found = [each for each in book.unregistered(type_) if key == head_of(each.key) != each.key]
+        return any(each.start is not None for each in found) or not (found or is_stored)
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, key, entry in stored_facts(tables):
