@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from string import ascii_letters
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.callables import refuse_async, refuse_misfit
@@ -24,22 +24,36 @@ from tomldiary.text.words import ascii_digits
 Redact = Callable[[str], str]
 """Returns a text without the parts that must not be stored."""
 
+# What follows the prefix of a provider's keys.
+_PREFIXED = (
+    r"(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b|ABSK[\w+/]{60,}=*"  # Amazon
+    r"|AIza[\w-]{35}|AQ\.[\w-]{40,}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}"  # Google
+    r"|\w{3}\dQ~[\w.~-]{30,}|dapi[0-9a-f]{32}\b"  # Microsoft Entra, Databricks
+    # OpenAI and many others, then other hosts of models and what agents search and trace with
+    r"|sk-[\w-]{20,}|sk_[0-9a-f]{40,}|(?:hf|gsk|r8)_[A-Za-z0-9]{30,}|(?:xai|pplx|csk)-[A-Za-z0-9]{30,}"
+    r"|(?:nvapi|tvly(?:-[a-z]+)?)-[\w-]{20,}|(?:api_org|lsv2_[a-z]{2}|pcsk|pylf_v\d|tgp_v1)_[\w-]{24,}"
+    # GitHub, GitLab, and registries of packages
+    r"|gh[oprsu]_\w{26,}(?:\.[\w-]{10,})*|github_pat_\w{22,}|gl(?:pat|[drfw]t|cbt|ptt|soat)-[\w-]{20,}(?:\.[\w-]+)*"
+    r"|npm_[A-Za-z0-9]{27,}|pypi-[\w-]{50,}|dckr_[op]at_[\w-]{24,}"
+    # Slack, Telegram, Twilio, SendGrid, Facebook
+    r"|xox[abeoprs]-[\w-]{10,}|xapp-\d-[\w-]{10,}|\d{8,10}:AA[\w-]{33}|SK[0-9a-f]{32}\b|SG\.[\w-]{16,}\.[\w-]{16,}|EAA[A-Za-z0-9]{60,}"
+    r"|(?:sk|pk|rk)_(?:live|test)_\w{16,}|(?:whsec|shp(?:at|ca|pa|ss))_[\w-]{24,}=*"  # Stripe, Shopify
+    # Heroku, DigitalOcean, Netlify, Vercel, Supabase
+    r"|HRKU-[\w-]{20,}|do[opr]_v1_[0-9a-f]{64}|(?:nfp|vcp|sbp)_[A-Za-z0-9]{30,}|sb_secret_[\w-]{24,}"
+    # Sentry, Grafana, New Relic, Linear, Figma, Atlassian, Notion
+    r"|(?:sntry[su]|glsa|lin_api|figd)_[\w-]{24,}=*|NRAK-[A-Za-z0-9]{27,}|ATATT[\w-]{60,}=*|ntn_[A-Za-z0-9]{30,}"
+    r"|hv[bs]\.[\w-]{24,}|dp\.[a-z]{2,5}\.\w{40,}|AGE-SECRET-KEY-[A-Z0-9-]{50,}"  # Vault, Doppler, age
+)
 _KEY = re.compile(
+    # PEM, SSH and PGP
     r"----(?P<dash>[- ])BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?(?P=dash)----"
     r".*?(?:----(?P=dash)END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?(?P=dash)----|\Z)"
-    r"|\b(?=[\w.:~+/-]{15})(?:(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
-    r"|gh[oprsu]_\w{26,}(?:\.[\w-]{10,})*|github_pat_\w{22,}|gl(?:pat|[drfw]t|cbt|ptt|soat)-[\w-]{20,}(?:\.[\w-]+)*"
-    r"|x(?:ox[abeoprs]|app)-[\w-]{10,}|(?:sk|pk|rk)_(?:live|test)_\w{16,}|sk_[0-9a-f]{40,}"
-    r"|sk-(?:\w+-)*[\w-]{20,}|AIza[\w-]{35}|AQ\.[\w-]{40,}|ya29\.[\w-]{20,}|(?:GOCSPX|nvapi|HRKU|tvly-[a-z]+)-[\w-]{20,}"
-    r"|(?:(?:hf|gsk|r8|sbp|ntn|nfp|vcp)_|(?:xai|pplx|csk)-)[A-Za-z0-9]{30,}|(?:npm_|NRAK-)[A-Za-z0-9]{27,}"
-    r"|(?:api_org|dckr_[op]at|figd|glsa|lin_api|lsv2_[a-z]{2}|pcsk|pylf_v\d|sb_secret|shp(?:at|ca|pa|ss)|sntry[su]|tgp_v1|whsec)"
-    r"_[\w-]{24,}=*|pypi-[\w-]{50,}|SG\.[\w-]{16,}\.[\w-]{16,}|do[opr]_v1_[0-9a-f]{64}|EAA[A-Za-z0-9]{60,}"
-    r"|ABSK[\w+/]{60,}=*|ATATT[\w-]{60,}=*|AGE-SECRET-KEY-[A-Z0-9-]{50,}|(?:SK|dapi)[0-9a-f]{32}\b|hv[bs]\.[\w-]{24,}"
-    r"|dp\.[a-z]{2,5}\.\w{40,}|\w{3}\dQ~[\w.~-]{30,}|\d{8,10}:AA[\w-]{33})"
-    r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?:(?<=AccountKey=)|(?<=AccessKey=))[\w+/]{40,}=*"
-    r"|(?<=[Bb]asic )(?=[A-Za-z+/]{0,80}\d)[A-Za-z0-9+/]{12,}=*|(?:(?<=[?&]sig=)|(?<=-Signature=))[\w%+/-]{20,}=*"
-    # From the start of a run of characters, so that each run is read once.
-    r"|(?<![\w-])(?=[\w-]{13,}+\.(?:eyJ[\w-]{10,}+\.|[\w-]*+\.[\w-]{10,}+\.))[\w-]*?\b(?P<value>eyJ[\w-]{10,}+(?:\.[\w-]*+){2}(?:\.[\w-]++){0,2})",
+    rf"|(?<!\w)(?:(?=[\w.:~+/-]{{15}})(?:{_PREFIXED})"
+    # What follows a name in a header, a connection string or an address.
+    r"|(?<=[ =])(?:(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=[Bb]asic )(?=[A-Za-z+/]{0,80}\d{1,3}[A-Za-z])[A-Za-z0-9+/]{12,}=*"
+    r"|(?:(?<=AccountKey=)|(?<=AccessKey=))[\w+/]{40,}=*|(?:(?<=[?&]sig=)|(?<=-Signature=))[\w%+/-]{20,}=*)"
+    # JSON Web Tokens, from the start of a run of characters, so that each run is read once.
+    r"|(?<!-)(?=[\w-]{13,}+\.(?:eyJ[\w-]{10,}+\.|[\w-]*+\.[\w-]{10,}+\.))[\w-]*?\b(?P<value>eyJ[\w-]{10,}+(?:\.[\w-]*+){2}(?:\.[\w-]++){0,2}))",
     re.DOTALL,
 )
 _ANNOUNCED = (
@@ -51,13 +65,34 @@ _ANNOUNCED = (
 _ANNOUNCED_WITHIN = (
     r"密[码碼]|パスワード|暗証番号|비밀번호|รหัสผ่าน|पासवर्ड|סיסמ[הא]|كلمة (?:السر|المرور)"
 )
+# --password, DB_PASSWORD, dbPassword, X-API-Key
+_OPTION = r"(?P<flag>--)(?<!\S--)(?:[a-z]+-)*?"
+_VARIABLE = (
+    r"(?P<variable>(?:\w*?_|(?-i:[A-Za-z][a-z]*+(?:[A-Z][a-z]+)*?(?=[A-Z]))|x-)(?!pin|clave))"
+)
+# What ends a name: a quotation mark, which a bracket may follow, or the mark of bold text.
+_NAME_END = r"\\*+[\"']|(?P<marked>\\*+(?:[\"']\]|`\]?)|\*\*)"
+_FOR = r"\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){1,3}?"
+# The last sign is none: a space after an option. A cell of a table is the last one of a line.
+_SIGN = (
+    r"[:=：]=?(?:\*\*)?|=>|(?<=\s)->|→|\|(?=[^|\n]{3,100}\|[ \t]*(?:\n|\Z))|>(?=[^\s<>]{4,100}</)"
+    r"|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b"
+    r"|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4})|(?(flag)(?<=\s)(?!id=)|(?!))"
+)
+# Those after which a secret has a letter and a digit, as they are in tables and programs as well.
+_VAGUE_SIGNS = ("", "|", ">", "->", "→")
+# A block of YAML, or a string of several lines in Python or TOML.
+_LINES = r"[|>][+-]?\s*\n\s*|(?:\"{3}|'{3})\s+"
+_QUOTE = r"(?P<quote>\\*(?:\"{3}|'{3}|[\"'`]))"
+_QUOTED = r"(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))"
+# Up to the end of an XML element, or up to a space or a mark, but not an apostrophe within a word.
+_UNQUOTED = (
+    r"(?![\"'`])(?:[^\s\"'`<]{4,}(?=</)"
+    r"|(?:[^\s\"'`,;，。；、]|(?<![\\(\[{=])[\"'`](?=\w)){3,}[^\s\"'`,;.，。；、\\])"
+)
 _SECRET = re.compile(
-    rf"(?:(?:(?P<flag>--)(?<!\S--)(?:[a-z]+-)*?|(?<![\w-])(?P<variable>(?:\w*?_|(?-i:[A-Za-z][a-z]*+(?:[A-Z][a-z]+)*?(?=[A-Z]))|x-)(?!pin|clave))??)(?:{_ANNOUNCED})"
-    rf"|{_ANNOUNCED_WITHIN})(?:\\*+[\"'`]\]?|\*\*)?(?:\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){{1,3}}?)?\s*+"
-    r"(?P<sign>[:=：]=?(?:\*\*)?|=>|->|→|\||>(?=[^\s<>]{4,100}</)|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b"
-    r"|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4})|(?(flag)(?<=\s)|(?!)))\s*(?:[|>][+-]?\s*\n\s*|(?:\"{3}|'{3})\s+)?(?P<quote>\\*(?:\"{3}|'{3}|[\"'`]))?"
-    r"(?P<value>(?(quote)(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))|(?!))"
-    r"|(?![\"'`])(?:[^\s\"'`<]{4,}(?=</)|(?:[^\s\"'`,;，。；、]|(?<!\\)[\"'`](?=\w)){3,}[^\s\"'`,;.，。；、\\]))",
+    rf"(?:(?:{_OPTION}|(?<![\w-])(?=\w){_VARIABLE}??)(?:{_ANNOUNCED})|{_ANNOUNCED_WITHIN})(?:{_NAME_END})?(?:{_FOR})?\s*+"
+    rf"(?P<sign>{_SIGN})\s*(?:{_LINES})?{_QUOTE}?(?P<value>(?(quote){_QUOTED}|(?!))|{_UNQUOTED})",
     re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@\"<>]+)(?=@)")
@@ -78,14 +113,14 @@ _EMAIL = re.compile(  # no address of a repository, such as git@github.com:org/n
     r"(?<![\w.+%-])(?!git@[\w.-]+[:/])[\w.+%'-]{1,64}(?:@|%40)[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}"
 )
 _PHONE = re.compile(
-    r"(?<! phone\])(?:(?<![\w./+$€£¥-])(?<!\d[,:])|(?<![\w+])(?=\+))"
+    r"(?=[\d(+])(?<! phone\])(?:(?<![\w./+$€£¥-])(?<!\d[,:])|(?<![\w+])(?=\+))"
     # No date, such as 01.02.1990, also of the Thai and Persian calendars.
     r"(?![0-3]\d([ .-])[0-3]\d\1(?:(?:1[349]|2[05])\d\d(?!\d)|\d\d,? [0-2]\d[.:][0-5]\d))"
     # No coordinates, such as +48.85837 +2.29448.
     r"(?!\+\d{1,3}\.\d{3,7}(?:(?![ ./-]?\d)|[ +-]{1,2}\d{1,3}\.\d))"
     r"(?!\d\d\.\d\d-\d\d\.\d\d(?![.-]?\d))(?:"  # no opening hours, such as 09.00-17.30
     r"\+[1-9]\d{0,2}[ ()./-]{0,3}(?:\d[ ()./-]{0,2}){6,12}\d"  # +49 (0)30 1234567
-    r"|00\d{2}[ ./-]?(?:\d[ ./-]?){6,11}\d"  # 0049 30 1234567
+    r"|00 ?[1-9]\d[ ./-]?(?:\d[ ./-]?){6,11}\d"  # 0049 30 1234567, 00 33 6 12 34 56 78
     r"|\(?0[1-9]\d{0,4}\)?[ /.-] ?\d(?:[ .-]?\d){4,9}"  # 030 1234567, (0170) 12 34 567
     r"|0[1-9](?:[ .-]\d{2}){4}"  # 06 12 34 56 78
     r"|1[3-9]\d[ -]\d{4}[ -]\d{4}"  # 138-1234-5678
@@ -178,7 +213,8 @@ def _is_secret(found: re.Match[str]) -> bool:
         return False
     # "max_token: 4096" and "show_password: true" contain none either.
     sign = found["sign"]
-    if (found["variable"] or sign in ("", "|")) and not _HAS_LETTER_AND_DIGIT.match(value):
+    is_vague = found["variable"] or found["marked"] or sign in _VAGUE_SIGNS or sign[-1] == "*"
+    if is_vague and not _HAS_LETTER_AND_DIGIT.match(value):
         return False
     # "The password is required" contains no password, but "password: tiger" does.
     return sign[:1] in (*":=：>",) or _PLAIN_WORDS.fullmatch(value) is None
@@ -249,14 +285,14 @@ class Redactor:
             InvalidValue: The function `also` returned no text.
         """
         found: Counter[str] = Counter()
-        # Hidden characters may be within a number, or between it and a word.
-        for is_joined in (True, False) if _has_hidden(text) else (False,):
-            *forms, places = _forms(text, is_joined=is_joined)
+        for is_joined in _passes(text):
+            form = _form(text, is_joined=is_joined)
             for kind, pattern, is_one, is_apart in self._detectors:
-                changed = _redacted(text, kind, pattern, is_one, forms[is_apart], places, found)
-                if changed is not text:
-                    text = changed
-                    *forms, places = _forms(text, is_joined=is_joined)
+                matches = _passing(pattern, is_one, form.apart if is_apart else form.plain)
+                changed, count = _redacted(text, kind, matches, form)
+                if count:
+                    text, form = changed, _form(changed, is_joined=is_joined)
+                    found[kind] += count
         if self._also is not None:
             changed = self._also(text)
             if not isinstance(changed, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -302,23 +338,43 @@ class Redactor:
         return {key: each if key[:1] == "_" else self.values(each) for key, each in data.items()}
 
 
-def _has_hidden(text: str) -> bool:
-    return "\\u" in text or (not text.isascii() and _HIDDEN.search(text) is not None)
+class _Form(NamedTuple):
+    """A text as the patterns read it."""
+
+    shown: str
+    """The text, without hidden characters and escapes if it is joined."""
+    plain: str
+    """The same in the form that the patterns have."""
+    apart: str
+    """The same with one sign in place of each of the `_OTHER_LETTERS`."""
+    places: Sequence[int]
+    """The place of each character in the text."""
 
 
-def _forms(text: str, *, is_joined: bool) -> tuple[str, str, Sequence[int]]:
-    """Return a text in the form that the patterns have, with and without its other letters, and the place of each character.
+def _passes(text: str) -> tuple[bool, ...]:
+    """Return whether to search a text joined, as it is, or both: hidden characters may be within a number or beside it."""
+    if text.isascii() and "\\u" not in text:
+        return (False,)
+    codes = [each[1] for each in _HIDDEN_OR_ESCAPED.finditer(text)]
+    if not codes:
+        return (False,)
+    return (True, False) if any(map(_is_hidden, codes)) else (True,)
 
-    If it is joined, it has no hidden characters.
-    """
+
+def _is_hidden(code: str | None) -> bool:
+    """Return whether a match of `_HIDDEN_OR_ESCAPED` is a hidden character or the code of one."""
+    return code is None or _HIDDEN.match(chr(int(code, 16))) is not None
+
+
+def _form(text: str, *, is_joined: bool) -> _Form:
     places: Sequence[int] = range(len(text))
     if is_joined:
         text, places = _joined(text)
     plain = _ESCAPED.sub(lambda rest: "|" * len(rest[0]), text) if "\\" in text else text
     if text.isascii():
-        return plain, plain, places
+        return _Form(text, plain, plain, places)
     plain = _DASH_IN_NUMBER.sub("-", ascii_digits(plain.translate(_AS_ASCII)))
-    return plain, _OTHER_LETTERS.sub("。", plain), places
+    return _Form(text, plain, _OTHER_LETTERS.sub("。", plain), places)
 
 
 def _joined(text: str) -> tuple[str, list[int]]:
@@ -330,37 +386,27 @@ def _joined(text: str) -> tuple[str, list[int]]:
         shown.append(text[at : match.start()])
         places += range(at, match.start())
         at = match.end()
-        char = chr(int(match[1] or "200b", 16))
-        if _HIDDEN.match(char) is None:
-            shown.append(char)
+        if not _is_hidden(match[1]):
+            shown.append(chr(int(match[1], 16)))
             places.append(match.start())
     return "".join([*shown, text[at:]]), [*places, *range(at, len(text))]
 
 
 def _redacted(
-    text: str,
-    kind: str,
-    pattern: re.Pattern[str],
-    is_one: Callable[[re.Match[str]], bool],
-    plain: str,
-    places: Sequence[int],
-    found: Counter[str],
-) -> str:
+    text: str, kind: str, matches: Iterable[re.Match[str]], form: _Form
+) -> tuple[str, int]:
+    """Return a text without the matches in a form of it, and their number."""
     parts: list[str] = []
     done = 0
-    for match in _passing(pattern, is_one, plain):
-        taken = "value" if match.groupdict().get("value") is not None else 0
-        start, last = places[match.start(taken)], places[match.end(taken) - 1]
-        code = _HIDDEN_OR_ESCAPED.match(text, last)
-        end = code.end() if code else last + 1
-        if not text.isascii() and _AMOUNT.fullmatch(text, start, end):
+    for match in matches:
+        if _AMOUNT.fullmatch(form.shown, *match.span()):
             continue
+        taken = "value" if match.groupdict().get("value") is not None else 0
+        start, last = form.places[match.start(taken)], form.places[match.end(taken) - 1]
+        code = _HIDDEN_OR_ESCAPED.match(text, last)
         parts += [text[done:start], f"[redacted: {kind}]"]
-        done = end
-    if not parts:
-        return text
-    found[kind] += len(parts) // 2
-    return "".join([*parts, text[done:]])
+        done = code.end() if code else last + 1
+    return "".join([*parts, text[done:]]), len(parts) // 2
 
 
 def _passing(
@@ -370,15 +416,14 @@ def _passing(
     at = 0
     while (match := pattern.search(plain, at)) is not None:
         at, found = match.end(), match
-        gaps = [each.start() for each in _GAP.finditer(plain, *match.span())]
-        ends = gaps.copy() if pattern is _IBAN else []
+        gaps = _GAP.finditer(plain, *match.span()) if pattern is _IBAN else ()
+        ends = [each.start() for each in gaps]
+        next_group = ends[0] + 1 if ends else at
         while found is not None and not is_one(found):
             found = pattern.match(plain, found.start(), ends.pop()) if ends else None
+        at = found.end() if found is not None else next_group
         if found is not None:
-            at = found.end()
             yield found
-        elif pattern is _IBAN and gaps:
-            at = gaps[0] + 1
 
 
 def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -> Redactor | None:  # noqa: FBT001 - an option
