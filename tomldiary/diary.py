@@ -210,7 +210,7 @@ class Diary(Viewed, AncestorCoroutines):
         )
         self.embedder: DiaryEmbedder | None = None
         if embedder is not None:
-            self.embedder = DiaryEmbedder(self.engine, embedder, self._searched)
+            self.embedder = DiaryEmbedder(self.engine, embedder, self._searched, self.redactor)
         if embedder == "local":  # the score scale of other embedders is unknown
             self.similarity.second = _local_vectors
         self._has_opened = isinstance(backend, str | os.PathLike)

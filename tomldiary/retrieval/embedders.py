@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.retrieval.collection import Collection
     from tomldiary.retrieval.vector_index import QueryVector
+    from tomldiary.text.redaction import Redactor
 
     _Stored = Callable[[str], Iterable[Collection[Any]]]
 
@@ -103,14 +104,18 @@ class DiaryEmbedder:
         engine: The engine.
         given: "local", a function of a list of texts, LangChain's `Embeddings` or pydantic-ai's `Embedder`.
         stored: Returns all collections of a user that `prepared` may get.
+        redactor: What questions are redacted by, as stored texts were; None if they are not.
 
     Raises:
         InvalidValue: `given` has an unsupported type, or is a function with other parameters.
     """
 
-    def __init__(self, engine: Engine, given: Any, stored: _Stored) -> None:
+    def __init__(
+        self, engine: Engine, given: Any, stored: _Stored, redactor: Redactor | None
+    ) -> None:
         self._engine = engine
         self._stored = stored
+        self._redactor = redactor
         self._given = given
         self._embed, self._ask = (None, None) if given == "local" else _functions(given)
         self._embedding: Embedding | None = None
@@ -149,6 +154,8 @@ class DiaryEmbedder:
         if self._embedding is None:
             self._embedding = Embedding(0, self._embed, (), name_of(self._given), option="embedder")
         embedding = self._embedding
+        if self._redactor is not None:
+            query = self._redactor.uncounted(query)
         [vector] = embedding.checked(self._ask([query]), 1)
         if self._vectors is None:
             self._vectors = Vectors(

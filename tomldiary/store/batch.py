@@ -33,6 +33,8 @@ class PreparedBatch:
     texts: dict[str, list[str]] = field(default_factory=dict[str, "list[str]"])
     """By user."""
     queries: list[str] = field(default_factory=list[str])
+    asked: list[str] = field(default_factory=list[str])
+    """The same queries before their redaction."""
     epochs: dict[str, int] = field(default_factory=dict[str, int])
     signed_in: str | None = None
     """The user whose namespaces the batch may use in addition to the shared ones; None allows all."""

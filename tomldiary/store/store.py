@@ -193,8 +193,10 @@ class ItemStore(ItemPuts):
                 put.setdefault(self._owners.owner(op.namespace, op.key), []).extend(found)
             elif isinstance(op, Search) and op.query and op.query.strip():
                 searched += self.below(op.prefix, signed_in)
-                work.queries.append(op.query)
-        work.queries = list(dict.fromkeys(work.queries))
+                work.asked.append(op.query)
+        work.asked = list(dict.fromkeys(work.asked))
+        redactor = self.diary.redactor
+        work.queries = work.asked if redactor is None else redactor.uncounted(work.asked)
         users = {*put, *(each.user for each in searched)}
         work.epochs = {user: self.diary.engine.backend.epoch(user) for user in users}
         work.texts = self._finder.missing(put, searched)
@@ -229,7 +231,7 @@ class ItemStore(ItemPuts):
                     raise
         results: list[Result] = [None] * len(puts)
         if len(puts) < len(work.ops):
-            asked = dict(zip(work.queries, queries, strict=True))
+            asked = dict(zip(work.asked, queries, strict=True))
             view = self._view(is_shared=len(work.ops) > 1, signed_in=work.signed_in)
             with self.diary.engine.reading():
                 results = [self._read(view, op, asked) for op in work.ops]
@@ -252,8 +254,6 @@ class ItemStore(ItemPuts):
         redactor = self.diary.redactor
         if redactor is not None and isinstance(op, Put) and op.value is not None:
             op = replace(op, value=redactor.values(op.value))  # before it is embedded
-        elif redactor is not None and isinstance(op, Search) and self._finder.embedding is not None:
-            op = replace(op, query=redactor.uncounted(op.query))
         if isinstance(op, Put) and op.value is not None and is_typed(op.namespace):
             found = self._checked_typed(op)
         else:

@@ -228,8 +228,7 @@ class UserRecall:
             embedder = rules.embedder if context.past is None else None
             epoch = context.epoch if embedder is not None else 0
             index, current = self._current(searched)
-            said = query if rules.redactor is None else rules.redactor.uncounted(query)
-            vector = embedder and embedder.prepared(context.user_id, current, said, epoch)
+            vector = embedder and embedder.prepared(context.user_id, current, query, epoch)
             asked, found = index.search(current, query, vector) or ([], iter(()))
             holding = {
                 each: each.kind.within(each.namespace, context.until).current(
