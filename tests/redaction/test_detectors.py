@@ -235,6 +235,7 @@ def test_the_last_word_of_a_variable_announces_a_secret(name):
         '<label for="password">Password</label> <th title="token">Tokens</th>',
         "| token | int64 | yes |\n| password | varchar(64) | no |",
         "echo $TOKEN | base64 -d; docker build --secret id=aws1,src=a",
+        "--password=PASS sets it, --private-key=FILE reads it; --pin <number>",
         "$token->is_start2(); dpkg -L xapp-thumbnailers-common",
         "Basic electronics101, basic programming102",
         json.dumps("612\u202f345\u202f678 spectateurs, 612\xa0345\xa0678 личных"),

@@ -75,12 +75,12 @@ _NAME_END = r"\\*+[\"']|(?P<marked>\\*+(?:[\"']\]|`\]?)|\*\*)"
 _FOR = r"\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){1,3}?"
 # The last sign is none: a space after an option. A cell of a table is the last one of a line.
 _SIGN = (
-    r"[:=：]=?(?:\*\*)?|=>|(?<=\s)->|→|\|(?=[^|\n]{3,100}\|[ \t]*(?:\n|\Z))|>(?=[^\s<>]{4,100}</)"
+    r"[:：]\*\*|[:=：]=?|=>|(?<=\s)->|→|\|(?=[^|\n]{3,100}\|[ \t]*(?:\n|\Z))|>(?=[^\s<>]{4,100}</)"
     r"|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b"
     r"|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4})|(?(flag)(?<=\s)(?!id=)|(?!))"
 )
 # Those after which a secret has a letter and a digit, as they are in tables and programs as well.
-_VAGUE_SIGNS = ("", "|", ">", "->", "→")
+_VAGUE_SIGNS = ("|", ">", "->", "→", ":**", "：**")
 # A block of YAML, or a string of several lines in Python or TOML.
 _LINES = r"[|>][+-]?\s*\n\s*|(?:\"{3}|'{3})\s+"
 _QUOTE = r"(?P<quote>\\*(?:\"{3}|'{3}|[\"'`]))"
@@ -213,7 +213,7 @@ def _is_secret(found: re.Match[str]) -> bool:
         return False
     # "max_token: 4096" and "show_password: true" contain none either.
     sign = found["sign"]
-    is_vague = found["variable"] or found["marked"] or sign in _VAGUE_SIGNS or sign[-1] == "*"
+    is_vague = found["variable"] or found["flag"] or found["marked"] or sign in _VAGUE_SIGNS
     if is_vague and not _HAS_LETTER_AND_DIGIT.match(value):
         return False
     # "The password is required" contains no password, but "password: tiger" does.
