@@ -353,7 +353,7 @@ class _Form(NamedTuple):
 
 def _passes(text: str) -> tuple[bool, ...]:
     """Return whether to search a text joined, as it is, or both: hidden characters may be within a number or beside it."""
-    if text.isascii() and "\\u" not in text:
+    if "\\u" not in text and (text.isascii() or _HIDDEN.search(text) is None):
         return (False,)
     codes = [each[1] for each in _HIDDEN_OR_ESCAPED.finditer(text)]
     if not codes:
