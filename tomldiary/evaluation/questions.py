@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 StoredAs = Literal["preferences", "episodes"]
 _KNOWN = "a .jsonl file, or JSON of LoCoMo, PrefEval or BEAM"
-_TURN = re.compile(r"D(?:0(?=\d))*+(\d+):(?:0(?=\d))*+(\d+)")
+_TURN = re.compile(r"D0*(\d+):0*(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
