@@ -246,6 +246,20 @@ def test_an_altered_record_that_was_read_for_another_document_is_an_error():
             latest.of("items/b")
 
 
+def test_a_record_that_follows_a_cut_line_is_an_error_too():
+    history = History()
+    for kind in ("items/a", "items/b", "items/c", "items/d"):
+        history.add(kind)
+    first, cut, glued, last = history.texts
+    history.texts = [
+        first,
+        cut.partition("\nchanges")[0] + glued,
+        last,
+    ]  # as they are read from a file
+    with pytest.raises(InvalidTOML, match="history record 2 was altered"):
+        HistoryIndex(history, "alice").of("items/c")
+
+
 @pytest.mark.parametrize("line", ['check = "', "seq = "])
 def test_a_writer_sees_which_document_an_altered_record_changed(line):
     history = History()

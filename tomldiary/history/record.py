@@ -62,6 +62,7 @@ _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _TIME = re.compile(r'^time = "([^"]*)"$', re.MULTILINE)
 _TYPE = re.compile(r'^type = "([^"]*)"$', re.MULTILINE)
 _OPERATION = re.compile(r'^(operation|content) = (".*")$', re.MULTILINE)
+_RESULT = re.compile(r"^result = \{(.*)\}$", re.MULTILINE)
 OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n?', re.MULTILINE)
 """The lines of a record that differ between storages."""
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
@@ -281,10 +282,8 @@ def operation_of(text: str) -> tuple[str, str]:
 
 def results_of(text: str) -> dict[str, str]:
     """Return the documents that a record changed with their fingerprints after it, without parsing the rest."""
-    # Every value is on one line, so no stored text can look like the start of this one.
-    at = text.find("\nresult = {")
-    line = text[at : text.find("\n", at + 1)] if at >= 0 else ""
-    return _read_table(line) if line.endswith("}") else {}
+    found = _RESULT.search(text)
+    return _read_table(found[1]) if found is not None else {}
 
 
 def type_of(text: str) -> str:
