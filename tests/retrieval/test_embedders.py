@@ -327,14 +327,15 @@ def test_no_vector_of_a_forgotten_text_stays_on_disk(way, selector, tmp_path):
     assert not has_canary(tmp_path)
 
 
-def test_no_vector_of_a_dropped_record_stays_on_disk(tmp_path):
-    alice = Diary(tmp_path, embedder=hashed, durability="process").user("alice")
-    told(alice)
-    alice.upsert_preference("likes", "jazz", id="pref001")
-    alice.upsert_preference("likes", "chess")
-    assert has_canary(tmp_path)
-    alice.prune_history(keep=1)
-    assert not has_canary(tmp_path)
+def test_retention_of_history_embeds_no_text_again(tmp_path):
+    embedder = Counting()
+    alice = remembered(embedder, tmp_path)
+    alice.upsert_preference("likes", "jazz")
+    alice.recall("tea")
+    embedder.asked = []
+    assert alice.prune_history(keep=1).is_pruned
+    alice.recall("dog")
+    assert embedder.asked == ["dog"]
 
 
 def test_vectors_of_former_texts_are_dropped_and_all_others_stay():

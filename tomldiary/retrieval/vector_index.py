@@ -1,9 +1,9 @@
 """The vectors of texts for search by meaning, with a float32 matrix for each collection.
 
 Vectors are stored by a keyed hash of their text, and files contain no text. Equal texts are embedded once. A
-text that was removed or is no longer indexed is never found. Its vector is dropped once such vectors are the
-majority, see `VectorIndex.keep`. The files `.tomldiary/index/<user>/vectors-…` are derived data. They may be
-deleted at any time, and should be deleted when the model changes. The next search embeds missing vectors.
+text that was removed or is no longer indexed is never found. Its vector is dropped later, see `VectorIndex.keep`.
+The files `.tomldiary/index/<user>/vectors-…` are derived data. They may be deleted at any time, and should be deleted
+when the model changes. The next search embeds missing vectors.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
 from tomldiary.storage.files import READING, FileSystem, FileToken, file_error, system_remedy
-from tomldiary.storage.local.forget_job import forget, forget_index
+from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
 from tomldiary.storage.local.log import append_records, opens_window
@@ -400,8 +400,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         # Without a checkpoint, recovery could need the dropped records to restore documents.
         self.settle(user)
         try:
-            # A vector allows a reader to guess its text, which may be only in the dropped records.
-            forget_index(self.files, self.index_folder(user), everything=False)
             prune(self.files, self.folder(user) / "history", seq, snapshot)
         except OSError as error:
             remedy = "The remaining history is consistent. Check free space and permissions."

@@ -219,10 +219,10 @@ def _redact_system(backend: OpenedUsers, user: str, job: _Job) -> None:
     Vectors are removed even if no document has the texts, because texts may be embedded and then not stored.
     """
     redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
-    forget_index(backend.files, backend.index_folder(user), everything=job.removes_user)
+    _forget_index(backend.files, backend.index_folder(user), everything=job.removes_user)
 
 
-def forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
+def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
     """Remove data derived from the user's texts; data that is still needed is computed again.
 
     The expiry times of items, stored under keyed hashes, are removed only with all data of the user.
