@@ -395,6 +395,8 @@ def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     store.run([Put(NS, "a", {"text": "walnut"})], session="s1")
     store.run([Put(NS, "b", {"text": "pecan"})], session="s2")
     index = tmp_path / ".tomldiary/index/alice"
+    store.diary.user("alice").forget(before="2020-01-01")  # as each night
+    assert list(index.glob("vectors-*"))
     late = store.prepare([Put(NS, "c", {"text": "late"})])
     store.diary.user("alice").forget(session_id="s1")
     assert not list(index.glob("vectors-*"))

@@ -216,10 +216,12 @@ def _redact_outside(backend: OpenedUsers, user: str, job: _Job, erased: int) -> 
 def _redact_system(backend: OpenedUsers, user: str, job: _Job) -> None:
     """Redact what is kept of the user outside of the user's folder.
 
-    Vectors are removed even if no document has the texts, because texts may be embedded and then not stored.
+    Vectors are removed even if no document has the texts, because texts may be embedded and then not stored. Only a
+    selection by date, which may run each night, has to find something.
     """
     redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
-    _forget_index(backend.files, backend.index_folder(user), everything=job.removes_user)
+    if "before" not in job.selection or job.files or job.documents:
+        _forget_index(backend.files, backend.index_folder(user), everything=job.removes_user)
 
 
 def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
