@@ -13,6 +13,7 @@ from time import process_time
 
 import pytest
 
+from calls import noted_calls
 from living import objects_of
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
@@ -21,6 +22,7 @@ from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder, name_of
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.lexical_index import LexicalIndex, UserIndex
 from tomldiary.retrieval.vector_index import Embedding, VectorIndex
+from tomldiary.storage.files import unfinished
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.snapshot import Snapshot
@@ -290,7 +292,7 @@ def test_a_query_is_never_parsed_as_a_query_language(store, query):
 
 def indexed(place, embed, **more):
     pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
-    return ItemStore(Diary(place), embedding=Embedding(26, embed, ("text",), **more))
+    return ItemStore(Diary(place), embedding=Embedding(26, embed, **{"fields": ("text",), **more}))
 
 
 def test_indexes_of_removed_namespaces_do_not_accumulate():
@@ -396,10 +398,11 @@ def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     store.run([Put(NS, "b", {"text": "pecan"})], session="s2")
     index = tmp_path / ".tomldiary/index/alice"
     store.diary.user("alice").forget(before="2020-01-01")  # as each night
-    assert list(index.glob("vectors-*"))
+    [vectors] = index.glob("*vectors-*")
+    unfinished(vectors).write_bytes(vectors.read_bytes())  # by a killed process
     late = store.prepare([Put(NS, "c", {"text": "late"})])
     store.diary.user("alice").forget(session_id="s1")
-    assert not list(index.glob("vectors-*"))
+    assert not list(index.glob("*vectors-*"))
     with pytest.raises(Forgotten):
         store.finish(late, [letters("late")])
     assert found(store, "walnut") == ["b"]
@@ -407,16 +410,39 @@ def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     assert not index.exists()
 
 
-def test_vectors_of_former_texts_stay_a_minority(tmp_path):
-    store = indexed(tmp_path, Embeds())
-    for start in range(0, 20 * 64, 64):
+def churned(store, number):
+    """Store this number of texts, of which only the last 64 remain."""
+    for start in range(0, number, 64):
         store.run([Put(NS, f"k{n}", {"text": f"walnut {start + n}"}) for n in range(64)])
-    (file,) = (tmp_path / ".tomldiary/index/alice").glob("*vectors-*")
-    assert file.stat().st_size < 512 * (4 + 16 + 4 * 26)
-    again = Embeds()
-    best = indexed(tmp_path, again).run([Search(NS, query="walnut 1279")])[0][0]
-    assert (best.key, best.score) == ("k63", pytest.approx(1))
-    assert again.asked == ["walnut 1279"]
+
+
+def test_vectors_of_former_texts_are_dropped_at_1024_and_all_others_stay(tmp_path):
+    of_notes = partial(indexed, tmp_path, fields=("note",))
+    of_notes(Embeds()).run([Put(NS, "a", {"note": "pecan"})])
+    store = indexed(tmp_path, embeds := Embeds())
+    store.diary.user("alice").upsert_preference("likes", "almond")
+    store.run([Search(("alice",), query="almond")])
+    with noted_calls(VectorIndex.keep) as kept:
+        churned(store, 1024)
+        assert len(kept) == 1
+        best = indexed(tmp_path, again := Embeds()).run([Search(("alice",), query="walnut 1023")])
+        assert (best[0][0].key, best[0][0].score) == ("k63", pytest.approx(1))
+        of_notes(again).run([Search(NS, query="nuts")])
+        assert again.asked == ["walnut 1023", "nuts"]
+        store.run([Put(NS, f"more{n}", {"text": f"tea {n}"}) for n in range(1100)])
+        put(store, "k0", "hazelnut")
+        assert len(kept) == 2
+    embeds.asked.clear()
+    put(store, "k0", "walnut 900")  # which was a former text, and one of few
+    assert not embeds.asked
+
+
+def test_vectors_stay_beside_an_unreadable_document(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    put(store, "k", "pecan")
+    (tmp_path / "alice/items/broken.toml").write_text("= broken")
+    churned(store, 1088)
+    assert found(store, "walnut 1087")[0] == "k63"
 
 
 def test_a_vector_index_that_was_made_anew_is_read_from_its_start(tmp_path):

@@ -163,7 +163,7 @@ class _Matrix:
             self._vectors = grown
         added = self._vectors[first : len(self.owners)]
         self._np.stack([vector for each in found.values() for vector in each], out=added)
-        self.sum = self.sum + added.sum(axis=0, dtype="float64")
+        self.sum = self.sum + added.sum(axis=0)
 
     def clear(self, entry: Any) -> None:
         """Remove the vectors of an entry, and move the last rows to the free places."""

@@ -205,8 +205,7 @@ class UserRecall:
 
     def searched(self) -> list[_Entries]:
         """Return the current entries of all kinds that `recall` searches."""
-        with self._context.reading():
-            return self._current(kinds_named(None))[1]
+        return self._current(kinds_named(None))[1]
 
     def _found(
         self,
