@@ -445,6 +445,17 @@ def test_vectors_stay_beside_an_unreadable_document(tmp_path):
     assert found(store, "walnut 1087")[0] == "k63"
 
 
+def test_a_torn_vector_costs_no_other_one(tmp_path):
+    put(indexed(tmp_path, Embeds()), "a", "walnut")
+    (file,) = (tmp_path / ".tomldiary/index/alice").glob("vectors-*")
+    with file.open("ab") as torn:
+        torn.write(file.read_bytes()[-100:-50])
+    put(indexed(tmp_path, Embeds()), "b", "pecan")
+    again = Embeds()
+    indexed(tmp_path, again).run([Search(NS, query="nuts")])
+    assert again.asked == ["nuts"]
+
+
 def test_a_vector_index_that_was_made_anew_is_read_from_its_start(tmp_path):
     embeds = Embeds()
     store = indexed(tmp_path / "one", embeds)

@@ -440,6 +440,8 @@ class VectorIndex:
                     return  # another process created the file with another salt; the next search reads it
                 finally:
                     self._files.unlink(temp)
+            else:  # a full disk or a kill may have left a part of a record
+                self._files.truncate(path, self._read_to)
             found = self._files.append(path, data)
             expected = (self._read_to or len(_HEAD) + _SALT) + len(data)
             if found.st_size == expected:
