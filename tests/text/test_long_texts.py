@@ -215,21 +215,11 @@ def test_digits_that_look_like_long_numbers_are_read_quickly():
     assert took(parse_toml, f'a = "{text}"\n') < 0.3
 
 
-def one_word(text):
-    return "".join(chr(ord("a") + ord(char) % 26) for char in text)
-
-
 def stem_of_one_word(text):
-    return porter(one_word(text))
+    return porter("".join(chr(ord("a") + ord(char) % 26) for char in text))
 
 
-def question_of_one_word(text):
-    return asked_words(one_word(text))
-
-
-@pytest.mark.parametrize(
-    "form", [normalise, identity, marks_of, stem_of_one_word, question_of_one_word]
-)
+@pytest.mark.parametrize("form", [normalise, identity, marks_of, stem_of_one_word])
 def test_a_long_text_is_not_kept_in_memory_after_its_comparison(form):
     """The messages of a server would fill its memory in the course of weeks."""
     tracemalloc.start()

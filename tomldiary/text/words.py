@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.runtime.lru import cached_if_short
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.text.languages import ENGLISH, IRREGULAR, MONTHS, OTHERS
 from tomldiary.text.visible import compatible, visible
 
@@ -319,7 +319,8 @@ def _bare(word: str) -> str:
     return _UMLAUT.sub("", word).rstrip("ens")
 
 
-@partial(cached_if_short, most=4096)
+@cleared_on_forget
+@lru_cache(4096)
 def _latin_forms(word: str) -> tuple[str, ...]:
     """Return the forms that a Latin word may have in the index, with further forms of short non-English words."""
     found = [porter(word), _cut(word)]
@@ -417,9 +418,14 @@ _ARABIC_SUFFIXES = ("ها", "ان", "ات", "ون", "ين", "يه", "ه", "ي")
 _SHORTEST_ARABIC = 2
 
 
-@cached_if_short
 def porter(word: str) -> str:
     """Return the stem of an English word in lower case; other text is returned unchanged."""
+    # Not `cached_if_short`, because each recall would call one more file. Long "words", such as files in base64,
+    # would fill the cache.
+    return _cached_stem(word) if len(word) <= _LONGEST_WORD else _stem(word)
+
+
+def _stem(word: str) -> str:
     if len(word) < _SHORTEST_STEMMED or not (word.isascii() and word.isalpha()):
         return word
     word = IRREGULAR.get(word) or _american(word)
@@ -437,6 +443,9 @@ def porter(word: str) -> str:
     if word.endswith("ll") and _measure(word) > 1:
         word = word[:-1]
     return word
+
+
+_cached_stem = cleared_on_forget(lru_cache(1 << 16)(_stem))
 
 
 def _american(word: str) -> str:
