@@ -29,9 +29,10 @@ class _Renewable(Protocol):
         ...
 
 
-_lockable: set[int] = set()
+lockable: set[int] = set()
+"""The descriptors of all open files of `open_lockable`."""
 _opening = threading.RLock()
-"""Held while a file of `_lockable` is opened or closed; a fork waits for it, so that no child keeps a copy."""
+"""Held while a file of `lockable` is opened or closed; a fork waits for it, so that no child keeps a copy."""
 _registered: weakref.WeakSet[_Renewable] = weakref.WeakSet()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -54,28 +55,23 @@ def open_lockable(open_file: Callable[[], int]) -> int:
     """
     with _opening:
         descriptor = open_file()
-        _lockable.add(descriptor)
+        lockable.add(descriptor)
     return descriptor
-
-
-def open_lockables() -> int:
-    """Return the number of open files of `open_lockable`."""
-    return len(_lockable)
 
 
 def close_lockable(descriptor: int, close: Callable[[int], object]) -> None:
     """Close a file of `open_lockable`; do nothing in a forked child, which has closed its copy."""
     with _opening:
-        if descriptor in _lockable:
-            _lockable.remove(descriptor)
+        if descriptor in lockable:
+            lockable.remove(descriptor)
             close(descriptor)
 
 
 def _renew_all() -> None:
     _opening.release()
-    while _lockable:
+    while lockable:
         with suppress(OSError):
-            os.close(_lockable.pop())
+            os.close(lockable.pop())
     for lock in list(_locks):
         lock._at_fork_reinit()  # noqa: SLF001 - the standard library also uses this
     for owner in list(_registered):

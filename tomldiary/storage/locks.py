@@ -27,8 +27,8 @@ from zlib import crc32
 from tomldiary.errors import LockTimeout, RevisionConflict
 from tomldiary.runtime.fork_safety import (
     close_lockable,
+    lockable,
     open_lockable,
-    open_lockables,
     renew_after_fork,
 )
 from tomldiary.storage.files import PRIVATE, FileSystem, file_error, file_on_the_way
@@ -143,7 +143,7 @@ class UserLocks:
                 now = time.monotonic()
                 if now - since > _LONG:
                     self.busy_until[number] = now + _YIELD_TIME
-                if open_lockables() > _MOST_OPEN:
+                if len(lockable) > _MOST_OPEN:
                     close_lockable(self._descriptors.pop(number), os.close)
         finally:
             stripe.release(caller)
