@@ -243,7 +243,10 @@ def _read_table(text: str) -> dict[str, str]:
 
 
 def _text(literal: str) -> str:
-    return str(json.loads(literal)) if "\\" in literal else literal[1:-1]
+    try:
+        return str(json.loads(literal)) if "\\" in literal else literal[1:-1]
+    except ValueError:  # damaged; the checksum of the record reveals it
+        return literal[1:-1]
 
 
 def next_sequence(last: str | None) -> int:

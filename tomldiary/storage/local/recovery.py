@@ -226,10 +226,12 @@ class Recovery:
 
     @cached_property
     def _copied(self) -> float:
-        """When history was last written, also by a copy that does not keep file times; 0.0 if it was removed."""
+        """When history was copied here by a program that does not keep file times; 0.0 if it was not."""
         paths = segments(self._files, self._folder / "history")
         token = self._files.token(paths[-1]) if paths else None
-        return token[0] / 1e9 if token is not None else 0.0
+        if token is None or not _is_written_later(token, self._records[0], 0.0):
+            return 0.0
+        return token[0] / 1e9
 
     def roll_forward(self, staged: Collection[str]) -> None:
         """Bring documents to the version that history ends at, if a crash prevented it.
