@@ -74,6 +74,7 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         BackendError: The storage failed. The message says whether something was changed.
     """
     counted: list[ForgetReceipt] = []
+    engine.refuse_open(user)
     if not await_stored(engine.backend, user, engine.lock_timeout):
         raise LockTimeout(
             f"turns of {user!r} were submitted, and are not stored after {engine.lock_timeout:g} s. Nothing was"

@@ -185,7 +185,10 @@ def finish(backend: OpenedUsers, user: str, patience: float) -> None:
     if job is None:
         _take_back(files, folder)  # the process was killed before it wrote the job file
         return
-    backend.epochs.write(user, job.epoch, erased=job.epoch if job.removes_user else 0)
+    try:
+        backend.epochs.write(user, job.epoch, erased=job.epoch if job.removes_user else 0)
+    except OSError as error:
+        raise _unfinished(folder, error) from error
     _run(backend, user, folder, job, min(patience, _LONGEST))
 
 
