@@ -62,13 +62,18 @@ class Dictionary(SixVerbs):
     def __init__(self):
         super().__init__()
         self.broken = set()
+        self.connections = 100
 
     async def load(self, user_id, kind):
         await asyncio.sleep(0)
         return await super().load(user_id, kind)
 
     async def save(self, user_id, kind, content):
+        if not self.connections:
+            raise TimeoutError
+        self.connections -= 1
         await asyncio.sleep(0)
+        self.connections += 1
         if kind in self.broken:
             raise OSError("no route to storage")
         await super().save(user_id, kind, content)
@@ -365,7 +370,7 @@ class TwoKinds(Dictionary):
 
 class TestTwoKinds(BackendSuite):
     def make_backend(self, tmp_path):
-        return TwoKinds()
+        return TwoKinds(AssertionError)
 
 
 class Diet(BaseModel):
