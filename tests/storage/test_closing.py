@@ -93,10 +93,10 @@ def test_closing_does_not_release_a_lock_that_is_held(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_several_memories_of_many_users_hold_few_lock_files_open(tmp_path):
     several = [UserLocks(tmp_path / str(number)) for number in range(4)]
-    for user in range(900):
+    for user in range(300):
         for locks in several:
             with locks.hold(f"user{user}", 5):
-                if user == 899:  # released locks have closed their files by now; a held one has not
+                if user == 299:  # released locks have closed their files by now; a held one has not
                     other = UserLocks(locks.folder)
                     with pytest.raises(LockTimeout), other.hold(f"user{user}", 0):
                         pass
