@@ -249,6 +249,20 @@ def test_the_suite_finds_two_kinds_in_one_document():
         test(OneOptionalDocument())
 
 
+class ChangesHiddenAgain(MemoryBackend):
+    """As if another client had changed the document meanwhile."""
+
+    def change_hidden(self, user, kind, change, *, is_locked=False):
+        change(self.hidden(user, kind), self.epoch(user))
+        super().change_hidden(user, kind, change, is_locked=is_locked)
+
+
+def test_the_suite_accepts_a_backend_that_calls_a_change_again():
+    Contract().test_a_hidden_document_is_changed_atomically(ChangesHiddenAgain())
+    everything = {"everything": True}
+    Contract().test_a_redaction_includes_hidden_documents(ChangesHiddenAgain(), everything)
+
+
 class LosesHiddenDocuments(MemoryBackend):
     def change_hidden(self, user, kind, change, *, is_locked=False):
         change("", self.epoch(user))

@@ -313,7 +313,7 @@ class Contract(BackendFixtures):
             opened.change_hidden(
                 "alice", HOOKS, lambda text, epoch: seen.append(epoch) or text, is_locked=True
             )
-        assert seen == [3]
+        assert set(seen) == {3}
         redacted = redact_hidden(HOOKS, "alice", selection, _CURSOR, 3)
         assert "pref001" not in redacted
         assert (opened.hidden("alice", HOOKS), opened.hidden("bob", HOOKS)) == (redacted, _CURSOR)
