@@ -355,18 +355,19 @@ async def _ask_model(
     event loop that opened them. A private event loop therefore uses the sync client.
     """
     try:
-        if is_private_loop():
+        if not is_private_loop():
             try:
-                return await in_daemon_thread(model.invoke, messages, config)
-            except NotImplementedError:  # a model that has only a coroutine
-                pass
+                return await model.ainvoke(messages, config)
+            except RuntimeError as error:
+                # The host runs an event loop for each request, as with `asyncio.run`, and the connections belong to an
+                # earlier one.
+                if not is_of_another_loop(error):
+                    raise
         try:
+            return await in_daemon_thread(model.invoke, messages, config)
+        except NotImplementedError:
+            # The model has only a coroutine. A repeated call of it opens new connections.
             return await model.ainvoke(messages, config)
-        except RuntimeError as error:
-            if not is_of_another_loop(error):
-                raise
-        # The host runs an event loop for each request, as with `asyncio.run`, and the connections belong to an earlier one.
-        return await in_daemon_thread(model.invoke, messages, config)
     except (IndexError, TypeError, ValueError) as error:
         # What LangChain's models raise if they cannot read a response, or not send it back.
         raise NoCompletion(str(error)) from error

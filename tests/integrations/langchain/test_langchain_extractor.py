@@ -442,19 +442,26 @@ def test_a_model_with_a_coroutine_alone_extracts(tmp_path):
     assert [item.text for item in diary.user("ann").preferences("likes").values()] == ["tea"]
 
 
-def test_an_extractor_works_in_one_event_loop_after_another(tmp_path):
+@pytest.mark.parametrize("has_sync", [True, False])
+def test_an_extractor_works_in_one_event_loop_after_another(tmp_path, has_sync):
     class Connected(Scripted):
-        """A model whose async connections belong to the event loop that opened them."""
+        """A model whose second async call finds a connection of the first event loop."""
 
-        async def _agenerate(self, messages, stop=None, run_manager=None, **_):
-            opened_in.append(asyncio.get_running_loop())
-            if opened_in[0] is not opened_in[-1]:
+        def _generate(self, messages, *args, **kwargs):
+            if not has_sync:
+                raise NotImplementedError
+            return super()._generate(messages)
+
+        async def _agenerate(self, messages, *args, **kwargs):
+            calls.append(messages)
+            if len(calls) == 2:
                 raise RuntimeError("Event loop is closed")
-            return self._generate(messages)
+            return super()._generate(messages)
 
-    opened_in, model = [], Connected(answers=[DONE])
+    calls, model = [], Connected(answers=[DONE])
     diary = Diary(tmp_path, agent=model)
     for text in ("I like tea.", "I like jazz."):
         asyncio.run(diary.update_memory("alice", "s1", text, "Noted."))
-    assert len(opened_in) == len(model.asked) == 2
+    assert len(model.asked) == 2
+    assert len(calls) == (2 if has_sync else 3)
     assert diary.user("alice").conversations()["s1"].turns == 2
