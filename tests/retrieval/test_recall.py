@@ -336,6 +336,14 @@ def test_a_question_that_names_the_user_is_searched_by_its_other_words():
     assert alice.recall("What does the user drink?") == []
 
 
+def test_a_german_question_that_names_the_user_is_searched_in_german():
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("likes", "mag Tee")
+    alice.upsert_preference("likes", "der Kaffee von Dallmayr")
+
+    assert [hit.text for hit in alice.recall("Was mag der User?")] == ["mag Tee"]
+
+
 def test_a_compound_in_each_entry_scores_at_least_as_its_part():
     alice = Diary("memory:").user("alice")
     alice.upsert_preference("likes", "oat-milk")
