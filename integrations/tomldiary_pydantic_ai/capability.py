@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 from pydantic_ai import RunContext, TemplateStr, capabilities
@@ -38,7 +40,7 @@ from tomldiary_pydantic_ai.conversation import (
     returns_tools,
     shown_memory,
 )
-from tomldiary_pydantic_ai.run import RunState, runs_around, within_tool
+from tomldiary_pydantic_ai.run import RunState, end_with_caller, runs_around, within_tool
 from tomldiary_pydantic_ai.run_toolset import OwnedToolset, Who, filled, no_template, span
 from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset
 
@@ -301,8 +303,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         status: TurnStatus = "failed"
         result: AgentRunResult[Any] | None = None
         run.task, run.writer, caller = asyncio.current_task(), self.writer, run.caller
+        end_with = partial(end_with_caller, weakref.ref(run))
         if caller is not None:
-            caller.add_done_callback(run.end_with)
+            caller.add_done_callback(end_with)
         try:
             await self._begin(ctx, run)
             result = await handler()
@@ -322,7 +325,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             finally:
                 run.task = None
                 if caller is not None:
-                    caller.remove_done_callback(run.end_with)
+                    caller.remove_done_callback(end_with)
                 self._toolset.turns.end(run.turn)
 
     async def _begin(self, ctx: RunContext[AgentDepsT], run: RunState) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
+from weakref import ReferenceType, WeakSet
 
 from pydantic_ai.messages import UserPromptPart
 
@@ -147,11 +147,6 @@ class RunState:
         if self.records:
             known.opened(self.turn)
             _RUNS.add(self)
-
-    def end_with(self, caller: asyncio.Task[Any]) -> None:
-        """End the run if its caller was cancelled: the framework leaves it waiting forever if it has just begun."""
-        if self.task is not None and caller.cancelled():
-            self.task.cancel()
 
     def collect(self, messages: Sequence[ModelMessage], ctx: RunContext[Any]) -> None:
         """Add texts that the user sent during the run, in its messages or in the queue for them."""
@@ -314,6 +309,16 @@ class RunState:
 def _place(messages: Sequence[ModelMessage]) -> str:
     """Return a digest of the exchanges in messages."""
     return digest(*(text for pair in exchanges(messages) for text in pair))
+
+
+def end_with_caller(which: ReferenceType[RunState], caller: asyncio.Task[Any]) -> None:
+    """End a run if its caller was cancelled: the framework leaves it waiting forever if it has just begun.
+
+    The caller may live as long as the program. With a strong reference, the run would too, if only a time limit ended it.
+    """
+    run = which()
+    if run is not None and run.task is not None and caller.cancelled():
+        run.task.cancel()
 
 
 _RUNS: WeakSet[RunState] = WeakSet()

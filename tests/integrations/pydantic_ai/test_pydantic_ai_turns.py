@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import threading
 import time
+import weakref
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -356,18 +357,45 @@ def test_a_run_that_is_closed_as_garbage_is_submitted(tmp_path: Path):
     setting.the_turn("cancelled", "")
 
 
+def test_a_run_that_the_framework_left_behind_is_not_kept_by_its_caller(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def leave() -> None:
+        begun = asyncio.Event()
+
+        async def hang() -> Any:
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(await wrapped_run(setting, hang))
+        await begun.wait()
+        left = weakref.ref(task)
+        del task
+        gc.collect()
+        assert left() is None
+
+    asyncio.run(leave())
+    setting.the_turn("cancelled", "")
+
+
 async def begun_run(setting: Setting) -> Any:
     """Return the coroutine of a run that waits."""
-    ids = {"run_id": "run-1", "conversation_id": "c"}
-    ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), prompt=SAID, **ids)
-    capability = await setting.capability.for_run(ctx)
 
     async def hang() -> Any:
         await asyncio.Event().wait()
 
-    coroutine: Any = capability.wrap_run(ctx, handler=hang)
+    coroutine = await wrapped_run(setting, hang)
     coroutine.send(None)
     return coroutine
+
+
+async def wrapped_run(setting: Setting, handler: Any) -> Any:
+    """Return the coroutine of a run, which this task calls, with a handler in place of the framework's."""
+    ids = {"run_id": "run-1", "conversation_id": "c"}
+    ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), prompt=SAID, **ids)
+    capability = await setting.capability.for_run(ctx)
+    capability.get_toolset()
+    return capability.wrap_run(ctx, handler=handler)
 
 
 @pytest.mark.parametrize("number", range(7))
