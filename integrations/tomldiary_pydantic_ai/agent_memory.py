@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
-from pydantic_ai.messages import InstructionPart
 
 from tomldiary.agents.options import checked_count, checked_descriptions, checked_text
 from tomldiary.agents.submission import errors_logged
@@ -15,7 +14,7 @@ from tomldiary.errors import IdentifierError
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary_pydantic_ai.conversation import appending
+from tomldiary_pydantic_ai.conversation import appending, user_mark
 from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
@@ -32,6 +31,8 @@ from tomldiary_pydantic_ai.run_toolset import RunToolset, Who, call_id, session_
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pydantic_ai.messages import InstructionPart
 
     from tomldiary.diary import Diary
 
@@ -142,8 +143,8 @@ class AgentMemoryToolset(RunToolset[Any]):
         text = format_memory_prompt(
             memory, self._max_lines, max_tokens=self._max_tokens, pin_marker=self._pin_marker
         )
-        # What is appended stays in the conversation, which another user may continue.
-        return [InstructionPart(text, dynamic=True) if callable(self._user_id) else appending(text)]
+        marks = [] if self._user_id is None else user_mark(self.owner(ctx).user)
+        return [appending(text), *marks]
 
     def load(self, ctx: RunContext[Any]) -> MemoryFile | None:
         """Return the notes of a run's agent; None if there are none.

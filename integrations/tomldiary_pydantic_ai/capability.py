@@ -39,6 +39,7 @@ from tomldiary_pydantic_ai.conversation import (
     as_data,
     returns_tools,
     shown_memory,
+    user_mark,
 )
 from tomldiary_pydantic_ai.run import RunState, end_with_caller, runs_around, within_tool
 from tomldiary_pydantic_ai.run_toolset import OwnedToolset, Who, filled, no_template, span
@@ -353,7 +354,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
         """Return the memory if `inject` is "instructions"; the toolset returns the guidance."""
-        return [self._memory_instruction] if self.inject == "instructions" else None
+        if self.inject != "instructions":
+            return None
+        return [self._memory_instruction, self._user_instruction]
 
     async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
         bound = self._bound()
@@ -361,6 +364,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             part = appending(await self._toolset.memory(ctx))
         # Releases that cannot append changes accept only a text.
         return part if CAN_APPEND else part.content
+
+    async def _user_instruction(self, ctx: RunContext[AgentDepsT]) -> str:
+        owner = self._toolset.found_owner(ctx) if self._run is None else self._run.owner
+        return "".join(part.content for part in user_mark(owner.user))
 
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext

@@ -116,9 +116,18 @@ def add_ids(message: ModelMessage, ctx: RunContext[Any]) -> None:
 
 
 def appending(text: str) -> InstructionPart:
-    """Return an instruction whose later changes are appended to the conversation, if the framework can do so."""
+    """Return an instruction whose later changes are appended to the conversation, if the framework can do so.
+
+    Give `user_mark` beside it, because another user may continue the conversation.
+    """
     options: dict[str, Any] = {"name": "memory", "on_change": "append"} if CAN_APPEND else {}
     return InstructionPart(text, dynamic=True, **options)
+
+
+def user_mark(user: str) -> list[InstructionPart]:
+    """Return an instruction that differs for each user: when it changes, the framework shows no earlier `appending` text."""
+    text = f"(memory of user {digest(user)[:8]})"
+    return [InstructionPart(text, dynamic=True)] if CAN_APPEND else []
 
 
 def ids_of(message: ModelMessage) -> RunIds:

@@ -34,7 +34,7 @@ from tomldiary.agents.verbs import (
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import how_to_read
 from tomldiary.text.visible import scrub
-from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
+from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered, user_mark
 from tomldiary_pydantic_ai.run_toolset import RunToolset, Who, call_id, span
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
             parts.append(InstructionPart(guidance))
         memory = await self.memory(ctx) if self.inject else ""
         if memory and self.inject == "instructions":
-            parts.append(appending(memory))
+            parts += [appending(memory), *user_mark(self.owner(ctx).user)]
         elif memory:
             parts.append(InstructionPart(memory, dynamic=True))
         return parts or None

@@ -71,27 +71,6 @@ class Notes:
 # Its semantics
 
 
-def test_notes_of_another_user_are_not_shown_in_a_shared_conversation(tmp_path: Path):
-    shown: list[str] = []
-
-    def respond(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        shown.append(info.instructions or "")
-        return ModelResponse(parts=[TextPart("done")])
-
-    diary = Diary(tmp_path, agent="rules")
-    toolset = AgentMemoryToolset(memory_dir=diary, user_id=lambda ctx: ctx.deps)
-    agent = Agent(FunctionModel(respond), deps_type=str, toolsets=[toolset])
-    for user in ("ann", "bob"):
-        diary.user(user).blocks.set("main", f"- of {user}")
-
-    first = asyncio.run(agent.run("hello", deps="ann"))
-    asyncio.run(agent.run("hello", deps="bob", message_history=first.all_messages()))
-
-    assert "- of ann" in shown[0]
-    assert "- of bob" in shown[1]
-    assert "- of ann" not in shown[1]
-
-
 def test_notes_are_read_appended_to_and_corrected(tmp_path: Path):
     notes = Notes(tmp_path)
     assert notes.read() == "No memory saved yet."

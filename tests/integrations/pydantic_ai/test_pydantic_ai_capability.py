@@ -483,6 +483,41 @@ def test_a_repeated_run_is_told_what_matches_its_words():
     assert "sails at weekends" in talk.say("Where could I go sailing?")
 
 
+def in_a_capability(diary: Diary, user: str) -> dict[str, Any]:
+    return {"capabilities": [DiaryCapability(diary, user, inject="instructions", record=False)]}
+
+
+def in_a_toolset(diary: Diary, user: str) -> dict[str, Any]:
+    return {"toolsets": [DiaryToolset(diary, user, inject="instructions")]}
+
+
+def as_notes(diary: Diary, user: str) -> dict[str, Any]:
+    return {"toolsets": [AgentMemoryToolset(memory_dir=diary, user_id=user)]}
+
+
+@pytest.mark.parametrize("has_memory", [in_a_capability, in_a_toolset, as_notes])
+def test_instructions_show_no_memory_of_another_user_of_the_conversation(has_memory: Any):
+    diary, messages = Diary("memory:", agent=read_nothing), None
+    instructions: list[str] = []
+    sent: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        instructions.append(info.instructions or "")
+        sent.append(f"{info.instructions} {[each.parts for each in messages]}")
+        return ModelResponse(parts=[TextPart("hm")])
+
+    for user, text in (("ann", "tea"), ("ann", "cocoa"), ("bob", "milk"), ("eve", "")):
+        if text:
+            diary.user(user).upsert_preference("likes", text)
+            diary.user(user).blocks.set("main", f"- {text}")
+        agent: Agent[None, str] = Agent(FunctionModel(respond), **has_memory(diary, user))
+        messages = asyncio.run(agent.run("hello", message_history=messages)).all_messages()
+    shown = [[word for word in ("tea", "cocoa", "milk") if word in text] for text in sent]
+    assert "cocoa" in shown[1]
+    assert shown[2:] == [["milk"], []]
+    assert (instructions[0] == instructions[1]) is CAN_APPEND  # for prompt caches
+
+
 def test_memory_is_in_the_instructions_only_on_request():
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice", inject="instructions"))
