@@ -148,7 +148,7 @@ def test_a_second_listing_shows_each_change(tmp_path, few_users):
     assert listed() == [goals, likes[0]]
     other.register_schema("job", Job, constraint=Constraint(temporal=True, singleton_key="name"))
     diary.register_schema("job", Job, constraint=Constraint(temporal=True, singleton_key="name"))
-    soon = datetime.now(UTC) + timedelta(seconds=0.2)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
     other.user("ann").facts.commit(Job(name="x"), valid_to=soon)
     assert ("ann", "diary", "facts", "job") in listed()
     time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()))
