@@ -389,6 +389,21 @@ def test_a_strict_hook_has_an_entry_before_the_write_returns(diary, index):
     assert index.texts("alice") == {"likes/pref001": "tea"}
 
 
+def test_a_strict_hook_gets_an_entry_of_any_part_of_a_document(diary, index):
+    alice = diary.user("alice")
+    diary.engine.part_size = 500
+    for number in range(9):
+        alice.upsert_preference("likes", f"{number} dark roast coffee")
+    assert len(diary.engine.kinds("alice")) > 2
+    diary.hooks.add(index, name="index", strict=True)
+    assert diary.hooks.flush()
+    for name in ("pref001", "pref009"):
+        alice.upsert_preference("likes", f"tea {name}", id=name)
+        assert index.texts("alice")[f"likes/{name}"] == f"tea {name}"
+    alice.remove_preference("likes", "pref001")
+    assert "likes/pref001" not in index.texts("alice")
+
+
 def test_a_strict_hook_gets_nothing_of_a_change_that_waits_for_a_review(place):
     got: list[Change] = []
 
@@ -622,6 +637,24 @@ def test_two_deliveries_at_once_end_with_the_newest_state(place, index):
 
     index.apply = overtaken
     first.deliver("alice")
+    assert index.texts("alice")["blocks/persona"] == "newest"
+
+
+def test_a_repair_is_repeated_if_another_process_delivers_meanwhile(index):
+    alice = fill(Diary("memory:", agent="rules"))
+    first, second = (Delivery(alice.diary.engine, "index", index) for _ in range(2))
+    first.deliver("alice")
+    index.entries.clear()
+    apply = index.apply
+
+    def overtaken(changes):
+        index.apply = apply
+        alice.blocks.set("persona", "newest")
+        second.deliver("alice")
+        apply(changes)  # late, with the state before
+
+    index.apply = overtaken
+    assert first.reconcile("alice").added == 3
     assert index.texts("alice")["blocks/persona"] == "newest"
 
 
