@@ -750,6 +750,30 @@ def test_a_database_that_is_away_is_asked_for_one_user_only(index, monkeypatch):
     assert asked == ["alice"]
 
 
+def test_a_flush_that_ends_during_a_delivery_says_so(tmp_path, index):
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.hooks.add(index, name="index", poll=3600)
+        assert diary.hooks.flush()
+        Diary(tmp_path, agent="rules").user("alice").blocks.set("other", "process")
+        index.gate.clear()
+        assert not diary.hooks.flush(timeout=0.3)
+        index.gate.set()
+        assert diary.hooks.flush()
+    assert index.texts("alice") == {"blocks/other": "process"}
+
+
+def test_a_hook_whose_cursors_are_damaged_gets_the_whole_state(diary, index):
+    fill(diary)
+    delivery = Delivery(diary.engine, "index", index)
+    delivery.deliver("alice")
+    for damaged in ("[hooks", "hooks = 1\n", "[hooks.index]\nseq = 1\n"):
+        index.entries.clear()
+        diary.engine.backend.change_hidden("alice", HOOKS, lambda _text, _epoch, new=damaged: new)
+        assert delivery.is_behind("alice")
+        delivery.deliver("alice")
+        assert index.texts("alice")["blocks/persona"] == "kind and brief"
+
+
 def test_long_and_odd_user_ids_have_cursors(tmp_path, index):
     users = ["Ä b/c", "x" * 300, "line\nbreak"]
     with Diary(tmp_path, agent="rules") as diary:
