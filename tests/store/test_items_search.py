@@ -665,6 +665,10 @@ def test_the_local_embedder_works_offline(tmp_path):
         ({"u": {"$eq": {"x": 1}}}, False),
         ({"u": {"x": {"$gt": 0}, "y": {"z": "d"}}}, True),
         ({"u.y.z": "d"}, True),
+        ({"list": {"$eq": [{"on": True, "n": [1]}]}}, True),
+        ({"list": {"$eq": [{"on": 1, "n": [1]}]}}, False),
+        ({"list": {"$eq": [{"on": True, "n": [True]}]}}, False),
+        ({"list": {"$eq": [{"on": True}]}}, False),
         ({"u.y.z.deeper": "d"}, False),
         ({"a.b": "dotted"}, True),
         ({"on": 1}, False),
@@ -688,7 +692,7 @@ def test_a_filter_matches_values_as_documented(condition, expected):
     value = {
         "n": 1, "on": True, "null": None, "u": {"x": 1, "y": {"z": "d"}}, "a.b": "dotted",
         "a": {"b": "nested"}, "day": "2026-05-01", "at": "2026-05-01T14:00:00Z", "text": "tea",
-        "stored": date(2026, 5, 1), "hour": "07:30",
+        "stored": date(2026, 5, 1), "hour": "07:30", "list": [{"on": True, "n": [1]}],
     }  # fmt: skip
     assert compile_filter(condition)(value) is expected
 
