@@ -322,6 +322,29 @@ def test_typed_entries_of_many_users_do_not_accumulate():
     assert objects_of(Entry) - before <= 256
 
 
+@pytest.mark.parametrize("has_vectors", [False, True])
+def test_what_was_removed_or_replaced_changes_no_score(has_vectors):
+    embedding = Embedding(26, Embeds(), fields=["text"]) if has_vectors else None
+    used, fresh = (ItemStore(Diary("memory:"), embedding=embedding) for _ in range(2))
+    puts = [Put(NS, f"k{number}", {"text": f"pecan pie {number * 'x'}"}) for number in range(9)]
+    for put in puts:  # with a search after each change, so that the index follows each one
+        used.run([put])
+        assert put.key in found(used, "pecan")
+    changed = [Put(NS, put.key, {"text": "walnut tart"}) for put in puts[:3]]
+    changed += [Put(NS, put.key, None) for put in puts[3:6]]
+    for put in changed:
+        used.run([put])
+        found(used, "pecan")
+    last = Put(NS, "last", {"text": "pecan cake"})
+    scores = []
+    for store, steps in ((used, [last]), (fresh, [*changed, *puts[6:], last])):
+        store.run(steps)
+        items = store.run([Search(NS, query="walnut cake")])[0]
+        scores.append({item.key: item.score for item in items})
+    assert scores[0] == pytest.approx(scores[1])
+    assert len(scores[0]) == 7
+
+
 def test_vectors_are_stored_and_equal_texts_embedded_once(tmp_path):
     embeds = Embeds()
     store = indexed(tmp_path, embeds)
