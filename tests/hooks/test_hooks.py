@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import shutil
 import threading
 import time
+import weakref
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -772,6 +774,18 @@ def test_a_hook_whose_cursors_are_damaged_gets_the_whole_state(diary, index):
         assert delivery.is_behind("alice")
         delivery.deliver("alice")
         assert index.texts("alice")["blocks/persona"] == "kind and brief"
+
+
+def test_a_removed_hook_is_released(diary):
+    index = ScriptedIndex()
+    diary.hooks.add(index, name="index", strict=True)
+    fill(diary)
+    assert diary.hooks.flush()
+    released = weakref.ref(index)
+    diary.hooks.remove("index")
+    del index
+    gc.collect()
+    assert released() is None
 
 
 def test_long_and_odd_user_ids_have_cursors(tmp_path, index):

@@ -357,6 +357,31 @@ def test_a_failed_group_is_an_error_of_each_of_its_writes(counted):
     assert texts(alice) == ["coffee", "tea"]
 
 
+def test_an_interrupted_step_of_a_group_has_an_unknown_outcome_for_the_others(counted):
+    alice = Diary(counted, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    raised = []
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def write(number):
+        try:
+            alice.upsert_preference("likes", f"thing number {number}")
+        except BaseException as error:  # noqa: BLE001 - compared below
+            raised.append(error)
+
+    counted.database.before = interrupt
+    start_in_order(counted, *(partial(write, number) for number in range(3)))
+    counted.database.before = lambda: None
+    assert sorted(type(error).__name__ for error in raised) == [
+        "BackendError", "BackendError", "KeyboardInterrupt",
+    ]  # fmt: skip
+    assert sum("unknown whether the change is" in str(error) for error in raised) == 2
+    alice.upsert_preference("likes", "coffee")
+    assert texts(alice) == ["coffee", "tea"]
+
+
 def test_the_state_of_a_group_is_seen_by_its_writes_alone(counted, opened):
     alice = Diary(counted, agent="rules").user("alice")
     alice.blocks.set("log", "a")

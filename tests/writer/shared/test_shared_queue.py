@@ -31,6 +31,7 @@ from tomldiary.extraction.operations import TurnOperation
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.log import LogRecord, scan_log
+from tomldiary.storage.protocol import Rewrite
 from tomldiary.storage.shared.database import DatabaseAway, DatabaseLost
 from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.dead_letters import DeadLetters
@@ -303,6 +304,28 @@ def test_operations_read_before_an_erasure_are_not_stored(opened):
     assert claims.holds(job)
     alice.forget(everything=True)
     assert backend.holders(QUEUE) == []
+
+
+def test_a_turn_of_a_run_before_an_erasure_is_refused_and_not_stored(opened):
+    backend, elsewhere = opened(), opened()
+    Diary(elsewhere, agent="rules").user("alice").upsert_preference("likes", "coffee")
+    backend.transactions.database = database = Counting(backend.database)
+    erasures = iter([Rewrite({"everything": True}, 1)])
+
+    def overtake():  # as another process, which does not know of the turn
+        for erasure in erasures:
+            with elsewhere.lock("alice", LONG):
+                elsewhere.rewrite("alice", erasure)
+
+    with MemoryWriter(Diary(backend, agent="rules")) as writer:
+        writer.submit_nowait(Turn("bob", "s", "I love tea.", "Noted.")).wait(LONG)
+        database.before = overtake
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted.", epoch=0))
+        with pytest.raises(Forgotten):
+            receipt.wait(LONG)
+        assert not receipt.is_stored
+        assert elsewhere.holders(QUEUE) == []
+        assert writer.stats()["pending"] == 0
 
 
 @engines.on_each_server
