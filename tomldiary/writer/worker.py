@@ -7,6 +7,7 @@ import time
 from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import (
@@ -26,6 +27,7 @@ from tomldiary.extraction.operations import TurnOperation
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.async_bridge import LoopThread, in_thread
 from tomldiary.runtime.views import counted
+from tomldiary.storage.locks import repeated
 from tomldiary.writer.attempts import (
     Breaker,
     Options,
@@ -279,7 +281,8 @@ class Workers:
                 must not be parked.
         """
         jobs = [job, *job.group]
-        wanted = await in_thread(self._still_wanted, jobs)
+        timeout = self._diary.engine.lock_timeout
+        wanted = await in_thread(repeated, partial(self._still_wanted, jobs), timeout)
         gone = [each for each in jobs if each not in wanted]
         if gone and job.journal is not None:
             await in_thread(job.journal.finish, gone)
