@@ -133,6 +133,22 @@ def reserve(backend):
     assert backend.database.apply("alice", state, Step({RESERVED: "another process\n"}))
 
 
+def test_a_reservation_that_ends_while_a_writer_looks_at_it_is_no_error(opened):
+    backend, alice = opened(), Diary(opened(), agent="rules").user("alice")
+    reserve(backend)
+    database = alice.diary.engine.backend.database
+    read = database.read
+
+    def ended(user, kinds):
+        if kinds == [RESERVED]:
+            backend.database.apply(user, backend.database.head(user), Step(removed=kinds))
+        return read(user, kinds)
+
+    database.read = ended
+    alice.upsert_preference("likes", "tea")
+    assert backend.kinds("alice") == ["preferences"]
+
+
 @pytest.mark.usefixtures("_short_reservations")
 @pytest.mark.parametrize(
     ("meanwhile", "is_own"),

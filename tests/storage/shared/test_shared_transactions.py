@@ -305,6 +305,13 @@ def test_a_lost_answer_is_told_from_the_step_of_another_process():
     assert outcome(Overtaken(), 1.0, "alice", Head(3, epoch=1), step, lost) is None
 
 
+def test_a_step_that_is_applied_at_the_end_of_the_timeout_has_a_known_outcome(opened):
+    database = opened().database
+    head, lost = database.head("alice"), DatabaseLost("broken")
+    found = outcome(database, 0.0, "alice", head, Step({"blocks": "x = 1\n"}), lost)
+    assert found == database.head("alice").versions
+
+
 def test_a_lost_answer_does_not_hide_what_was_written_behind_it(opened):
     backend = opened()
     backend.transactions.database = Unreliable(backend.database)

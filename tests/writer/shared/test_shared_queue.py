@@ -625,6 +625,21 @@ def two_jobs(user="alice", begin=0):
     return jobs
 
 
+def test_a_search_ends_at_the_first_user_for_whom_the_database_is_away(opened):
+    backend, asked = opened(), []
+    for user in ("alice", "bob", "carol"):
+        queue_of(opened(), [], works=False).store(user, two_jobs(user))
+
+    def away(user, *_):
+        asked.append(user)
+        raise DatabaseAway("gone")
+
+    backend.transactions.timeout, backend.database.head = 0.1, away
+    with pytest.raises(BackendError, match="gone"):
+        queue_of(backend, []).claim_users()
+    assert len(set(asked)) == 1
+
+
 def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(opened):
     backend, delivered = opened(), []
     backend.transactions.database = Counting(backend.database)
