@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from functools import partial
 
 import pytest
 
@@ -81,6 +82,26 @@ def test_a_commit_fails_if_a_hidden_document_that_it_read_has_changed(opened):
         with pytest.raises(RevisionConflict):
             backend.commit("alice", commit)
     assert backend.kinds("alice") == ["preferences"]
+
+
+def test_a_block_is_refused_if_a_hand_edit_was_stored_meanwhile(opened):
+    backend, elsewhere = opened(), opened()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    stored = elsewhere.read("alice", "preferences")
+    edited = stored.text.replace("tea", "rum")
+    backend.transactions.database = database = Counting(backend.database)
+    save = partial(elsewhere.save_edit, "alice", "preferences", edited, version=stored.token)
+    saves = iter([save])
+    database.before = lambda: next(saves, lambda: None)()
+
+    def overtaken():
+        with alice.transaction():
+            alice.upsert_preference("likes", "coffee")
+
+    with pytest.raises(RevisionConflict):
+        overtaken()
+    assert elsewhere.read("alice", "preferences").text == edited
 
 
 @pytest.mark.parametrize("ends_old", [False, True])

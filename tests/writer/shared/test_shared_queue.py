@@ -567,6 +567,23 @@ def test_a_cancelled_turn_that_is_stored_without_an_answer_is_not_applied(opened
     assert diary.user("alice").history() == []
 
 
+def test_a_turn_that_is_stored_without_an_answer_is_still_wanted(opened):
+    backend, delivered = opened(), []
+    queue, change = queue_of(backend, delivered), backend.change_parts
+
+    def lose_answer(user, *arguments):
+        change(user, *arguments)
+        if user == "alice":
+            raise BackendError("the answer was lost")
+
+    backend.change_parts = lose_answer
+    with pytest.raises(BackendError, match="the answer was lost"):
+        queue.store("alice", two_jobs())
+    backend.change_parts = change
+    queue.claim_users()
+    assert [(job.operation, job.wanted) for job in delivered] == [("op-0", 1), ("op-1", 1)]
+
+
 def test_an_erasure_covers_a_turn_that_is_being_stored(opened):
     backend, asked, gate = opened(), threading.Event(), threading.Event()
     alice, change = Diary(opened(), agent="rules").user("alice"), backend.change_parts
