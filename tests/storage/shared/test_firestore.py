@@ -13,7 +13,7 @@ import engines
 from tomldiary import Diary
 from tomldiary.backends import FirestoreBackend
 from tomldiary.errors import BackendError, IdentifierError
-from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
+from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Step
 from tomldiary.storage.shared.firestore.batch import LARGEST, Batch
 
 CLEAR_TRASH = "tomldiary.storage.shared.firestore.database.clear_trash"
@@ -250,6 +250,23 @@ def test_parts_of_a_refused_step_are_deleted(backend):
     assert database.apply("alice", stale, Step({"blocks": "x" * (LARGEST + 1)})) is None
     parts = database.connection.document("alice", "blocks").collection("parts")
     assert [*parts.stream()] == []
+
+
+def test_parts_of_a_replaced_text_are_deleted(backend):
+    database, head = backend.database, backend.database.head("alice")
+    parts = database.connection.document("alice", "blocks").collection("parts")
+    for text, kept in (("x" * (LARGEST + 1), {"x"}), ("y" * (LARGEST + 1), {"y"}), ("z", set())):
+        head = database.apply("alice", head, Step({"blocks": text}))
+        assert {part.get("content")[0] for part in parts.stream()} == kept
+
+
+def test_a_text_whose_part_is_missing_is_read_again(backend):
+    database = backend.database
+    database.apply("alice", database.head("alice"), Step({"blocks": "x" * (LARGEST + 1)}))
+    parts = database.connection.document("alice", "blocks").collection("parts")
+    next(parts.stream()).reference.delete()
+    with pytest.raises(DatabaseLost, match="replaced while it was read"):
+        database.read("alice", ["blocks"])
 
 
 def test_a_history_larger_than_a_request_is_stored_or_taken_back(backend):

@@ -250,6 +250,26 @@ def test_a_writer_is_dead_once_it_sends_no_heartbeats(opened):
     assert other.is_dead(writer.id)
 
 
+def test_a_writer_sends_heartbeats_while_a_turn_takes_long(opened):
+    elsewhere, began, gate = opened(), threading.Event(), threading.Event()
+
+    def slow(message, deps):
+        began.set()
+        gate.wait(LONG)
+
+    def version():
+        owner = Claims(elsewhere, 60.0, works=False).read("alice")[0].owner
+        return elsewhere.versions(f".writers-{owner[0]}")[f".{owner}"]
+
+    with MemoryWriter(Diary(opened(), agent=slow), lease=1.0) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        assert began.wait(LONG)
+        first = version()
+        until(lambda: version() != first)
+        gate.set()
+        receipt.wait(LONG)
+
+
 @engines.on_each_server
 def test_the_heartbeat_of_a_writer_dead_for_long_is_removed(opened):
     dead, other = (Heartbeats(opened(), lease=0.01) for _ in range(2))
@@ -655,6 +675,14 @@ def test_a_search_ends_at_the_first_user_for_whom_the_database_is_away(opened):
     with pytest.raises(BackendError, match="gone"):
         queue_of(backend, []).claim_users()
     assert len(set(asked)) == 1
+
+
+def test_a_closed_queue_releases_its_users_to_a_writer_that_knows_its_heartbeat(opened):
+    queue, other = queue_of(opened(), []), Claims(opened(), lease=600, works=True)
+    queue.store("alice", two_jobs())
+    assert not other.read("alice")[1]
+    queue.close()
+    assert other.store("alice").numbers() == {"op-0": 1, "op-1": 2}
 
 
 def test_a_writer_without_workers_asks_for_users_with_turns_of_its_own_only(opened):
