@@ -317,6 +317,20 @@ def test_an_index_that_lost_most_of_its_entries_frees_their_memory():
     assert index.matches(question_of("walnut", [index])).scored.keys() == {texts[-1]}
 
 
+def test_a_removed_turn_raises_the_score_of_no_turn_beside_it():
+    turns = [
+        Searched(text, turn=("s", place)) for place, text in enumerate(["walnut", "cake", "tea"])
+    ]
+    used, fresh = LexicalIndex(), LexicalIndex()
+    for turn in turns:
+        used.add(turn)
+    used.remove(turns[1])
+    for turn in (turns[0], turns[2]):
+        fresh.add(turn)
+    scores = [index.matches(question_of("walnut cake", [index])).scored for index in (used, fresh)]
+    assert scores[0] == scores[1] != {}
+
+
 def test_a_question_of_very_many_words_is_searched_by_the_rarest():
     index = LexicalIndex()
     texts = [Searched(f"walnut word{n}") for n in range(100)]

@@ -360,6 +360,14 @@ def test_vectors_are_stored_and_equal_texts_embedded_once(tmp_path):
     assert files[0].stat().st_mode & 0o777 == 0o600
 
 
+def test_vectors_of_a_second_process_are_stored_beside_those_of_the_first(tmp_path):
+    put(indexed(tmp_path, Embeds()), "a", "walnut")
+    put(indexed(tmp_path, Embeds()), "b", "pecan")
+    third = Embeds()
+    assert set(found(indexed(tmp_path, third), "cake")) == {"a", "b"}
+    assert third.asked == ["cake"]
+
+
 def test_a_single_put_is_embedded_before_anything_is_written(tmp_path):
     def fails(_):
         raise OSError("no model")
@@ -718,6 +726,30 @@ def test_a_filter_matches_values_as_documented(condition, expected):
         "stored": date(2026, 5, 1), "hour": "07:30", "list": [{"on": True, "n": [1]}],
     }  # fmt: skip
     assert compile_filter(condition)(value) is expected
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        lambda inner: {"$not": inner},
+        lambda inner: {"$and": [inner]},
+        lambda inner: {"n": inner},
+        lambda inner: {"n": {"$not": inner}},
+    ],
+    ids=["not", "and", "table", "field"],
+)
+def test_a_filter_that_is_nested_too_deep_is_refused(within):
+    condition = {"n": 1}
+    for _ in range(2000):
+        condition = within(condition)
+    with pytest.raises(InvalidValue, match="nested deeper than"):
+        compile_filter(condition)
+
+
+@pytest.mark.parametrize("operand", [{1}, [{1}], {"x": {1}}, {"x": [{"y": {1}}]}], ids=str)
+def test_a_filter_with_a_value_that_cannot_be_stored_is_refused(operand):
+    with pytest.raises(InvalidValue, match="of type set cannot be stored"):
+        compile_filter({"n": {"$eq": operand}})
 
 
 @pytest.mark.parametrize("operator", ["$in", "$nin"])
