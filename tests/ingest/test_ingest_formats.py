@@ -99,6 +99,7 @@ def test_omitted_content_is_reported_and_counted(tmp_path):
         *CHAT,
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
         {"role": "user", "content": 7},
+        {"role": "user", "content": [{"type": "widget"}]},
         {"role": "narrator", "content": "Night falls."},
         "stray",
     ]
@@ -107,11 +108,12 @@ def test_omitted_content_is_reported_and_counted(tmp_path):
         "Left out 1 tool message.",
         "Left out 1 image.",
         "Left out 1 content of an unknown type.",
+        "Left out 1 content part without text.",
         "Left out 1 message with an unknown role.",
         "Left out 1 record without a message of the format openai.",
         "Left out 1 assistant message without a user message before it.",
         "Left out 1 assistant message with only tool calls.",
-        "Left out 2 user messages without text.",
+        "Left out 3 user messages without text.",
     ]
 
 

@@ -84,6 +84,21 @@ def test_a_commit_fails_if_a_hidden_document_that_it_read_has_changed(opened):
     assert backend.kinds("alice") == ["preferences"]
 
 
+def test_a_hidden_document_that_changes_while_it_is_read_is_read_again(opened):
+    backend, elsewhere = opened(), opened()
+    elsewhere.change_hidden("alice", QUEUE, lambda *_: "a")
+    read, calls = backend.database.read, iter([lambda text, _: f"{text}b"])
+
+    def overtaken(user, kinds):
+        for change in calls:
+            elsewhere.change_hidden("alice", QUEUE, change)
+        return read(user, kinds)
+
+    backend.database.read, backend.transactions.timeout = overtaken, 2.0
+    backend.change_hidden("alice", QUEUE, lambda text, _: f"{text}c")
+    assert elsewhere.hidden("alice", QUEUE) == "abc"
+
+
 def test_a_block_is_refused_if_a_hand_edit_was_stored_meanwhile(opened):
     backend, elsewhere = opened(), opened()
     alice = Diary(backend, agent="rules").user("alice")
