@@ -411,6 +411,23 @@ def test_facts_of_loomflow_that_never_held_are_left_out(alice, tmp_path):
     assert [line.rpartition(": ")[2] for line in done.left_out] == ["2", "1"]
 
 
+def test_what_an_import_leaves_out_is_counted_by_its_reason(alice, tmp_path):
+    fact = {"subject": "ann", "predicate": "lives_in", "object": "Rome"}
+    first, last = ({"valid_from": f"{year}-01-01T00:00:00Z"} for year in (2024, 2025))
+    turn = {"input": "Hi", "output": "Hello", "tool_calls": [{"name": "look"}]}
+    exports = {
+        "loomflow": {"episodes": [turn], "facts": [{**fact, **first}, {**fact, **last}]},
+        "memstate": [{"type": "thread", "payload": {"checkpoint_ns": "", "x": 1}}, {"type": "x"}],
+    }
+    left_out = {
+        "loomflow": ["tool transcript: 1", "fact in the interval of an equal one: 1"],
+        "memstate": ["checkpoint of a LangGraph thread: 1", "record that is not a fact: 1"],
+    }
+    for source, exported in exports.items():
+        (tmp_path / source).write_text(json.dumps(exported))
+        assert carry_over(alice, source, str(tmp_path / source)).left_out == left_out[source]
+
+
 def test_a_fact_of_loomflow_without_a_start_hides_no_earlier_one(alice, tmp_path):
     fact = {"subject": "bob", "predicate": "lives_in", "object": "Rome"}
     facts = [fact, {**fact, "valid_until": "2024-02-01"}, {**fact, "valid_from": "2024-01-01"}]

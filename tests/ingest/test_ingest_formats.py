@@ -405,6 +405,19 @@ def test_a_pydantic_ai_conversation_id_is_the_session(tmp_path):
     assert {turn.session_id for turn in log.turns} == {"talk-7"}
 
 
+def test_what_a_pydantic_ai_history_has_beside_texts_is_counted(tmp_path):
+    def message(kind, *parts):
+        return {
+            "kind": kind,
+            "parts": [{"part_kind": name, "content": each} for name, each in parts],
+        }
+
+    asked = message("request", ("user-prompt", "Hi"), ("user-prompt", {"a": 1}), ("omen", "x"))
+    log = read_turns(write(tmp_path, [asked, message("response", ("text", "Hello"))]))
+    assert said(log) == [("Hi", "Hello")]
+    assert log.skipped == ["Left out 1 prompt without text.", "Left out 1 part of an unknown kind."]
+
+
 def test_the_history_of_a_real_agent_run_is_read(tmp_path):
     pydantic_ai = pytest.importorskip("pydantic_ai")
     models = pytest.importorskip("pydantic_ai.models.test")
@@ -495,6 +508,17 @@ def test_locomo_samples_without_the_speaker_are_reported(tmp_path):
     log = read_turns(write(tmp_path, [TALK, other]), speaker="Ann")
     assert {turn.session_id.split("-session")[0] for turn in log.turns} == {"conv-1"}
     assert "Left out 1 conversation without Ann." in log.skipped
+
+
+def test_what_is_no_talk_of_two_speakers_is_counted(tmp_path):
+    talk = sample(session_1=lines(("Ann", "Hi"), ("Eve", "Psst"), ("Bob", "Hey")))
+    no_session = {"conversation": {"speaker_a": "Ann", "speaker_b": "Bob"}}
+    log = read_turns(write(tmp_path, [talk, {"qa": []}, no_session]))
+    assert said(log) == [("Hi", "Hey")]
+    assert log.skipped == [
+        "Left out 1 message in conv-1 by neither speaker.",
+        "Left out 2 records without a LoCoMo sample.",
+    ]
 
 
 def test_locomo_samples_of_one_id_get_distinct_sessions(tmp_path):
