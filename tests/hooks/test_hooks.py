@@ -27,7 +27,7 @@ from tomldiary.errors import (
     NotSupported,
     UnknownEntry,
 )
-from tomldiary.hooks.change import Change, Position
+from tomldiary.hooks.change import CallableHook, Change, Position
 from tomldiary.hooks.delivery import Cursor, Cursors, Delivery
 from tomldiary.runtime.sources import HOOKS
 from tomldiary.storage.shared.database import DatabaseAway
@@ -774,6 +774,11 @@ def test_a_hook_whose_cursors_are_damaged_gets_the_whole_state(diary, index):
         assert delivery.is_behind("alice")
         delivery.deliver("alice")
         assert index.texts("alice")["blocks/persona"] == "kind and brief"
+
+
+def test_a_hook_of_a_user_without_data_keeps_no_cursor(diary):
+    Delivery(diary.engine, "calls", CallableHook(list)).deliver("alice")
+    assert diary.engine.backend.holders(HOOKS) == []
 
 
 def test_a_removed_hook_is_released(diary):

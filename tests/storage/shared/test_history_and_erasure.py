@@ -193,6 +193,17 @@ def test_a_writer_ends_only_its_own_reservation_after_the_database_was_away(
     assert RESERVED not in backend.versions("alice")
 
 
+def test_the_token_of_a_complete_erasure_outlives_a_later_redaction(opened):
+    backend = opened()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.forget(everything=True)
+    alice.upsert_preference("likes", "milk")
+    alice.forget(matching="milk")
+    assert (backend.erased("alice"), backend.epoch("alice")) == (1, 2)
+    assert opened().erased("alice") == 1
+
+
 def test_a_dropped_history_begins_anew(opened):
     backend = opened()
     alice = Diary(backend, agent="rules").user("alice")
