@@ -21,8 +21,14 @@ from tomldiary.errors import BackendError, LimitReached, RevisionConflict, Rollb
 from tomldiary.history.record import Source
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.shared.database import RESERVED, WHOLE_HISTORY, DatabaseLost, Step
-from tomldiary.storage.shared.heads import CALM
+from tomldiary.storage.shared.database import (
+    RESERVED,
+    WHOLE_HISTORY,
+    DatabaseLost,
+    Head,
+    Step,
+)
+from tomldiary.storage.shared.heads import CALM, Heads
 from tomldiary.storage.shared.transactions import PendingVersion
 from waiting import until
 
@@ -394,6 +400,19 @@ def test_the_state_of_a_group_is_seen_by_its_writes_alone(counted, opened):
     lines = alice.blocks.get("log").text.split()
     assert sorted(lines) == sorted(["a", *"012345"])
     assert other.read("alice", "blocks").text == counted.read("alice", "blocks").text
+
+
+def test_a_late_answer_replaces_no_newer_state():
+    heads = Heads()
+    known, before = heads.of("alice"), heads.stamp(heads.of("alice"))
+    for revision, stamp, kept in (
+        (5, heads.stamp(known), 5),
+        (3, before, 5),  # a late answer
+        (7, before, 7),  # a late answer that is newer
+        (2, None, 2),  # the database has lost steps since
+    ):
+        heads.keep(known, Head(revision), stamp or heads.stamp(known))
+        assert known.head.revision == kept
 
 
 def test_a_pending_version_equals_only_the_version_it_becomes():
