@@ -388,6 +388,16 @@ def test_an_interrupted_step_of_a_group_has_an_unknown_outcome_for_the_others(co
     assert texts(alice) == ["coffee", "tea"]
 
 
+def test_a_group_is_applied_if_the_attempt_that_waits_for_the_lock_gives_up(counted, opened):
+    alice = Diary(counted, agent="rules").user("alice")
+    counted.transactions.waiting = lambda _user: 1  # of which no more is heard
+    write = threading.Thread(target=alice.upsert_preference, args=["likes", "tea"], daemon=True)
+    write.start()
+    write.join(30)
+    assert not write.is_alive()
+    assert texts(Diary(opened(), agent="rules").user("alice")) == ["tea"]
+
+
 def test_the_state_of_a_group_is_seen_by_its_writes_alone(counted, opened):
     alice = Diary(counted, agent="rules").user("alice")
     alice.blocks.set("log", "a")

@@ -11,7 +11,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from functools import partial
 
 import pytest
 
@@ -106,9 +105,13 @@ def test_a_block_is_refused_if_a_hand_edit_was_stored_meanwhile(opened):
     stored = elsewhere.read("alice", "preferences")
     edited = stored.text.replace("tea", "rum")
     backend.transactions.database = database = Counting(backend.database)
-    save = partial(elsewhere.save_edit, "alice", "preferences", edited, version=stored.token)
-    saves = iter([save])
-    database.before = lambda: next(saves, lambda: None)()
+    versions = iter([stored.token])
+
+    def edit():
+        for version in versions:
+            elsewhere.save_edit("alice", "preferences", edited, version=version)
+
+    database.before = edit
 
     def overtaken():
         with alice.transaction():
