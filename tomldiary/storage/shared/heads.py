@@ -287,7 +287,6 @@ class Watch:
                 self._heads.distrust()
                 if listener is not None:
                     listener.close()
-                    self._listener = None
             closed.wait(pause)
             pause = min(2 * pause, _LONGEST_WAIT)
 
