@@ -828,7 +828,7 @@ def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
 
 
 @engines.on_each_server
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "with the stored one"])
 def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     backend, delivered = opened(), []
     queue, jobs = queue_of(backend, delivered), two_jobs()
@@ -840,8 +840,10 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
         if when == "before":
             queue.finish(jobs[:1])
         change(user, kind, make)
-        if when == "after":
+        if when != "before":
             queue.finish(jobs[:1])
+        if when == "with the stored one":
+            queue.finish(jobs[1:])
 
     backend.change_parts = overlapping
     queue.store("alice", jobs[1:])
