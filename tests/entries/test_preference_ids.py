@@ -6,9 +6,10 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from pydantic import BaseModel
 
 from hand_edits import age
-from tomldiary import Diary
+from tomldiary import Diary, PreferenceItem
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.engine.engine import Source
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -159,6 +160,70 @@ def test_an_extractor_that_corrects_an_entry_to_the_text_of_another_one_leaves_t
         ("pref004", "cocoa", ["with milk", "noon"], 2),
     ]
     assert alice.history("likes/pref001")[0].before["text"] == "tea"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda deps: (
+            deps.upsert("likes", None, "coffee"),
+            deps.upsert("likes", "pref001", "coffee"),
+        ),
+        lambda deps: [deps.upsert("likes", each, "coffee") for each in ("pref001", "pref002")],
+        lambda deps: [deps.upsert("likes", f"pref00{n}", "cocoa") for n in (1, 2)],
+        lambda deps: (
+            deps.upsert("likes", "pref001", "coffee", count_up=False),
+            deps.upsert("likes", None, "coffee"),
+        ),
+    ],
+    ids=["confirmed-before", "both", "to-one-new-text", "confirmed-after"],
+)
+def test_a_turn_counts_an_entry_once_that_it_confirms_and_corrects_to(changes):
+    diary = Diary("memory:", agent=SimpleNamespace(run=lambda message, deps: changes(deps)))
+    alice = diary.user("alice")
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    alice.add_turn("Rather this.", "Noted.", session_id="s1")
+    [(key, item)] = alice.preferences("likes").items()
+    assert (key, item.count) == ("pref002", 2)
+
+
+def test_a_correction_to_a_stored_text_keeps_the_fields_of_both_entries():
+    class Rated(PreferenceItem):
+        stars: int = 0
+        place: str = ""
+
+    class Table(BaseModel):
+        likes: dict[str, Rated] = {}
+
+    def extract(message, deps):
+        deps.upsert("likes", "pref001", "coffee", fields={"place": "bar"})
+
+    diary = Diary("memory:", agent=SimpleNamespace(run=extract), pref_table_cls=Table)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", fields={"pinned": True, "stars": 1, "place": "home"})
+    alice.upsert_preference("likes", "coffee", fields={"stars": 5, "place": "home"})
+    alice.add_turn("Rather coffee.", "Noted.", session_id="s1")
+    [item] = alice.preferences("likes").values()
+    assert (item.text, item.stars, item.place) == ("coffee", 5, "bar")
+    assert "pinned = true" in alice.document("preferences")
+
+
+def test_a_direct_change_of_a_draft_stores_no_text_twice():
+    def extract(message, deps):
+        entries = deps.prefs["preferences"]["likes"]
+        entries["pref001"]["text"] = "Coffee"
+        entries["mine"] = {"text": "milk", "contexts": ["noon"], "_count": 1}
+
+    alice = Diary("memory:", agent=SimpleNamespace(run=extract)).user("alice")
+    for text in ("tea", "coffee", "milk"):
+        alice.upsert_preference("likes", text)
+    alice.add_turn("Rather coffee.", "Noted.", session_id="s1")
+    found = alice.preferences("likes").items()
+    assert [(key, item.text, item.contexts, item.count) for key, item in found] == [
+        ("pref002", "coffee", [], 1),
+        ("pref003", "milk", ["noon"], 2),
+    ]
 
 
 def test_an_extractor_may_exchange_the_texts_of_entries():

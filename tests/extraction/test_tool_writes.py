@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tomldiary import Diary, ExtractionError, MemoryWriter
+from tomldiary.agents.verbs import MemoryVerbs
 
 
 def likes(diary):
@@ -74,6 +75,18 @@ def test_words_of_an_entry_that_a_tool_updates_are_stored_once(tmp_path, run):
         run(diary, writer, "I live in Oslo now.", "update", corrected)
         assert writer.flush(30)
     assert [item.text for item in alice.preferences("biography").values()] == ["Lives in Oslo"]
+
+
+def test_a_correction_to_what_a_tool_stored_is_counted_once():
+    def extract(message, *, deps):
+        deps.upsert("likes", "pref001", "coffee")
+
+    alice = Diary("memory:", agent=extract).user("alice")
+    alice.upsert_preference("likes", "tea")
+    MemoryVerbs(alice, "s1").remember("coffee", "likes")
+    alice.add_turn("Coffee instead of tea.", "Noted.", session_id="s1")
+    [(key, item)] = alice.preferences("likes").items()
+    assert (key, item.text, item.count) == ("pref002", "coffee", 1)
 
 
 @RUNS

@@ -281,12 +281,12 @@ class MemoryDeps:
         place = (category, key or self._same(category, text))
         stored = self._preferences.find(*place)
         before = None if stored is None else entry_text(stored[1])
-        if text is not None and stored is None:
-            held = self.tool_writes.holding(text)
-            found = self._preferences.find(*held) if held is not None else None
-            if found is not None:
+        held = None if text is None else self.tool_writes.holding(text)
+        if held is not None:
+            found = self._preferences.find(*held)
+            if stored is None and found is not None:
                 return Outcome("merged", *found)
-        if place in (self._confirmed or ()) or place in self.tool_writes.noted:
+        if held is not None or place in {*self.tool_writes.noted, *(self._confirmed or ())}:
             count_up = False
         outcome = self.preferences.upsert(
             category, key, text, contexts, now=self.now, session=self.session_id,

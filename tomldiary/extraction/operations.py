@@ -281,8 +281,12 @@ class _Changes:
     """The ids of new preferences by category and the id in the draft; None if they were skipped."""
     facts: dict[str | None, str] = field(default_factory=dict[str | None, str])
     """The ids of new facts by the id in the draft."""
-    reworded: list[tuple[str, str, bool]] = field(default_factory=list[tuple[str, str, bool]])
-    """The preferences that got another text: category, id, and whether this counts as a confirmation."""
+    reworded: dict[tuple[str, str], dict[str, Any]] = field(
+        default_factory=dict[tuple[str, str], "dict[str, Any]"]
+    )
+    """The fields that were given to each preference whose text changed, by category and id."""
+    counted: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """The preferences that the turn created or counted, as (category, id)."""
 
     def apply(
         self, operations: Sequence[Operation], check: Callable[[Transaction], None] | None = None
@@ -309,9 +313,9 @@ class _Changes:
         if check is not None and skipped and done:
             later = self.apply([operation for operation, _ in skipped], check)
             return Applied(done + later.applied, later.skipped)
-        for each in self.reworded:
+        for (category, key), given in self.reworded.items():
             with suppress(*_RULES), self.transaction.nested(Source("turn")):
-                self._merge(*each)
+                self._merge(category, key, given)
                 if check is not None:
                     check(self.transaction)
         for _, error in skipped:
@@ -324,17 +328,26 @@ class _Changes:
                 show(text, is_once=True)  # not for each turn
         return Applied(done, [str(error) for _, error in skipped])
 
-    def _merge(self, category: str, key: str, count_up: bool) -> None:  # noqa: FBT001 - see `reworded`
-        """If another entry has the new text of an entry, confirm that one with the labels of this one, and remove this."""
+    def _merge(self, category: str, key: str, given: Mapping[str, Any]) -> None:
+        """If another entry has the new text of an entry, confirm that one, and remove this.
+
+        The other one gets the labels, the fields that it lacks, and those that the turn gave. A turn counts it once.
+        """
         preferences, by = self._preferences, self.by
         found = preferences.find(category, key)
         other = found and preferences.same(category, entry_text(found[1]), but=key)
-        if found and other:
-            labels = text_list(found[1].get("contexts"))
-            preferences.upsert(
-                category, other, None, labels, now=by.now, session=by.session, count_up=count_up
-            )
-            preferences.forget(category, key)
+        stored = other and preferences.find(category, other)
+        if not (found and other and stored):
+            return
+        is_counted = (category, key) in self.counted and (category, other) not in self.counted
+        lacking = {name: value for name, value in found[1].items() if name not in stored[1]}
+        preferences.upsert(
+            category, other, None, text_list(found[1].get("contexts")), now=by.now,
+            session=by.session, count_up=is_counted, fields={**lacking, **given},
+        )  # fmt: skip
+        preferences.forget(category, key)
+        if is_counted:
+            self.counted.add((category, other))
 
     @property
     def _preferences(self) -> Preferences:
@@ -424,8 +437,11 @@ class _Changes:
             operation.category, key, text, operation.contexts, now=by.now, session=by.session,
             count_up=operation.count_up, fields=fields, source=by.source, may_repeat=True,
         )  # fmt: skip
-        if outcome.action == "updated":
-            self.reworded.append((operation.category, outcome.id, operation.count_up))
+        place = (operation.category, outcome.id)
+        if operation.count_up or outcome.action == "created":
+            self.counted.add(place)
+        if outcome.action == "updated" or place in self.reworded:
+            self.reworded.setdefault(place, {}).update(fields)
         return outcome
 
     def _set(self, operation: SetFields) -> None:
@@ -439,8 +455,12 @@ class _Changes:
                 category, key
             )  # it may stand at another place, in a short form
             path = found[0] if found is not None else (*path[:-1], key)
-            if by.source and "text" in said:
-                said.setdefault("_source", by.source)
+            if "text" in said:
+                self.reworded.setdefault((category, key), {})
+                if by.source:
+                    said.setdefault("_source", by.source)
+            if "_count" in said:
+                self.counted.add((category, key))
             if by.session and any(not name.startswith("_") for name in said):
                 said.setdefault("_updated_by", by.session)
             if found is not None and not operation.delete:
