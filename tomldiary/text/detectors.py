@@ -34,13 +34,15 @@ _PREFIXED = (
     r"|(?:sntry[su]|glsa|lin_api|figd)_[\w-]{24,}=*|NRAK-[A-Za-z0-9]{27,}|ATATT[\w-]{60,}=*|ntn_[A-Za-z0-9]{30,}"
     r"|hv[bs]\.[\w-]{24,}|dp\.[a-z]{2,5}\.\w{40,}|AGE-SECRET-KEY-[A-Z0-9-]{50,}"  # Vault, Doppler, age
 )
+# A name and a password in base64, but no word such as "electronics101".
+_BASE64 = r"(?=[A-Za-z+/]{0,80}(?:\d{1,3}[A-Za-z+/=]|[a-z][A-Z][A-Za-z+/]*=))[A-Za-z0-9+/]{12,}=*"
 _KEY = re.compile(
     # PEM, SSH and PGP
     r"----(?P<dash>[- ])BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?(?P=dash)----"
     r".*?(?:----(?P=dash)END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?(?P=dash)----|\Z)"
     rf"|(?<!\w)(?:(?=[\w.:~+/-]{{15}})(?:{_PREFIXED})"
     # What follows a name in a header, a connection string or an address.
-    r"|(?<=[ =])(?:(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=[Bb]asic )(?=[A-Za-z+/]{0,80}\d{1,3}[A-Za-z])[A-Za-z0-9+/]{12,}=*"
+    rf"|(?<=[ =])(?:(?<=[Bb]earer )[\w.~+/-]{{20,}}=*|(?<=[Bb]asic ){_BASE64}"
     r"|(?:(?<=AccountKey=)|(?<=AccessKey=))[\w+/]{40,}=*|(?:(?<=[?&]sig=)|(?<=-Signature=))[\w%+/-]{20,}=*)"
     # JSON Web Tokens, from the start of a run of characters, so that each run is read once.
     r"|(?<!-)(?=[\w-]{13,}+\.(?:eyJ[\w-]{10,}+\.|[\w-]*+\.[\w-]{10,}+\.))[\w-]*?\b(?P<value>eyJ[\w-]{10,}+(?:\.[\w-]*+){2}(?:\.[\w-]++){0,2}))",
@@ -62,15 +64,16 @@ _VARIABLE = (
 )
 # What ends a name: a quotation mark, which a bracket may follow, or the mark of bold text.
 _NAME_END = r"\\*+[\"']|(?P<marked>\\*+(?:[\"']\]|`\]?)|\*\*)"
-_FOR = r"\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:\S++\s++){1,3}?"
+# What it is for, in one to three words, of which a colon may end the last one.
+_FOR = r"\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:(?:\S++\s++){1,3}?|(?P<purpose>(?:\S++\s++){0,2}?[^\s:：]++(?=[:：])))"
 # The last sign is none: a space after an option. A cell of a table is the last one of a line.
 _SIGN = (
     r"[:：]\*\*|[:=：]=?|=>|(?<=\s)->|→|\|(?=[^|\n]{3,100}\|[ \t]*(?:\n|\Z))|>(?=[^\s<>]{4,100}</)"
-    r"|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|\blà\b|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b"
+    r"|\b(?:is|ist|lautet|es|est|é|è|là)\b:?|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b"
     r"|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4})|(?(flag)(?<=\s)(?!id=)|(?!))"
 )
 # Those after which a secret has a letter and a digit, as they are in tables and programs as well.
-_VAGUE_SIGNS = ("|", ">", "->", "→", ":**", "：**")
+_VAGUE_SIGNS = ("", "|", ">", "->", "→", ":**", "：**")
 # A block of YAML, or a string of several lines in Python or TOML.
 _LINES = r"[|>][+-]?\s*\n\s*|(?:\"{3}|'{3})\s+"
 _QUOTE = r"(?P<quote>\\*(?:\"{3}|'{3}|[\"'`]))"
@@ -87,6 +90,7 @@ _SECRET = re.compile(
 )
 _IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@\"<>]+)(?=@)")
 _PLAIN_WORDS = re.compile(r"[^\W\d_]+(?:(?:(?:[,;:]?| [–-]) |['’])[^\W\d_]+)*[.!?)]*")
+_HAS_DIGIT = re.compile(r"\d")
 _HAS_LETTER_AND_DIGIT = re.compile(r"(?=.*[^\W\d_]).*\d", re.DOTALL)
 # Usual groups, which an expiry date or other numbers may follow. No card begins like a year.
 _CARD_IN_GROUPS = re.compile(
@@ -207,11 +211,16 @@ def _is_secret(found: re.Match[str]) -> bool:
         return False
     # "max_token: 4096" and "show_password: true" are settings.
     sign = found["sign"]
-    is_vague = found["variable"] or found["flag"] or found["marked"] or sign in _VAGUE_SIGNS
-    if is_vague and not _HAS_LETTER_AND_DIGIT.match(value):
+    is_vague = found["variable"] or found["marked"] or sign in _VAGUE_SIGNS
+    # "--password=PASS" and "--pin=<number>" are placeholders.
+    is_placeholder = found["flag"] and (value.isupper() or value[0] in "<[{$")
+    if (is_vague or is_placeholder) and not _HAS_LETTER_AND_DIGIT.match(value):
+        return False
+    # "The secret of success: patience" contains no password, but "The PIN for the door: 4711" does.
+    if found["purpose"] and not _HAS_DIGIT.search(value):
         return False
     # "The password is required" contains no password, but "password: tiger" does.
-    return sign[:1] in (*":=：>",) or _PLAIN_WORDS.fullmatch(value) is None
+    return sign[-1:] in (*"*:=：>",) or _PLAIN_WORDS.fullmatch(value) is None
 
 
 def _always(_: re.Match[str]) -> bool:
