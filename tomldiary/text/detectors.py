@@ -48,16 +48,15 @@ _KEY = re.compile(
     r"|(?<!-)(?=[\w-]{13,}+\.(?:eyJ[\w-]{10,}+\.|[\w-]*+\.[\w-]{10,}+\.))[\w-]*?\b(?P<value>eyJ[\w-]{10,}+(?:\.[\w-]*+){2}(?:\.[\w-]++){0,2}))",
     re.DOTALL,
 )
-_ANNOUNCED = (
+# Names of secrets, which a sign and the secret follow.
+_NAME = (
     r"pass ?(?:word|code|phrase)s?|passwd|pwd|secrets?|(?:api|access|secret|private)[ _-]?key|(?:auth|access|api)?[ _-]?token"
     r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contrase(?:ñ|n\u0303?)a|clave|mot de passe|senha|palavra-passe|пароль"
     r"|şifre(?:m|si|miz)?|wachtwoord|hasło|mật khẩu"
 )
-# In scripts without spaces, or with prefixes, other letters may be before these.
-_ANNOUNCED_WITHIN = (
-    r"密[码碼]|パスワード|暗証番号|비밀번호|รหัสผ่าน|पासवर्ड|סיסמ[הא]|كلمة (?:السر|المرور)"
-)
-# --password, DB_PASSWORD, dbPassword, X-API-Key
+# Those before which other letters may be, in scripts without spaces or with prefixes.
+_NAME_WITHIN = r"密[码碼]|パスワード|暗証番号|비밀번호|รหัสผ่าน|पासवर्ड|סיסמ[הא]|كلمة (?:السر|المرور)"
+# What a name begins with in --db-password, DB_PASSWORD, dbPassword and X-API-Key.
 _OPTION = r"(?P<flag>--)(?<!\S--)(?:[a-z]+-)*?"
 _VARIABLE = (
     r"(?P<variable>(?:\w*?_|(?-i:[A-Za-z][a-z]*+(?:[A-Z][a-z]+)*?(?=[A-Z]))|x-)(?!pin|clave))"
@@ -84,11 +83,11 @@ _UNQUOTED = (
     r"|(?:[^\s\"'`,;，。；、]|(?<![\\(\[{=])[\"'`](?=\w)){3,}[^\s\"'`,;.，。；、\\])"
 )
 _SECRET = re.compile(
-    rf"(?:(?:{_OPTION}|(?<![\w-])(?=\w){_VARIABLE}??)(?:{_ANNOUNCED})|{_ANNOUNCED_WITHIN})(?:{_NAME_END})?(?:{_FOR})?\s*+"
+    rf"(?:(?:{_OPTION}|(?<![\w-])(?=\w){_VARIABLE}??)(?:{_NAME})|{_NAME_WITHIN})(?:{_NAME_END})?(?:{_FOR})?\s*+"
     rf"(?P<sign>{_SIGN})\s*(?:{_LINES})?{_QUOTE}?(?P<value>(?(quote){_QUOTED}|(?!))|{_UNQUOTED})",
     re.IGNORECASE,
 )
-_IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@\"<>]+)(?=@)")
+_IN_ADDRESS = re.compile(r"(?<=://)[^\s:/@]*:(?P<value>[^\s/@\"<>]+)(?=@)")
 _PLAIN_WORDS = re.compile(r"[^\W\d_]+(?:(?:(?:[,;:]?| [–-]) |['’])[^\W\d_]+)*[.!?)]*")
 _HAS_DIGIT = re.compile(r"\d")
 _HAS_LETTER_AND_DIGIT = re.compile(r"(?=.*[^\W\d_]).*\d", re.DOTALL)
@@ -146,7 +145,7 @@ _PHONE_WORD = re.compile(
     r"{0,3}[^\w\n]{0,6}\Z",
     re.IGNORECASE,
 )
-_DIGITS = re.compile(r"\D")
+_NON_DIGIT = re.compile(r"\D")
 _SHORTEST_IBAN = 15  # of Norway
 _IBAN_DIGITS = {ord(letter): str(int(letter, 36)) for letter in ascii_letters}
 _FEWEST, _MOST = 7, 15  # digits of a telephone number, ITU-T E.164
@@ -178,7 +177,7 @@ class Detector(NamedTuple):
 
 
 def _is_card(found: re.Match[str]) -> bool:
-    digits = [int(digit) for digit in _DIGITS.sub("", found.group())]
+    digits = [int(digit) for digit in _NON_DIGIT.sub("", found.group())]
     doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[-2::-2]]  # noqa: PLR2004 - Luhn
     return len(set(digits)) > 1 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
 
@@ -193,14 +192,14 @@ def _is_iban(found: re.Match[str]) -> bool:
 
 def _is_phone(found: re.Match[str]) -> bool:
     text, at = found.string, found.start()
-    if not _FEWEST <= len(_DIGITS.sub("", found.group())) <= _MOST:
+    if not _FEWEST <= len(_NON_DIGIT.sub("", found.group())) <= _MOST:
         return False
     if _OTHER_NUMBER.search(text, max(0, at - _BEFORE_PHONE), at) is not None:
         return False
     return not (_IN_THREES.fullmatch(found.group()) and _UNIT.match(text, found.end()))
 
 
-def _is_announced(found: re.Match[str]) -> bool:
+def _follows_phone_word(found: re.Match[str]) -> bool:
     at = found.start()
     return _PHONE_WORD.search(found.string, max(0, at - _BEFORE_PHONE), at) is not None
 
@@ -238,7 +237,7 @@ DETECTORS = (
     Detector("card", _CARD_IN_GROUPS, _is_card, is_apart=True),
     Detector("card", _CARD, _is_card, is_apart=True),
     Detector("phone", _PHONE, _is_phone, is_apart=True),
-    Detector("phone", _PLAIN_PHONE, _is_announced),
+    Detector("phone", _PLAIN_PHONE, _follows_phone_word),
 )
 KINDS = tuple(dict.fromkeys(each.kind for each in DETECTORS))
 """The kinds of data that the built-in detectors find."""
