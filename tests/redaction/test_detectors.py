@@ -83,6 +83,10 @@ def test_other_forms_of_letters_digits_and_spaces_are_read(text, kept):
             "PIN is: 4711; das Passwort ist: tiger",
             "PIN is: [redacted: secret]; das Passwort ist: [redacted: secret]",
         ),
+        (
+            r'"| PIN | Tiger47 |\n| PIN | Tiger48 |"',
+            r'"| PIN | [redacted: secret] |\n| PIN | [redacted: secret] |"',
+        ),
         ("The PIN for the door: 4711", "The PIN for the door: [redacted: secret]"),
         ('token = state.push("a1", "b")', 'token = [redacted: secret]"a1", "b")'),
         ("(212)–555–0123", "[redacted: phone]"),

@@ -65,9 +65,9 @@ _VARIABLE = (
 _NAME_END = r"\\*+[\"']|(?P<marked>\\*+(?:[\"']\]|`\]?)|\*\*)"
 # What it is for, in one to three words, of which a colon may end the last one.
 _FOR = r"\s++(?:for|to|of|für|zu|de|du|do|da|di)\s++(?:(?:\S++\s++){1,3}?|(?P<purpose>(?:\S++\s++){0,2}?[^\s:：]++(?=[:：])))"
-# The last sign is none: a space after an option. A cell of a table is the last one of a line.
+# The last sign is none: a space after an option. A cell of a table is the last one of a line, also in JSON.
 _SIGN = (
-    r"[:：]\*\*|[:=：]=?|=>|(?<=\s)->|→|\|(?=[^|\n]{3,100}\|[ \t]*(?:\n|\Z))|>(?=[^\s<>]{4,100}</)"
+    r"[:：]\*\*|[:=：]=?|=>|(?<=\s)->|→|\|(?=[^|\n]{3,100}\|[ \t]*(?:[\n\\\"]|\Z))|>(?=[^\s<>]{4,100}</)"
     r"|\b(?:is|ist|lautet|es|est|é|è|là)\b:?|(?<=ь )—|(?<=ь)—|\bهي\b|\bהיא\b"
     r"|(?:是|は|는|은|คือ)[:：]?(?=\s*[^\s，。；、]{0,20}?[!-~]{4})|(?(flag)(?<=\s)(?!id=)|(?!))"
 )
