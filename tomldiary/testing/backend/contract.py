@@ -23,7 +23,7 @@ from tomldiary.storage.protocol import (
     Stored,
     TellsErasure,
 )
-from tomldiary.testing.backend.fixtures import BackendFixtures
+from tomldiary.testing.backend.fixtures import BackendFixtures, check_same
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
@@ -116,8 +116,9 @@ class Contract(BackendFixtures):
         with opened.lock("bob", _PATIENCE):
             opened.commit("bob", Commit({"facts": _FIRST.encode()}, {"facts": None}, added[:1]))
         # A backend may add a field to a record, such as the boot of the machine.
-        assert [*map(_changes, opened.records("alice"))] == [*map(_changes, added[::-1])]
-        assert _numbers(opened, "alice") == list(range(_MANY, 0, -1))
+        stored = [*map(_changes, opened.records("alice"))]
+        check_same(stored, [*map(_changes, added[::-1])])
+        check_same(_numbers(opened, "alice"), range(_MANY, 0, -1))
         assert _numbers(opened, "bob") == [1]
         assert opened.last_record("alice") == next(iter(opened.records("alice")))
         assert opened.users() == ["bob"]  # a user without a document is not listed
@@ -126,7 +127,7 @@ class Contract(BackendFixtures):
         names = sorted(f"items/n{number:04}" for number in range(_MANY))
         for at in range(0, _MANY, _STEP):
             _commit(opened, dict.fromkeys(names[at : at + _STEP], _FIRST))
-        assert opened.kinds("alice") == names
+        check_same(opened.kinds("alice"), names)
 
     def test_erasing_a_document_keeps_those_with_a_similar_name(self, opened: Backend) -> None:
         long = "items/" + "n" * 150

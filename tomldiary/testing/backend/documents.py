@@ -24,7 +24,7 @@ from tomldiary.storage.protocol import (
 )
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
-from tomldiary.testing.backend.fixtures import BackendFixtures
+from tomldiary.testing.backend.fixtures import BackendFixtures, check_same
 
 _TOML = '[_meta]\nversion = "0.3"\n\n# kept\n[preferences.likes.pref001]\ntext = "{text}"\n'
 _AT_ONCE = 100  # calls; more could time out while they wait for a connection
@@ -118,7 +118,7 @@ class Documents(BackendFixtures):
                 await asyncio.gather(*(backend.save(each, "preferences", text) for each in some))
 
         self.run(save_all())
-        assert sorted(self.run(backend.list_users())) == users
+        check_same(sorted(self.run(backend.list_users())), users)
 
     def test_deleting_what_is_not_there_is_no_error(self, backend: Any) -> None:
         self.run(backend.delete("ghost", "preferences"))
@@ -135,7 +135,7 @@ class Documents(BackendFixtures):
             self.run(backend.delete_user(user))
             assert self.run(backend.load(user, "preferences")) is None
             assert self.run(backend.load(user, "conversations")) is None
-            assert sorted(self.run(backend.list_users())) == users
+            check_same(sorted(self.run(backend.list_users())), users)
             if users:
                 content = _TOML.format(text=users[-1])
                 assert self.run(backend.load(users[-1], "preferences")) == content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.backend import SharedBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
     from tomldiary.storage.protocol import Backend, BackendProtocol
@@ -22,6 +23,16 @@ _USERS = (
     "alice", "alice ", "alice@example.org", "Alice", "a b", "日本", "e", "e\u0301", "\u00e9", "😀", "😁", "con", "a%2fb", "a/b",
     f"{'x' * 120}1", f"{'x' * 120}2",
 )  # fmt: skip
+
+
+def check_same(found: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Assert that long lists are equal and name the first difference; pytest's comparison of them takes minutes."""
+    pairs = enumerate(zip_longest(found, wanted))
+    first = next((at for at, (one, other) in pairs if one != other), None)
+    if first is not None:
+        raise AssertionError(
+            f"[{first}] is {found[first : first + 1]}, not {wanted[first : first + 1]}"
+        )
 
 
 class BackendFixtures:
