@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -352,22 +353,22 @@ async def _ask_model(
     """Ask the model in an event loop or a thread in which its connections can be used.
 
     Models of one provider share an async HTTP client in a process, and its connections belong to the
-    event loop that opened them. A private event loop therefore uses the sync client.
+    event loop that opened them. A private event loop therefore uses the sync client. So does an event loop that finds
+    connections of an earlier one: hosts run one for each request, as with `asyncio.run`. If the model has only a
+    coroutine, a repeated call of it opens new connections.
     """
+    in_thread = partial(in_daemon_thread, model.invoke)
+    first, second = model.ainvoke, in_thread
+    if is_private_loop():
+        first, second = second, first
     try:
-        if not is_private_loop():
+        for ask in (first, second):
             try:
-                return await model.ainvoke(messages, config)
+                return await ask(messages, config)
             except RuntimeError as error:
-                # The host runs an event loop for each request, as with `asyncio.run`, and the connections belong to an
-                # earlier one.
-                if not is_of_another_loop(error):
+                if not (isinstance(error, NotImplementedError) or is_of_another_loop(error)):
                     raise
-        try:
-            return await in_daemon_thread(model.invoke, messages, config)
-        except NotImplementedError:
-            # The model has only a coroutine. A repeated call of it opens new connections.
-            return await model.ainvoke(messages, config)
+        return await model.ainvoke(messages, config)
     except (IndexError, TypeError, ValueError) as error:
         # What LangChain's models raise if they cannot read a response, or not send it back.
         raise NoCompletion(str(error)) from error

@@ -442,8 +442,10 @@ def test_a_model_with_a_coroutine_alone_extracts(tmp_path):
     assert [item.text for item in diary.user("ann").preferences("likes").values()] == ["tea"]
 
 
-@pytest.mark.parametrize("has_sync", [True, False])
-def test_an_extractor_works_in_one_event_loop_after_another(tmp_path, has_sync):
+@pytest.mark.parametrize(
+    ("has_sync", "in_sync", "asked"), [(True, False, 2), (False, False, 3), (False, True, 3)]
+)
+def test_an_extractor_works_in_one_event_loop_after_another(tmp_path, has_sync, in_sync, asked):
     class Connected(Scripted):
         """A model whose second async call finds a connection of the first event loop."""
 
@@ -460,8 +462,11 @@ def test_an_extractor_works_in_one_event_loop_after_another(tmp_path, has_sync):
 
     calls, model = [], Connected(answers=[DONE])
     diary = Diary(tmp_path, agent=model)
-    for text in ("I like tea.", "I like jazz."):
-        asyncio.run(diary.update_memory("alice", "s1", text, "Noted."))
+    asyncio.run(diary.update_memory("alice", "s1", "I like tea.", "Noted."))
+    if in_sync:
+        diary.user("alice").add_turn("I like jazz.", "Noted.", session_id="s1")
+    else:
+        asyncio.run(diary.update_memory("alice", "s1", "I like jazz.", "Noted."))
     assert len(model.asked) == 2
-    assert len(calls) == (2 if has_sync else 3)
+    assert len(calls) == asked
     assert diary.user("alice").conversations()["s1"].turns == 2
