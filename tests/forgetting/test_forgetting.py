@@ -1303,6 +1303,22 @@ def test_the_next_read_finishes_a_job_that_could_not_be_taken_back(tmp_path, fil
     assert hits(tmp_path, "canaries") == []
 
 
+def test_a_disk_that_takes_no_write_any_more_says_that_nothing_was_forgotten(tmp_path, files):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "canaries", session_id="gone-1")
+
+    def fail(name, path, *_):
+        if name == "unlink" or (name == "sync_file" and path.endswith("/.forgetting-job")):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    files.hook = fail
+    with pytest.raises(BackendError, match="Nothing was forgotten"):
+        alice.forget(session_id="gone-1")
+    files.hook = None
+    assert texts(alice) == {"pref001": "canaries"}
+    assert not list((tmp_path / "alice").glob(".forgetting*"))
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [

@@ -143,7 +143,7 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
             f"{unread}: is a second folder of this user, and may contain data to forget. Nothing was forgotten. Move"
             f" its entries to the documents in {folder.name}, and remove it."
         )
-    job, may_be_written = _Job(rewrite.selection, rewrite.epoch), False
+    job, is_begun = _Job(rewrite.selection, rewrite.epoch), False
     if not files.is_folder(folder):
         # The user's first turn may be in a writer's queue.
         _redact_outside(backend, user, job, rewrite.erased)
@@ -154,13 +154,15 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
         if not job.removes_user:
             backend.settle(user)  # recovery cannot restore documents from records that are redacted
             _stage(backend.environment, user, folder, rewrite, job)
-        may_be_written = True
+        is_begun = True
         _write_job(files, folder, job)
         backend.epochs.write(user, job.epoch, erased=rewrite.erased)
     except (OSError, DiaryError) as error:
         if not _take_back(files, folder):
             backend.reopen(user)  # the next open finishes the job, or removes the staged files
-            if may_be_written:
+            with contextlib.suppress(OSError):
+                is_begun = files.exists(folder / JOB_NAME)
+            if is_begun:
                 raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
             raise
