@@ -270,6 +270,12 @@ def test_a_file_saved_long_after_its_record_is_a_hand_edit(
     assert (file.read_bytes() == saved) == is_theirs
 
 
+def test_retention_keeps_the_time_from_which_a_saved_file_is_a_hand_edit(tmp_path, restarted):
+    os.utime(history_of(tmp_path), (9, 9))
+    assert opened(tmp_path).user("alice").prune_history(keep=1).is_pruned
+    assert history_of(tmp_path).stat().st_mtime == 9
+
+
 def test_an_older_version_is_replaced_by_the_logged_one(tmp_path, files, synced):
     alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
     for number in range(4):

@@ -220,6 +220,7 @@ class FileSystem:
     stat = staticmethod(os.stat)
     truncate = staticmethod(os.truncate)
     unlink = staticmethod(os.unlink)
+    utime = staticmethod(os.utime)
     write = staticmethod(os.write)
     open_to_read = staticmethod(_open_to_read)
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 import stat
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -149,7 +150,11 @@ def prune(files: FileSystem, folder: Path, seq: int, snapshot: str) -> None:
         if texts and next_sequence(texts[0]) - 1 <= seq + 1:
             kept = [text for text in texts if next_sequence(text) - 1 > seq]
             temp = folder / _TEMP
+            modified = files.stat(path).st_mtime_ns
             files.write_new(str(temp), "".join([snapshot, *kept]).encode(), sync=True)
+            # A later time would count as that of a copy, and recovery would revert hand edits made before it.
+            with suppress(OSError):
+                files.utime(temp, ns=(modified, modified))
             files.replace(temp, path)
             files.sync_folder(folder)
             break
