@@ -12,7 +12,7 @@ import pytest
 import programs
 from tomldiary import Diary
 from tomldiary.errors import LockTimeout
-from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.locks import UserLocks, try_lock
 
 FORK = """
 import os, sys, warnings
@@ -104,3 +104,37 @@ def test_several_memories_of_many_users_hold_few_lock_files_open(tmp_path):
     for locks in several:
         locks.close()
     assert open_below(tmp_path) == []
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="there a locked file is a handle, not a descriptor"
+)
+def test_an_interrupt_after_a_lock_file_is_closed_unlocks_no_other_file(tmp_path, monkeypatch):
+    locks, *several = [UserLocks(tmp_path / str(number)) for number in range(4)]
+    for user in range(300):
+        for each in several:
+            with each.hold(f"user{user}", 5):
+                pass
+    path = tmp_path / "other"
+    other = os.open(path, os.O_RDWR | os.O_CREAT)
+    closed, close = [], os.close
+
+    def interrupt(frame, event, _):
+        if event == "call" and closed and frame.f_code.co_name == "release":
+            sys.setprofile(None)
+            os.dup2(other, closed[0])  # another thread gets this number for its file, and locks it
+            assert try_lock(closed[0])
+            raise KeyboardInterrupt
+
+    with locks.hold("alice", 5):
+        pass
+    monkeypatch.setattr(os, "close", lambda number: (close(number), closed.append(number)))
+    with pytest.raises(KeyboardInterrupt), locks.hold("alice", 5):
+        sys.setprofile(interrupt)
+    monkeypatch.undo()
+    again = os.open(path, os.O_RDWR)
+    assert not try_lock(again)
+    with locks.hold("alice", 0):
+        pass
+    for descriptor in (*closed, other, again):
+        os.close(descriptor)
