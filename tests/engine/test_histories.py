@@ -25,6 +25,7 @@ from file_systems import HookedFiles, killed_before
 from history_model import KINDS, Entry, Model, Refused, shown
 from tomldiary import Conflict, Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.errors import InvalidValue
 from tomldiary.history.record import Record, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.history.verify import verify
@@ -147,9 +148,16 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), text=st.one_of(st.none(), st.sampled_from(TEXTS)), session=sessions)
     def change_or_confirm(self, data, text, session):
         key = self.chosen(data)
-        if key is not None:
-            done = self.upserted(key[1], key[2], text, ["again"], session)
-            self.model.commit(done, "upsert", session)
+        if key is None:
+            return
+        now = self.model.now["preferences"]
+        others = [e.text for k, e in now.items() if k[1] == key[1] and k != key]
+        if text != now[key].text and text in others:
+            with pytest.raises(InvalidValue, match="has the same text"):
+                self.alice.upsert_preference(key[1], text, id=key[2], session_id=session)
+            return
+        done = self.upserted(key[1], key[2], text, ["again"], session)
+        self.model.commit(done, "upsert", session)
 
     @rule(data=st.data(), session=sessions)
     def forget_preference(self, data, session):
