@@ -622,6 +622,19 @@ def test_pruned_history_costs_a_hook_nothing(diary, index):
     assert index.texts("alice")["blocks/persona"] == "changed"
 
 
+def overtake(index, alice, delivery):
+    """Let another process deliver a newer state before the next changes are applied."""
+    apply = index.apply
+
+    def overtaken(changes):
+        index.apply = apply
+        alice.blocks.set("persona", "newest")
+        delivery.deliver("alice")
+        apply(changes)  # late, with the state before
+
+    index.apply = overtaken
+
+
 def test_two_deliveries_at_once_end_with_the_newest_state(place, index):
     """Another process moves the cursor while this one applies older changes."""
     diary = Diary(place, agent="rules")
@@ -629,15 +642,7 @@ def test_two_deliveries_at_once_end_with_the_newest_state(place, index):
     first, second = (Delivery(diary.engine, "index", each) for each in (index, index))
     for each in (first, second):
         each._locks = _NoLocks()
-    apply = index.apply
-
-    def overtaken(changes):
-        index.apply = apply
-        alice.blocks.set("persona", "newest")
-        second.deliver("alice")
-        apply(changes)  # late, with the state before
-
-    index.apply = overtaken
+    overtake(index, alice, second)
     first.deliver("alice")
     assert index.texts("alice")["blocks/persona"] == "newest"
 
@@ -647,15 +652,7 @@ def test_a_repair_is_repeated_if_another_process_delivers_meanwhile(index):
     first, second = (Delivery(alice.diary.engine, "index", index) for _ in range(2))
     first.deliver("alice")
     index.entries.clear()
-    apply = index.apply
-
-    def overtaken(changes):
-        index.apply = apply
-        alice.blocks.set("persona", "newest")
-        second.deliver("alice")
-        apply(changes)  # late, with the state before
-
-    index.apply = overtaken
+    overtake(index, alice, second)
     assert first.reconcile("alice").added == 3
     assert index.texts("alice")["blocks/persona"] == "newest"
 

@@ -82,7 +82,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """The data to erase; exactly one of the fields is set, besides those after `matching`, and `has_intervals`. Create it with `one_of`."""
+    """The data to erase; of the fields up to `matching`, exactly one is set. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -90,10 +90,10 @@ class Selection:
     everything: bool = False
     key: str = ""
     """The key of an entry, as history shows it."""
-    has_intervals: bool = False
-    """Whether `key` is the singleton key of a temporal fact, which names all its intervals."""
     matching: str = ""
     """A text that is part of the content, compared by `text.mentions`."""
+    has_intervals: bool = False
+    """Whether `key` is the singleton key of a temporal fact, which names all its intervals."""
     turn: str = ""
     """The turn of the episode that `key` or `source` names; what was extracted from it is covered too."""
     episodes: frozenset[str] = frozenset()
