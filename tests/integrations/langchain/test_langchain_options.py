@@ -167,7 +167,10 @@ def test_a_nested_retriever_uses_the_bound_user_or_that_of_the_chain(diary):
     alice = {"configurable": {"user_id": "alice"}}
     with pytest.raises(IdentifierError):
         free.invoke("tea", alice)
-    assert (RunnableLambda(lambda text: text) | free).invoke("tea", alice)
+    chain = RunnableLambda(lambda text: text) | free
+    assert chain.invoke("tea", alice)
+    with pytest.raises(IdentifierError):  # LangChain runs the steps of a batch without its context
+        chain.batch(["tea"], [alice])
 
 
 # Extractor
