@@ -114,19 +114,20 @@ def test_a_turn_is_applied_if_another_agent_closes_meanwhile(tmp_path, monkeypat
 
 
 @doors
-def test_a_writer_that_a_run_opens_has_no_context_of_the_run(tmp_path, door):
+def test_a_writer_that_a_run_makes_or_opens_has_no_context_of_the_run(tmp_path, door):
     caller, seen = ContextVar("caller", default=""), []
 
     async def noting(message, deps):
         seen.append(caller.get())
 
-    agent = door(Diary(tmp_path, agent=noting))
-    agent.memory.writer.close_sync()
     request = copy_context()
     request.run(caller.set, "alice")
+    agent = request.run(door, Diary(tmp_path, agent=noting))
     request.run(agent.ask, "I like tea.")
     agent.memory.writer.close_sync()
-    assert seen == [""]
+    request.run(agent.ask, "I like milk.")
+    agent.memory.writer.close_sync()
+    assert seen == ["", ""]
 
 
 ABANDONED = """

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextvars import Context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -60,8 +60,6 @@ class AgentWriter:
 
     def __init__(self, given: MemoryWriter | None, diary: Diary) -> None:
         self._diary = diary
-        # A writer that is opened in a run must not have the context of this run.
-        self._context = copy_context()
         self._is_shared = given is None or given is _shared.get(id(diary))
         self._last = self._shared_one() if given is None else writer_of(given, diary)
 
@@ -109,7 +107,9 @@ class AgentWriter:
         with _making:
             found = _shared.get(id(self._diary))
             if found is None or not found.is_running:
-                found = self._context.copy().run(MemoryWriter, self._diary)
+                # A run may make the agent or open the writer. The context of this run would be that of all later turns,
+                # for example with the callbacks of its user.
+                found = Context().run(MemoryWriter, self._diary)
                 _shared[id(self._diary)] = found
             return found
 
