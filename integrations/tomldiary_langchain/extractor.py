@@ -137,19 +137,31 @@ _CUT = frozenset(
     {
         "length",
         "max_tokens",
+        "max_output_tokens",
+        "model_length",
+        "model_context_window_exceeded",
         "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
         "refusal",
         "safety",
         "prohibited_content",
         "blocklist",
+        "recitation",
+        "spii",
+        "malformed_function_call",
     }
 )
+_REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+"""Where the metadata of a message has the reason for its end; the last ones are those of Bedrock and Ollama."""
 
 
 def _check_ended(message: BaseMessage) -> None:
     """Raise if an empty answer does not mean that the model has nothing to add."""
     ended = message.response_metadata
-    why = str(ended.get("finish_reason") or ended.get("stop_reason") or "").lower()
+    incomplete: dict[str, Any] = ended.get("incomplete_details") or {}  # of OpenAI's Responses API
+    reasons = (*map(ended.get, _REASONS), incomplete.get("reason"))
+    why = str(next(filter(None, reasons), "")).lower()
     # Providers refuse in a field, in a part of the content, or by not accepting the prompt.
     feedback: dict[str, Any] = ended.get("prompt_feedback") or {}
     parts = [part.get("type") for part in message.content if isinstance(part, dict)]

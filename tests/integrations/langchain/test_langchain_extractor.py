@@ -132,10 +132,10 @@ def answered(finish_reason="stop", refusal=None):
     return Step(body=json.dumps({**made, "choices": [choice]}).encode())
 
 
-def turn_of(server, retry=None):
+def turn_of(server, retry=None, **options):
     from langchain_openai import ChatOpenAI  # noqa: PLC0415 - slow to import
 
-    model = ChatOpenAI(model="m", api_key="x", base_url=server.url, max_retries=0)
+    model = ChatOpenAI(model="m", api_key="x", base_url=server.url, max_retries=0, **options)
     writer = MemoryWriter(Diary("memory:", agent=model), retry=retry)
     with writer:
         writer.submit_nowait(Turn("alice", "s1", "I like tea.", "Nice.")).wait(60)
@@ -153,12 +153,29 @@ def test_an_answer_that_is_cut_short_or_withheld_fails_the_turn(cut):
         turn_of(server)
 
 
+def test_an_answer_of_the_responses_api_that_is_cut_short_fails_the_turn():
+    thought = {"type": "reasoning", "id": "rs", "summary": []}
+    answer = {
+        "id": "r", "object": "response", "created_at": 1, "model": "m", "tools": [], "output": [thought],
+        "parallel_tool_calls": True, "tool_choice": "auto", "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+    }  # fmt: skip
+    with (
+        OpenAIServer([Step(body=json.dumps(answer).encode())]) as server,
+        pytest.raises(ExtractionError, match="cut short or withheld"),
+    ):
+        turn_of(server, use_responses_api=True)
+
+
 @pytest.mark.parametrize(
     ("content", "ended"),
     [
         ([{"type": "refusal", "refusal": "I can't."}], {}),
         ("", {"finish_reason": "PROHIBITED_CONTENT"}),
         ("", {"finish_reason": "BLOCKLIST"}),
+        ("", {"finish_reason": "MALFORMED_FUNCTION_CALL"}),
+        ("", {"stopReason": "guardrail_intervened"}),
+        ("", {"done_reason": "length"}),
         ("", {"prompt_feedback": {"block_reason": "SAFETY"}}),
     ],
 )
