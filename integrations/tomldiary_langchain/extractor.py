@@ -23,6 +23,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.fallbacks import RunnableWithFallbacks
 from pydantic import BaseModel, Field, ValidationError, create_model, model_validator
 
+from tomldiary.agents.identity import field_of
 from tomldiary.agents.options import checked_count
 from tomldiary.entries.constraints import explained
 from tomldiary.errors import ExtractionError, ExtractorUnusable, wrong_type
@@ -159,9 +160,8 @@ _REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
 def _check_ended(message: BaseMessage) -> None:
     """Raise if an empty answer does not mean that the model has nothing to add."""
     ended = message.response_metadata
-    incomplete: dict[str, Any] = ended.get("incomplete_details") or {}  # of OpenAI's Responses API
-    reasons = (*map(ended.get, _REASONS), incomplete.get("reason"))
-    why = str(next(filter(None, reasons), "")).lower()
+    incomplete = field_of(ended.get("incomplete_details"), "reason")  # of OpenAI's Responses API
+    why = str(next(filter(None, (*map(ended.get, _REASONS), incomplete)), "")).lower()
     # Providers refuse in a field, in a part of the content, or by not accepting the prompt.
     feedback: dict[str, Any] = ended.get("prompt_feedback") or {}
     parts = [part.get("type") for part in message.content if isinstance(part, dict)]
