@@ -257,6 +257,15 @@ def test_writers_wait_for_a_half_saved_file_and_readers_ignore_it(alice, file):
     assert texts(alice, "goals") == ["rest"]
 
 
+def test_a_save_without_an_empty_header_is_read_at_once(alice, file):
+    alice.upsert_preference("likes", "tea")
+    file.write_text(file.read_text() + "\n[preferences.goals]\n")
+    alice.upsert_preference("likes", "coffee")
+    saved = file.read_text().replace("[preferences.goals]", "")
+    file.write_text(saved + '[preferences.likes.mine]\ntext = "jazz"\n')
+    assert texts(alice) == ["tea", "coffee", "jazz"]
+
+
 @pytest.mark.parametrize("nothing", ["", " \n\r\n", "\ufeff\n"])
 def test_an_emptied_file_counts_as_broken(alice, file, tmp_path, nothing):
     alice.upsert_preference("likes", "tea")
