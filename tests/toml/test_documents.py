@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import tomllib
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -676,19 +677,29 @@ def test_an_inline_table_of_toml_1_1_stays_as_written(text):
             'a = "C:\\Users"\n',
             "f:1:10: a backslash stands alone: write two, or put the text in single quotes.",
         ),
-        pytest.param(
-            "a = { b = 1\n}\n",
-            'f:1:12: a table is not closed on its line, expected "}".',
-            marks=pytest.mark.skipif(
-                sys.version_info >= (3, 15), reason="Python 3.15 reads TOML 1.1"
-            ),
-        ),
     ],
 )
 def test_a_mistake_is_told_in_words_of_toml(text, told):
     with pytest.raises(InvalidTOML) as found:
         parse_toml(text, path="f")
     assert str(found.value) == f"{told} Correct the line."
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="Python 3.15 reads TOML 1.1")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = { b = 1\n}\n", '1:12: a table is not closed on its line, expected "}".'),
+        ("a = {\n b = 1 }\n", '1:6: a table in "{…}" is on one line, without a comma at its end.'),
+        ("a = { b = 1, # c\n}\n", '1:14: a table in "{…}" is on one line, without a'),
+        ("x = 1\na = [{ b = '{' , }]\n", '2:18: a table in "{…}" is on one line, without a'),
+        ("a = {,}\n", "1:6: expected a key."),
+        ("[a.\n", "1:4: expected a key."),
+    ],
+)
+def test_a_mistake_in_an_inline_table_is_told(text, told):
+    with pytest.raises(InvalidTOML, match=rf"^f:{re.escape(told)}"):
+        parse_toml(text, path="f")
 
 
 @pytest.mark.parametrize(

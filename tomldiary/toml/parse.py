@@ -31,6 +31,7 @@ _LONG = re.compile(r"(?<!\w)0[xob][0-9A-Fa-f_]{3000}")
 _BITS = 13_280  # of 4,000 digits; Python refuses more than 4,300
 _BACKSLASH = "a backslash stands alone: write two, or put the text in single quotes"
 _NOT_CLOSED = "a text is not closed, expected a quote"
+_NO_KEY = "expected a key"
 _WORDS = {
     "Expected '=' after a key in a key/value pair": 'expected "=" after a key',
     "Invalid statement": "expected a key, a table header or a comment",
@@ -45,7 +46,7 @@ _WORDS = {
     "Expected \"'''\"": _NOT_CLOSED,
     "Unescaped '\\' in a string": _BACKSLASH,
     "Invalid hex value": _BACKSLASH,
-    "Invalid initial character for a key part": "expected a key",
+    "Invalid initial character for a key part": _NO_KEY,
     "Unclosed inline table": 'a table is not closed on its line, expected "}"',
 }
 _CONFLICT = re.compile(r"(?:<{7}|\|{7}|={7}|>{7})(?: |\r?\Z)")
@@ -183,7 +184,14 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
         words = f"the table [{name}] is there twice"
         if table[1] != "declare":
             words = f"the table or list {name} was completed where it was first written"
-    found = text.split("\n", line)[line - 1][column - 1 : column] if line and column else ""
+    before, found = "", ""
+    if line and column:
+        whole = text.split("\n", line)[line - 1]
+        before, found = whole[: column - 1].rstrip(), whole[column - 1 : column]
+    if (
+        words == _NO_KEY and before.endswith(("{", ",")) and found in {"", "#", "}"}
+    ):  # as in TOML 1.1
+        words = 'a table in "{…}" is on one line, without a comma at its end'
     if found.isascii():
         remedy = "Correct the line."
     else:
