@@ -884,13 +884,25 @@ def test_a_damaged_last_record_is_kept_and_reported_until_removed(root):
     assert wrong(root, ["alice"]) == []
 
 
-def test_records_with_converted_line_ends_are_kept(root):
+def test_converted_line_ends_of_history_are_restored(root):
     path = segment(root)
-    whole = path.read_bytes().replace(b"\n", b"\r\n")
-    path.write_bytes(whole)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"\n", b"\r\n"))
+    found = only(wrong(root, ["alice"]))
+    assert (found.level, found.place) == ("warning", f"{path}:1")
+    assert "CRLF" in found.message
+    Diary(root, agent="rules").user("alice").preferences()
+    assert path.read_bytes() == whole
+    assert wrong(root, ["alice"]) == []
+
+
+def test_damaged_records_with_converted_line_ends_are_kept(root):
+    path = segment(root)
+    altered = path.read_bytes().replace(b"\n", b"\r\n").replace(b"seq = 1", b"seq = 7")
+    path.write_bytes(altered)
     Diary(root, agent="rules").user("alice").upsert_preference("likes", "next")
     (aside,) = path.parent.glob("*.damaged-*")
-    assert aside.read_bytes() == whole
+    assert aside.read_bytes() == altered
     assert only(wrong(root, ["alice"])).place == str(aside)
 
 

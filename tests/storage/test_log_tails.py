@@ -49,6 +49,33 @@ def alice(tmp_path):
     return alice
 
 
+def test_segments_with_converted_line_ends_are_all_restored(tmp_path):
+    alice = opened(tmp_path, segment_bytes=1200)
+    for _ in range(6):
+        write(alice)
+    paths = segments.segments(FileSystem(), tmp_path / "alice/history")
+    before = [path.read_bytes() for path in paths]
+    assert len(paths) > 1
+    for path, data in zip(paths, before, strict=True):
+        path.write_bytes(data.replace(b"\n", b"\r\n"))
+    assert len(texts(opened(tmp_path))) == 6
+    assert [path.read_bytes() for path in paths] == before
+    # A process that has read them meanwhile continues them, too.
+    paths[-1].write_bytes(before[-1].replace(b"\n", b"\r\n"))
+    write(alice)
+    assert sequences(tmp_path) == [*range(1, 8)]
+
+
+def test_a_torn_record_in_a_new_segment_disturbs_no_write_after_a_read(tmp_path):
+    alice = opened(tmp_path, segment_bytes=1)
+    write(alice)
+    newest = segment(tmp_path)
+    segments.new_segment(newest.parent, newest, newest.stem[:7]).write_bytes(b"[[tx]]\nche")
+    assert len(texts(alice)) == 1  # reads the history without the lock
+    write(alice)
+    assert sequences(tmp_path) == [1, 2]
+
+
 def test_an_append_to_a_shortened_segment_leaves_no_gap(tmp_path, alice):
     path = segment(tmp_path)
     end = segments.End(str(path), path.stat().st_size + 1000, None)

@@ -242,6 +242,22 @@ def test_a_torn_log_tail_is_cut_off_and_a_damaged_record_kept(tmp_path, capsys, 
     assert finding.message == "these queued turns failed the checksum and were not applied."
 
 
+def test_turns_are_read_from_a_journal_with_converted_line_ends(tmp_path):
+    journal = Journal.create(tmp_path / "journal", sync=False)
+    journal.append_turns(jobs_of("one\r\nword", "two"), first_epoch)
+    die(journal)
+    [path] = journal.folder.glob("*.toml")
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    for more in ([], jobs_of("three")):
+        journal, left = Journal.adopt(journal.folder, sync=False)
+        assert [job.turn.user_msg for job in left] == ["one\r\nword", "two"]
+        journal.append_turns(more, first_epoch)
+        die(journal)
+    journal, left = Journal.adopt(journal.folder, sync=False)
+    assert [job.turn.user_msg for job in left] == ["one\r\nword", "two", "three"]
+    die(journal)
+
+
 @pytest.mark.parametrize("tail", [b"", b"\0" * 4096, b"[[tur"], ids=["torn", "zeros", "header"])
 def test_unacknowledged_bytes_behind_the_last_record_are_cut_off(tmp_path, tail):
     journal = Journal.create(tmp_path / "journal", sync=True)

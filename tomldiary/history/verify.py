@@ -16,6 +16,7 @@ from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import kinds_in
 from tomldiary.storage.local.log import damaged, named_transaction, segments
+from tomldiary.storage.log import own_line_ends
 from tomldiary.toml.document import digest
 from tomldiary.toml.parse import MAX_BYTES, decode_utf8
 
@@ -43,6 +44,8 @@ class Damage:
     """Whether the records before this complete one are missing."""
     is_set_aside: bool = False
     """Whether a writer found the record damaged, moved it to a separate file and continued without it."""
+    is_converted: bool = False
+    """Whether the line ends are CRLF instead of LF."""
 
 
 @dataclass(slots=True)
@@ -174,6 +177,9 @@ def _damaged(
         return Damage(
             place, seq, "the last append was cut off; it was never acknowledged.", is_torn=True
         )
+    if own_line_ends(data) != data:
+        message = "the line ends are CRLF, as git or an archive program writes them."
+        return Damage(place, seq, message, is_converted=True)
     name = "a record" if seq is None else f"the record of transaction {seq}"
     return Damage(place, seq, f"{name} does not match its checksum.")
 

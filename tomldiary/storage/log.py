@@ -8,7 +8,8 @@ Each record is one table of an array of tables. Its first value is the checksum 
     user_msg = "I moved to Lyon."
 
 No line after the first is empty, begins with "[" or contains a NUL byte, and values escape line breaks. So no value
-can look like the first line of a record, and a record ends where its lines end. A crash can leave a torn tail after
+can look like the first line of a record, and a record ends where its lines end. Another program, such as an archiver,
+may have written CRLF as line ends: the records are read all the same. A crash can leave a torn tail after
 the last whole record: a part of a record, or zeros. A torn tail was never acknowledged and is cut off.
 
 Two kinds of process use a file at once: one appends, another rewrites it without forgotten records. Both lock it.
@@ -75,6 +76,7 @@ class LogRecord:
 
 def scan_log(data: bytes) -> list[LogRecord]:
     """Return the records of a file, oldest first, damaged ones included."""
+    data = own_line_ends(data)
     starts = [*_HEADER.finditer(data)]
     if not starts:
         return []
@@ -83,6 +85,11 @@ def scan_log(data: bytes) -> list[LogRecord]:
         _record(found.group(1).decode(), data[found.start() : end], found.start())
         for found, end in zip(starts, ends, strict=True)
     ]
+
+
+def own_line_ends(data: bytes) -> bytes:
+    """Return a log with LF as line ends, which another program may have replaced by CRLF; values have none."""
+    return data.replace(b"\r\n", b"\n")
 
 
 def _record(kind: str, data: bytes, at: int) -> LogRecord:
@@ -108,7 +115,7 @@ def cut_torn_tail(files: FileSystem, descriptor: int) -> list[LogRecord]:
     while records and records[-1].body is None:
         records.pop()
     end = records[-1].end if records else 0
-    if end < len(data):
+    if end < len(data) and own_line_ends(data) == data:  # otherwise the offsets are others
         files.ftruncate(descriptor, end)
     return records
 

@@ -27,6 +27,7 @@ from tomldiary.history.record import (
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import PRIVATE, FileSystem, FileToken, token_of
 from tomldiary.storage.local.layout import SEGMENT, kinds_in
+from tomldiary.storage.log import own_line_ends
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import MAX_BYTES
 
@@ -177,7 +178,7 @@ def cut_off(files: FileSystem, path: Path, end: int) -> None:
     """Truncate a segment to `end`; records that look whole but are damaged are set aside first.
 
     A torn record was never acknowledged. A record with a whole ending may have been acknowledged, and damaged
-    later. Another program, such as git, may also have changed the line ends.
+    later.
     """
     with files.open_to_read(path) as file:
         file.seek(end)
@@ -191,6 +192,30 @@ def cut_off(files: FileSystem, path: Path, end: int) -> None:
         files.sync_folder(path.parent)
         _logger.warning("%s: the last record is damaged; it was set aside as %s", path, aside.name)
     files.truncate(path, end)
+
+
+def restore_line_ends(files: FileSystem, paths: list[Path]) -> bool:
+    """Write segments with LF again if another program, such as git, wrote CRLF; return whether any was written.
+
+    Args:
+        files: Makes the file operations.
+        paths: The segments, oldest first: the newest one is the last that is written, so a crash is noticed.
+    """
+    is_changed = False
+    for path in paths:
+        data = files.content(path)
+        own = own_line_ends(data)
+        *records, rest = own.split(_END)
+        if (
+            own != data
+            and not rest
+            and all(is_whole(each.decode("utf-8", "replace") + END) for each in records)
+        ):
+            files.write_over(path, own, sync=True)
+            is_changed = True
+    if is_changed:
+        _logger.warning("%s: the line ends were CRLF, and were restored", paths[0].parent)
+    return is_changed
 
 
 def damaged(files: FileSystem, folder: Path) -> list[Path]:
@@ -369,13 +394,16 @@ class HistoryTails:
             and cached.end.is_there(self._files)
         ):
             return cached
-        for newest in reversed(segments(self._files, Path(place)) if changed else []):
+        paths = segments(self._files, Path(place)) if changed else []
+        for newest in reversed(paths):
             try:
                 # First, because another process may append during the read.
                 token = self._files.token(newest)
                 record, at = last_record(self._files, newest)
             except FileNotFoundError:
                 continue  # just removed by a complete erasure
+            if cuts and record is None and restore_line_ends(self._files, paths):
+                return self._found(user, cuts=True)
             if cuts:
                 cut_off(self._files, newest, at)
             if record is not None:
@@ -383,9 +411,9 @@ class HistoryTails:
                     cached.lost is not None or next_sequence(record) < next_sequence(cached.record)
                 )
                 lost = _lost(self._files, place, record) if is_replaced else None
-                return self._remember(
-                    user, Tail(End(str(newest), at, token), changed, record, lost)
-                )
+                tail = Tail(End(str(newest), at, token), changed, record, lost)
+                # A newer segment without a whole record is cut off, or restored, by the next writer.
+                return self._remember(user, tail) if newest == paths[-1] else tail
             # The only record of a new segment was torn: the last record is in the previous segment.
             if cuts:
                 self._files.unlink(newest)
