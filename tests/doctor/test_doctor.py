@@ -889,7 +889,7 @@ def test_converted_line_ends_of_history_are_restored(root):
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"\n", b"\r\n"))
     found = only(wrong(root, ["alice"]))
-    assert (found.level, found.place) == ("warning", f"{path}:1")
+    assert (found.level, found.place) == ("problem", f"{path}:1")
     assert "CRLF" in found.message
     Diary(root, agent="rules").user("alice").preferences()
     assert path.read_bytes() == whole

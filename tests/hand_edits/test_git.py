@@ -96,6 +96,28 @@ def test_reads_and_writes_go_on_during_a_merge_and_both_sides_are_kept(tmp_path,
     assert problems(tmp_path) == []
 
 
+@pytest.mark.parametrize("style", ["merge", "zdiff3"])
+def test_a_conflict_in_history_is_mended_by_the_command_that_doctor_names(
+    tmp_path, git, alice, style
+):
+    (tmp_path / ".gitattributes").write_text("* -text\n")
+    git("commit", "-qam", "history is merged line by line")
+    git("config", "merge.conflictStyle", style)
+    git("checkout", "-qb", "other")
+    write(alice, git, "jazz", "funk")
+    git("checkout", "-q", "main")
+    write(alice, git, "blues")
+    git("merge", "-q", "other", check=False)
+    history = tmp_path / "memories/alice/history"
+    assert any("<<<<<<<" in path.read_text() for path in history.iterdir())
+    [found] = [one for one in problems(tmp_path) if one.place.startswith(str(history))]
+    command = found.remedy.partition(": ")[2].partition(". ")[0].split()
+    assert command == ["git", "checkout", "HEAD", "--", str(history)]
+    git(*command[1:])
+    assert [one.message for one in problems(tmp_path) if one.place.startswith(str(history))] == []
+    assert texts(Diary(tmp_path / "memories").user("alice")) == ["tea", "coffee", "blues"]
+
+
 @pytest.mark.parametrize("is_mended_first", [True, False])
 def test_a_document_of_the_other_side_is_newer_than_history(tmp_path, git, alice, is_mended_first):
     """git takes it without a conflict, so its number is not checked."""

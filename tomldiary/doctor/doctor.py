@@ -314,9 +314,8 @@ def _damaged(damage: Damage, backend: Backend, user: str) -> Finding:
     if damage.is_torn:
         remedy = "No action is required: the next write removes the incomplete record."
         return Finding("warning", damage.place, damage.message, remedy)
-    if damage.is_converted:
-        remedy = "If the newest segment has them too, the next read restores all. Otherwise convert the file to LF."
-        return Finding("warning", damage.place, damage.message, remedy)
+    if damage.remedy:
+        return Finding("problem", damage.place, damage.message, damage.remedy)
     if damage.is_set_aside:
         remedy = "Check that the documents contain its changes, and remove the file."
         return Finding("problem", damage.place, damage.message, remedy)

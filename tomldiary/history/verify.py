@@ -6,8 +6,10 @@ It changes nothing, takes no lock, and does not repair the traces of a crash.
 from __future__ import annotations
 
 import re
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DocumentError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
 _END = END.encode()
+_CONFLICT = re.compile(rb"^(?:<{7}|>{7}) ", re.MULTILINE)
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 
@@ -44,8 +47,8 @@ class Damage:
     """Whether the records before this complete one are missing."""
     is_set_aside: bool = False
     """Whether a writer found the record damaged, moved it to a separate file and continued without it."""
-    is_converted: bool = False
-    """Whether the line ends are CRLF instead of LF."""
+    remedy: str = ""
+    """What to do, if it is another program that changed the line ends or the lines."""
 
 
 @dataclass(slots=True)
@@ -179,7 +182,12 @@ def _damaged(
         )
     if own_line_ends(data) != data:
         message = "the line ends are CRLF, as git or an archive program writes them."
-        return Damage(place, seq, message, is_converted=True)
+        remedy = "If the newest segment has them too, the next read restores all. Otherwise convert the file to LF."
+        return Damage(place, seq, message, remedy=remedy)
+    if _CONFLICT.search(data):
+        folder = shlex.quote(str(Path(place.rpartition(":")[0]).parent))
+        remedy = f"Take the history of HEAD: git checkout HEAD -- {folder}. The conflicts in documents stay."
+        return Damage(place, seq, "git left a conflict here.", remedy=remedy)
     name = "a record" if seq is None else f"the record of transaction {seq}"
     return Damage(place, seq, f"{name} does not match its checksum.")
 
