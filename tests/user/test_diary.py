@@ -350,6 +350,18 @@ def test_at_the_limit_the_least_recent_conversation_is_removed(tmp_path):
     assert conversations["old"].turns == 2
 
 
+def test_a_lower_limit_of_conversations_is_told_once_when_it_removes_several(tmp_path, caplog):
+    diary = Diary(tmp_path, Table, agent="rules")
+    for number in range(5):
+        run(diary.ensure_session("alice", f"s{number}"))
+    run(Diary(tmp_path, Table, agent="rules", max_conversations=3).ensure_session("alice", "new"))
+    assert len(diary.user("alice").conversations()) == 3
+    (told,) = caplog.messages
+    assert told == (
+        "the least recently used conversations are removed: 3 of 5, as max_conversations is 3"
+    )
+
+
 def test_the_newest_conversations_come_first_with_meta_on_request(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     start = datetime(2026, 1, 1, tzinfo=UTC)

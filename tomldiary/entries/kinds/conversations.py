@@ -106,11 +106,11 @@ class Conversations:
         if surplus > 0:
             # By the last use, not the creation, so that an active old session stays.
             by_use = sorted(known, key=lambda item: (last_used(item[1]), item[0]))
+            # Several are removed only if an earlier program had a higher limit.
+            log = _logger.warning if surplus > 1 else _logger.info
+            what = "the least recently used conversations are removed: %d of %d, as max_conversations is %d"
+            log(what, surplus, len(known), self.limit)
             for key, _ in by_use[:surplus]:
-                _logger.info(
-                    "the limit of %d conversations is reached; the least recently used one is removed",
-                    self.limit,
-                )
                 self._edit.delete((_ROOT, key))
         self._edit.put(
             (_ROOT, session_id),
