@@ -312,7 +312,9 @@ def check_length(
 def check_key(key: str, what: str, where: str) -> None:
     """Raise InvalidValue if the key of an entry is empty or too long; `what` begins the sentence."""
     if not 0 < len(key) <= MAX_KEY:
-        raise InvalidValue(f"{what} has 1 to {MAX_KEY} characters.", where=where)
+        found = f"{key[:20]!r} with {len(key) - 20:,} more" if key else "none"
+        message = f"{what} has 1 to {MAX_KEY} characters, found {found}. Give another one."
+        raise InvalidValue(message, where=where)
 
 
 def check_unmanaged(names: Iterable[str], place: str = "") -> None:
