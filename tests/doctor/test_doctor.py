@@ -232,6 +232,15 @@ def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):
     assert wrong(root) == []
 
 
+def test_a_document_with_a_suffix_in_capitals_is_named(root):
+    """Such names come from a disk or an archiver that stores capitals only."""
+    file = root / "bob/preferences.toml"
+    file.rename(file.with_name("PREFERENCES.TOML"))
+    found = only([each for each in wrong(root) if each.place.endswith("TOML")])
+    assert (found.level, found.place) == ("warning", str(file.with_name("PREFERENCES.TOML")))
+    assert "rename it" in found.remedy
+
+
 def test_only_an_old_file_of_a_user_is_an_editors_copy(root):
     copy, folder = root / "alice/preferences.toml~", root / "alice/preferences.toml.d"
     own = root / ".tomldiary/journal/alice.toml.1"  # of the diary

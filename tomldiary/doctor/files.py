@@ -118,6 +118,7 @@ def check_files(top: Path) -> Iterator[Finding]:
             denied.setdefault(found, []).append(path)
         name = os.path.basename(path)  # noqa: PTH119 - paths are strings here
         is_old = time.time() - status.st_mtime > _STAGED_SECONDS
+        is_file = stat.S_ISREG(status.st_mode)
         if is_old and _STAGED.fullmatch(name):
             yield Finding(
                 "warning",
@@ -125,13 +126,19 @@ def check_files(top: Path) -> Iterator[Finding]:
                 "this temporary file remained after a crash.",
                 "No action is required: it is removed when the user is next opened.",
             )
-        is_backup = _BACKUP.fullmatch(name) and stat.S_ISREG(status.st_mode)
-        if is_old and is_backup and f"/{SYSTEM}/" not in path:
+        if is_old and is_file and _BACKUP.fullmatch(name) and f"/{SYSTEM}/" not in path:
             yield Finding(
                 "warning",
                 path,
                 "this may be an editor's copy of a document, which only forget(everything=True) erases.",
                 "Close the editor, and remove the file.",
+            )
+        if is_file and name.lower().endswith(".toml") and not name.endswith(".toml"):
+            yield Finding(
+                "warning",
+                path,
+                "this file is not read, because its name does not end in .toml in small letters.",
+                "If it is a document, rename it; otherwise remove it.",
             )
         if is_old and name == JOB_NAME:
             yield Finding(
