@@ -588,12 +588,20 @@ def test_half_a_surrogate_is_no_label_key_or_value(store, bad):
     assert namespaces(store) == []
 
 
+# Stands for the type of numpy, which is no subclass of Python's.
+numpy_bool = type("bool", (), {"__module__": "numpy"})
+
+
 @pytest.mark.parametrize(
     ("operation", "says"),
     [
         (Put("alice", "k", {}), "namespace: expected a tuple of labels, found str. Give one"),
         (Put(NS, "k", 3), "alice/memories/k: expected a table"),
         (Put(NS, "k", {}, index=[1]), "index: expected False or a list of fields"),
+        (
+            Put(NS, "k", {"x": numpy_bool()}),
+            r"k\.x: expected .* true or false, .* found numpy\.bool\.",
+        ),
     ],
 )
 def test_a_put_of_wrong_types_is_refused(store, operation, says):

@@ -6,6 +6,7 @@ the entry's `_null` field; `decode_nulls` restores it.
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -147,7 +148,10 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
             for key, item in cast("Mapping[Any, Any]", value).items()
         ]
         return f"{{ {', '.join(items)} }}" if items else "{}"
-    found = "nothing (null)" if value is None else type(value).__name__
+    kind = cast("type[object]", type(value))
+    found = "nothing (null)" if value is None else kind.__name__
+    if hasattr(builtins, found) and kind.__module__ != "builtins":  # such as numpy's bool
+        found = f"{kind.__module__}.{found}"
     raise InvalidValue(
         f"expected text, a number, true or false, a list or a table, found {found}. Use one of these.",
         where=where,
