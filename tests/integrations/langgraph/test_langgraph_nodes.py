@@ -45,7 +45,7 @@ from tomldiary.errors import (
     WriterBusy,
 )
 from tomldiary_langchain import ChatModelExtractor
-from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
+from tomldiary_langgraph import DiaryStore, Memory, extract_node, recall_node, submit_node
 from tomldiary_langgraph.nodes import runs
 from traced_runs import traced
 
@@ -858,6 +858,43 @@ def test_nodes_work_in_an_entrypoint(mode):
     else:
         memory = asyncio.run(async_work.ainvoke(1, ALICE))
     assert "tea" in memory
+
+
+class Question(TypedDict, total=False):
+    question: str
+    answer: str
+    memory: Memory
+
+
+@both
+def test_a_state_with_a_question_and_an_answer_is_recorded_once(mode):
+    listening, shown, failing = Noted(), [], [True]
+    diary = Diary("memory:", agent=listening)
+    diary.user("alice").upsert_preference("likes", "tea")
+    extract = extract_node(diary)
+
+    def answer(state):
+        shown.append(state["memory"])
+        return {"answer": "Tea."}
+
+    def record(state):
+        extract.invoke({"messages": [("user", state["question"]), ("ai", state["answer"])]})
+        if failing and failing.pop():
+            raise ConnectionError
+
+    recall = recall_node(diary, messages_key="question")
+    builder = StateGraph(Question).add_node("record", record, retry_policy=AT_ONCE)
+    builder.add_sequence([("recall", recall), ("answer", answer)]).add_edge(START, "recall")
+    graph = builder.add_edge("answer", "record").compile(checkpointer=InMemorySaver())
+    for _ in range(2):
+        run(graph, {"question": "What now?"}, ALICE, mode)
+    begun = [each for each in graph.get_state_history(ALICE) if each.next == ("recall",)]
+    again = {**begun[-1].config["configurable"], "user_id": "alice"}
+    run(graph, None, {"configurable": again}, mode)
+    turn = ("t1", "What now?", "Tea.")
+    assert listening.turns == [turn, turn]
+    assert all("tea" in memory for memory in shown)
+    assert len(shown) == 3
 
 
 @both
