@@ -860,6 +860,24 @@ def test_nodes_work_in_an_entrypoint(mode):
     assert "tea" in memory
 
 
+@both
+def test_a_graph_within_a_run_has_a_user_of_its_own_if_its_context_or_thread_names_one(mode):
+    listening = Noted()
+    diary = Diary("memory:", agent=listening, episodes=True)
+    inner = graph_of([("chat", chat_node(Echo())), ("extract", extract_node(diary))], context=dict)
+    bob = {"user_id": "bob"}
+    ways = [{}, {"context": bob}, {"config": {"configurable": {**bob, "thread_id": "t2"}}}]
+
+    def call(_):
+        for number, more in enumerate(ways):
+            inner.invoke({"messages": [HumanMessage(f"w{number}")]}, **more)
+
+    outer = graph_of([("call", call)], context=dict)
+    run(outer, "Go on.", {}, mode, context={"user_id": "ann"})
+    said = {name: [one.input for one in diary.user(name).episodes] for name in ("ann", "bob")}
+    assert said == {"ann": ["w0"], "bob": ["w1", "w2"]}
+
+
 class Question(TypedDict, total=False):
     question: str
     answer: str
