@@ -393,7 +393,8 @@ class LoopThread:
 
         needs_threads()
         self._is_stopped = False
-        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        # A loop keeps the context that it is made in, which may hold all objects of an agent's run.
+        self.loop: asyncio.AbstractEventLoop = contextvars.Context().run(asyncio.new_event_loop)
         self._pool = _started_pool(name, threads) if threads else None
         if self._pool is not None:
             self.loop.set_default_executor(self._pool)
