@@ -539,7 +539,7 @@ def test_edit_stores_no_text_that_the_editor_emptied(memories):
         assert (memories / "alice/preferences.toml").read_bytes() == before
 
 
-def test_ctrl_c_at_the_question_stores_nothing(memories):
+def test_ctrl_c_at_the_question_stores_nothing_and_keeps_the_text(memories):
     pty = pytest.importorskip("pty")
     before = (memories / "alice/preferences.toml").read_bytes()
     script = (
@@ -564,9 +564,18 @@ def test_ctrl_c_at_the_question_stores_nothing(memories):
         with suppress(subprocess.TimeoutExpired):
             child.wait(10)  # a second signal would interrupt its end
             break
+    with suppress(OSError):  # all is read
+        while more := os.read(master, 65536):
+            told += more
     os.close(master)
     assert child.returncode == 130
     assert b"preferences.likes.pref001.text: expected text, found number" in b" ".join(told.split())
+    # The terminal may have split the path between lines.
+    kept = re.search(rb"Theeditedtextiskeptin(.*?\.toml)", b"".join(told.split()))
+    assert kept is not None
+    file = Path(os.fsdecode(kept[1]))
+    assert "text = 3" in file.read_text()
+    shutil.rmtree(file.parent)
     assert (memories / "alice/preferences.toml").read_bytes() == before
 
 

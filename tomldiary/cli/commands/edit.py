@@ -177,7 +177,7 @@ def edit(
                 save_text(alice.diary, alice.user_id, document, text, epoch, before)
         except Forgotten:
             raise
-        except (DiaryError, OSError):
+        except (DiaryError, OSError, KeyboardInterrupt):
             if file.is_file() and file.read_bytes().strip() not in (b"", _encoded(before).strip()):
                 cleaned_up.pop_all()
                 print_error(f"The edited text is kept in {file}.")
