@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 import types
 from pathlib import Path
 
@@ -633,6 +634,20 @@ def test_a_document_behind_history_is_found(root):
     found = only(wrong(root))
     assert (found.level, found.place) == ("warning", str(file))
     assert found.message == "the file is older than history: it lacks transaction 5."
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_document_that_is_being_written_is_no_finding(root, monkeypatch, is_new):
+    path = root / "alice/preferences.toml"
+    before = path.read_bytes()
+    Diary(root, agent="rules").user("alice").upsert_preference("likes", "chess")
+    if is_new:
+        path = root / "alice/blocks.toml"
+        Diary(root, agent="rules").user("alice").blocks.set("persona", "Be short.")
+    text = path.read_bytes()
+    path.unlink() if is_new else path.write_bytes(before)  # its record is in history
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_bytes(text))
+    assert wrong(root, ["alice"]) == []
 
 
 def test_an_unpublished_document_is_found(root):

@@ -419,8 +419,11 @@ def _check_lag(
         now = digest(text)
         is_known = is_gone or now in walked.versions[kind]
         is_newest = now == record.results[kind]
-        if is_newest or not is_known or (stored_text(backend, user, kind) or "") != text:
-            continue  # up to date, or being written
+        if is_newest or not is_known:
+            continue
+        time.sleep(_RETRY_SECONDS)
+        if (stored_text(backend, user, kind) or "") != text:
+            continue  # it was being written
         if is_gone and record.bases[kind] != EMPTY:
             yield Finding(
                 "warning",
