@@ -5,6 +5,7 @@ The memory is then in the old or the new state, as the call reported, and errors
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import os
 import shutil
@@ -311,6 +312,19 @@ def test_a_folder_that_cannot_be_inspected_is_named(tmp_path):
     diary = Diary(LocalBackend(tmp_path, files=HookedFiles(fail)), agent="rules")
     with pytest.raises(BackendError, match=r"alice: cannot be inspected \(Input/output error\)"):
         diary.user("alice").recall("tea")
+
+
+def test_a_file_system_without_locks_is_named_with_a_remedy(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    told = r"locks/\w+: cannot be locked \(No locks available\)\. Move the memory to a local disk"
+    with pytest.raises(BackendError, match=told):
+        alice.upsert_preference("likes", "tea")
+    monkeypatch.undo()
+    alice.upsert_preference("likes", "tea")
 
 
 def test_a_copy_names_a_lock_file_that_it_may_not_write(tmp_path):

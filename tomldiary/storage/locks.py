@@ -47,6 +47,7 @@ hooks, and a system often allows 1,024 open files."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _DANGLING = "If the memory is a link, create the folder that it names, or mount its disk."
+_NO_LOCKS = "Move the memory to a local disk: network file systems may have no locks."
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _YIELD_TIME = 3 * _LONGEST_WAIT
 
@@ -97,6 +98,7 @@ class UserLocks:
 
         Raises:
             LockTimeout: Another writer held the lock for the whole time.
+            BackendError: The lock file cannot be opened, or its file system has no locks.
         """
         number, pid, start = _number_of(user), self.pid, time.monotonic()
         stripe, caller = self.stripe(number), object()
@@ -111,7 +113,13 @@ class UserLocks:
                     time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
                 while (descriptor := self.descriptor(number)) >= 0:
                     locked = descriptor  # before the call: the caller may be interrupted after it
-                    if not try_lock(descriptor, start + timeout - time.monotonic()):
+                    try:
+                        is_locked = try_lock(descriptor, start + timeout - time.monotonic())
+                    except OSError as error:
+                        locked = -1  # unlocking would fail, too
+                        what = "cannot be locked"
+                        raise file_error(self._path(number), what, error, _NO_LOCKS) from error
+                    if not is_locked:
                         raise _timed_out(timeout)
                     since = time.monotonic()
                     if found_at(self.files, descriptor, self._path(number)):
