@@ -73,6 +73,7 @@ def test_a_requeued_turn_is_applied_once_by_the_next_writer(tmp_path):
     [tea, juice] = json.loads(command(tmp_path, "list", "--json"))
     assert command(tmp_path, "retry", tea["id"]) == "1 turn was requeued.\n"
     assert said(tmp_path) == ["juice"]
+    assert command(tmp_path, "list").endswith("\n1 turn waits to be applied by a writer.\n")
     diary = Diary(
         tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, deps.user_msg, ())
     )

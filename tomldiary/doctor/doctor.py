@@ -170,23 +170,34 @@ def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterat
             yield Finding("warning", user, message, remedy)
 
 
-def _waiting_turns(backend: Backend, users: Collection[str] | None) -> Iterator[Finding]:
-    """Yield a warning for each user with a turn that has waited longer than a healthy writer lets it wait."""
+def waiting_turns(backend: Backend) -> dict[str, list[str]]:
+    """Return the times of the turns that wait in a queue or a journal, by user.
+
+    Raises:
+        BackendError: The storage cannot be read.
+        OSError: A journal cannot be read.
+    """
     jobs: list[Job] = []
-    try:
-        if isinstance(backend, LocalBackend):
-            jobs = waiting_jobs(backend.journal_root)
-        elif isinstance(backend, SharedBackend):
-            for user in backend.holders(QUEUE):
-                jobs += Turns.parse(backend.hidden_parts(user, QUEUE), backend.queue_part).jobs()
-    except (BackendError, OSError) as error:
-        yield _problem("the waiting turns", error)
-        return
+    if isinstance(backend, LocalBackend):
+        jobs = waiting_jobs(backend.journal_root)
+    elif isinstance(backend, SharedBackend):
+        for user in backend.holders(QUEUE):
+            jobs += Turns.parse(backend.hidden_parts(user, QUEUE), backend.queue_part).jobs()
     turns: dict[str, list[str]] = {}
     for job in jobs:
         turns.setdefault(job.turn.user_id, []).extend(
             [job.time, *(each.time for each in job.group)]
         )
+    return turns
+
+
+def _waiting_turns(backend: Backend, users: Collection[str] | None) -> Iterator[Finding]:
+    """Yield a warning for each user with a turn that has waited longer than a healthy writer lets it wait."""
+    try:
+        turns = waiting_turns(backend)
+    except (BackendError, OSError) as error:
+        yield _problem("the waiting turns", error)
+        return
     latest = timestamp(datetime.now(UTC) - timedelta(seconds=_LONGEST_WAIT))
     for user, times in sorted(turns.items()):
         if (users is None or user in users) and (first := min(times)) < latest:

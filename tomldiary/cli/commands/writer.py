@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option, Typer
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import Column, Row, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import open_storage
+from tomldiary.doctor.doctor import waiting_turns
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.text.visible import one_line
 from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
+
+if TYPE_CHECKING:
+    from tomldiary.storage.protocol import Backend
 
 writer_commands = Typer(
     help="List, retry or drop turns that a writer could not apply.",
@@ -39,8 +43,12 @@ _User = Annotated[
 
 @writer_commands.command("list")
 def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
-    """List the turns that failed, oldest first, with their errors."""
-    letters = _letters(path)
+    """List the turns that failed, oldest first, with their errors.
+
+    Their number follows, and that of the turns that wait to be applied.
+    """
+    backend = open_storage(path)
+    letters = _letters(backend)
     found = letters.list()
     for user, (_, altered) in letters.counts().items():
         if altered:
@@ -53,6 +61,9 @@ def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) ->
         return
     print_rows(_COLUMNS, list(map(_row, found)))
     print_text(f"{counted(len(found), 'turn')} in the dead letters.")
+    waiting = sum(map(len, waiting_turns(backend).values()))
+    if waiting:
+        print_text(f"{counted(waiting, 'turn waits', 'turns wait')} to be applied by a writer.")
 
 
 @writer_commands.command()
@@ -65,7 +76,7 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Requeue turns. A running writer applies them within ten seconds; otherwise the next writer does."""
-    letters = _letters(path)
+    letters = _letters(open_storage(path))
     again = letters.requeue(letters.chosen(_ids(ids, every=every), user))
     _print_letters("requeued", again, as_json=as_json)
 
@@ -82,7 +93,7 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Remove turns; a dry run unless --yes is given."""
-    letters = _letters(path)
+    letters = _letters(open_storage(path))
     found = letters.chosen(_ids(ids, every=every), user)
     is_done = yes and not dry_run
     if is_done:
@@ -98,8 +109,7 @@ def _row(letter: DeadLetter) -> Row:
     return letter.id, parked, str(letter.attempts), turn.user_id, turn.session_id, text
 
 
-def _letters(path: str) -> DeadLetters:
-    backend = open_storage(path)
+def _letters(backend: Backend) -> DeadLetters:
     assert isinstance(backend, KeepsHidden)  # noqa: S101 - for the type checker
     return DeadLetters(backend)
 
