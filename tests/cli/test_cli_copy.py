@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import programs
+from command_line import call
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app
 
@@ -156,3 +157,17 @@ def test_an_altered_record_is_copied_as_it_is(tmp_path):
     assert CliRunner().invoke(app, ["copy", str(source), str(target)]).exit_code == 0
     [copy] = (target / "alice/history").iterdir()
     assert "# check = " in copy.read_text()
+
+
+def test_one_user_is_restored_from_a_copy_and_the_restore_can_be_undone(tmp_path):
+    memories, backup, file = tmp_path / "m", tmp_path / "backup" / "1", tmp_path / "alice.json"
+    alice = Diary(memories, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    call("copy", memories, backup, check=0)
+    alice.upsert_preference("likes", "coffee")
+    call("export", "--user", "alice", "--path", backup, "--output", file, check=0)
+    line = ("--user", "alice", "--path", memories, "--yes")
+    call("import", file, "--replace", *line, check=0)
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+    call("rollback", *line, check=0)
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]
