@@ -316,6 +316,11 @@ def test_an_export_that_does_not_fit_on_the_disk_leaves_no_file(memories, tmp_pa
     assert not file.exists()
 
 
+def test_an_error_of_the_system_has_a_remedy(memories, tmp_path):
+    done = call("export", "--path", memories, "--output", tmp_path / ("a" * 300), check=2)
+    assert ": File name too long. Use a shorter name, or a folder with" in done.stderr
+
+
 def test_a_dry_run_of_an_import_creates_no_folder(memories, tmp_path):
     file = tmp_path / "alice.json"
     theirs = tmp_path / "mem0.json"

@@ -200,11 +200,11 @@ def run() -> None:
     except DiaryError as error:
         _fail(" ".join([str(error), *getattr(error, "__notes__", ())]))
     except OSError as error:
-        from tomldiary.storage.shared.database import without_secrets  # noqa: PLC0415 - slow to import and rarely needed
+        from tomldiary.storage.files import system_remedy  # noqa: PLC0415 - slow to import and rarely needed
+        from tomldiary.storage.shared.database import without_secrets  # noqa: PLC0415 - the same
 
         place = f"{without_secrets(str(error.filename))}: " if error.filename else ""
-        remedy = ". Check the permissions" if isinstance(error, PermissionError) else ""
-        _fail(f"{place}{error.strerror or error}{remedy}")
+        _fail(f"{place}{error.strerror or error}. {system_remedy(error)}".removesuffix(" "))
 
 
 def _finish_output() -> None:
