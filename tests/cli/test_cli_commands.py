@@ -579,6 +579,22 @@ def test_ctrl_c_at_the_question_stores_nothing_and_keeps_the_text(memories):
     assert (memories / "alice/preferences.toml").read_bytes() == before
 
 
+def test_edit_says_on_a_terminal_that_an_editor_must_wait(memories):
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    line = ["-m", "tomldiary", "edit", "--path", memories]
+    child = programs.start(*line, streams=(0, slave, slave), env=os.environ | {"VISUAL": "true"})
+    os.close(slave)
+    told = b""
+    with suppress(OSError):  # all is read
+        while more := os.read(master, 65536):
+            told += more
+    os.close(master)
+    assert child.wait() == 0
+    assert b"EDITOR='code --wait'" in told
+    assert b"unchanged: preferences" in told
+
+
 @pytest.mark.parametrize(
     ("encoding", "place", "message"),
     [

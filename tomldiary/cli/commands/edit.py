@@ -28,7 +28,7 @@ from tomldiary.cli.options import (
     complete_document,
     user_option,
 )
-from tomldiary.cli.output import print_error, print_json, print_text
+from tomldiary.cli.output import print_error, print_json, print_note, print_text
 from tomldiary.cli.places import replace_version, writable
 from tomldiary.cli.pulled_folder import PulledFolder
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.storage.files import FileToken
 
+_AT_ONCE = (
+    1.0  # seconds; an editor that ended without a change so soon may not have waited for its window
+)
 _FORGOTTEN = (
     "data of this user was forgotten since this text was read, and the text may contain it. Nothing was stored; edit the"
     " current text."
@@ -167,9 +170,15 @@ def edit(
         file.write_bytes(_encoded(before))
         file.chmod(0o600)
         tell = print_error if as_json else print_text
+        begun = time.monotonic()
         try:
             text, kept = _corrected(alice.diary, document, before, file, tell)
             is_changed = text != before
+            if not is_changed and time.monotonic() - begun < _AT_ONCE:
+                print_note(
+                    "The editor ended at once. If its window is still open, what you save there is lost: set its option"
+                    " to wait, as in EDITOR='code --wait'."
+                )
             if not all(mistake.problem for mistake in kept):
                 raise InvalidValue("the text has mistakes; nothing was stored", where=document)
             if is_changed:
