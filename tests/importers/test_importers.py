@@ -479,13 +479,15 @@ def test_a_sentence_that_is_known_is_not_stored_twice(alice, tmp_path):
         json.dumps(
             [
                 {"id": str(number), "memory": text}
-                for number, text in enumerate(["dark  roast", "Tea", "tea"])
+                for number, text in enumerate(["dark  roast.", "Tea", "“tea”!"])
             ]
         )
     )
     done = carry_over(alice, "mem0", str(tmp_path / "m.json"))
     assert (done.added, done.present) == (["biography/imported-1"], ["likes/pref001", "biography/imported-1"])  # fmt: skip
     assert texts(alice) == {"Dark roast", "Tea"}
+    assert carry_over(alice, "mem0", str(tmp_path / "m.json")).added == []
+    assert {item.count for items in alice.preferences().values() for item in items.values()} == {1}
 
 
 def test_memories_without_an_id_do_not_replace_each_other(alice, tmp_path):

@@ -28,6 +28,7 @@ from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
+from tomldiary.text.similarity import identity
 from tomldiary.toml.values import checked_flag, checked_table, checked_text, decode_nulls
 from tomldiary.user.user import UserDiary
 
@@ -232,7 +233,7 @@ class _Memory:
             }
         )
         self._notes = set(notes)
-        self._texts = {_plain(text): key for key, text in notes.items()}
+        self._texts = {identity(text): key for key, text in notes.items()}
         self._blocks = redacted({name: each.text for name, each in alice.blocks.all().items()})
         self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
         self._singletons: dict[tuple[str, datetime | None], str] = {}
@@ -338,12 +339,12 @@ class _Memory:
     def _note(self, note: Note) -> tuple[str, bool | None]:
         category = self._target(note)
         key = f"{category}/{_note_id(note)}"
-        alike = self._texts.get(_plain(note.text))
+        alike = self._texts.get(identity(note.text))
         if alike is not None:
             return alike, True
         is_taken = key in self._notes
         self._notes.add(key)
-        self._texts[_plain(note.text)] = key
+        self._texts[identity(note.text)] = key
         return key, False if is_taken else None
 
     def _fact(self, fact: Fact) -> tuple[str, bool | None]:
@@ -420,7 +421,3 @@ def _canonical(data: Mapping[str, Any]) -> str:
 
 def _short(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
