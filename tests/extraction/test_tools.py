@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Diary, MemoryDeps, PreferenceItem, extractor_prompt_check
+from tomldiary import Constraint, Diary, MemoryDeps, PreferenceItem, extractor_prompt_check
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.extraction import tools
 from tomldiary.extraction.operations import (
@@ -523,6 +524,41 @@ def test_an_extractor_may_replace_the_whole_dictionaries():
         alice.add_turn(word, "Hello.", session_id="s")
     assert sorted(alice.preferences("likes")) == ["milk", "tea"]
     assert alice.conversations()["s"].summary == "About drinks"
+
+
+def test_direct_changes_leave_what_other_writers_stored_meanwhile():
+    def direct(_, deps):
+        likes = deps.prefs["preferences"]["likes"]
+        likes["pref001"]["text"] = "green tea"
+        likes["pref002"]["_count"] = 9
+        likes["pref003"]["contexts"] = ["evening"]
+        likes["pref004"] = {"text": "milk", "contexts": ["morning"]}
+        _ = deps.operations
+        likes["pref004"]["text"] = "oat milk"
+        alice.upsert_preference("likes", "coffee", id="pref001")
+        alice.upsert_preference("likes", "water", id="pref002")
+        alice.remove_preference("likes", "pref003")
+        alice.upsert_preference("likes", "soup")
+
+    alice = Diary("memory:", Table, agent=direct).user("alice")
+    for text in ("tea", "juice", "rice"):
+        alice.upsert_preference("likes", text)
+    done = alice.add_turn("Hi.", "Hello.", session_id="s")
+    stored = [(each.text, each.count) for each in alice.preferences("likes").values()]
+    assert stored == [("coffee", 2), ("water", 2), ("soup", 1), ("green tea", 1), ("oat milk", 1)]
+    assert (done.applied, len(done.skipped)) == (3, 2)
+
+
+def test_a_direct_confirmation_of_an_entry_that_expires_meanwhile_stores_its_text():
+    def direct(_, deps):
+        deps.prefs["preferences"]["likes"]["pref001"]["_count"] = 2
+        diary.constrain("preferences/likes", Constraint(ttl=timedelta(hours=1)))
+
+    diary = Diary("memory:", Table, agent=direct)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", now=datetime.now(UTC) - timedelta(hours=2))
+    assert alice.add_turn("Hi.", "Hello.", session_id="s").skipped == []
+    assert [each.text for each in alice.preferences("likes").values()] == ["tea"]
 
 
 @pytest.mark.parametrize(

@@ -199,8 +199,11 @@ class MemoryDeps:
                 )
                 removed = tuple(key for key in before if key not in entry)
                 if values or removed:
+                    text = entry_text(before) if kind == "preferences" and before else None
                     self._record_fields(
-                        SetFields(kind, path, values, removed, existing=path in known)
+                        SetFields(
+                            kind, path, values, removed, existing=path in known, replaces=text
+                        )
                     )
 
     def _record_fields(self, operation: SetFields) -> None:

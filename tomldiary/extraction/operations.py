@@ -105,6 +105,8 @@ class SetFields:
     """Remove the whole entry."""
     existing: bool = False
     """Whether the draft had the entry; if it was removed meanwhile, it is not restored from single fields."""
+    replaces: str | None = None
+    """The text of a preference that a new one replaces; as in `UpsertPreference`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,9 +453,15 @@ class _Changes:
             preferences, (category, key) = self._preferences, path[-2:]
             preferences.check_category(category)
             key = self._id_of(category, key)
-            found = preferences.find(
-                category, key
-            )  # it may stand at another place, in a short form
+            # It may stand at another place, in a short form.
+            found = preferences.find(category, key)
+            is_other = found is not None and _says_other(found[1], operation.replaces)
+            if not operation.delete and ((found is None) is operation.existing or is_other):
+                if found is None and not self._is_expired(category, key):
+                    raise unknown_preference(category, key)
+                confirmed = {"text": operation.replaces} if found is None else {}
+                self._set_apart(operation, {**confirmed, **said})
+                return
             path = found[0] if found is not None else (*path[:-1], key)
             if "text" in said:
                 self.reworded.setdefault((category, key), {})
@@ -475,6 +483,20 @@ class _Changes:
         ):
             raise InvalidValue(f"{problem.message}.", where=problem.where)
         set_fields(edit, replace(operation, path=path, values=tuple(said.items())))
+
+    def _set_apart(self, operation: SetFields, said: Mapping[str, Any]) -> None:
+        """Store a text as an entry of its own, because the entry has expired or another writer changed it meanwhile."""
+        category, key = operation.path[-2:]
+        text = said.get("text")
+        if text is None:
+            raise InvalidValue("the entry was changed meanwhile.", where=f"{category}/{key}")
+        names = [each for each in said if each[:1] != "_" and each not in {"text", "contexts"}]
+        self._upsert(
+            UpsertPreference(
+                category, None, text, tuple(text_list(said.get("contexts"))),
+                created_as=key, fields=tuple((name, said[name]) for name in names),
+            )
+        )  # fmt: skip
 
 
 def _says_other(entry: Mapping[str, Any], text: str | None) -> bool:
