@@ -615,6 +615,17 @@ def test_a_limit_counts_the_facts_that_hold_longer_than_before(diary):
     assert [fact.valid_to for fact in facts.query("likes", include_ended=True)] == [second, None]
 
 
+def test_a_limit_counts_a_fact_that_is_said_over_two_equal_ones_once(diary):
+    diary.register_schema("likes", Likes, Constraint(temporal=True, limit=1))
+    facts, now = diary.user("alice").facts, datetime.now(UTC)
+    first, second, third = (now + timedelta(days=days) for days in (1, 2, 3))
+    facts.commit(Likes(what="tea"), valid_from=second, valid_to=third)
+    facts.commit(Likes(what="tea"), valid_from=first, valid_to=second)
+    facts.commit(Likes(what="tea"), valid_from=now, valid_to=third)
+    held = facts.query("likes", include_ended=True, order_by="_valid_from")
+    assert [(fact.valid_from, fact.valid_to) for fact in held] == [(now, second), (second, third)]
+
+
 # Intervals
 
 

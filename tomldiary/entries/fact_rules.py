@@ -328,6 +328,8 @@ class FactRules(Facts):
                 where=f"{schema.name}.{chosen}",
             )
         over = stop or (None if old is None else interval(old)[1])
+        if stop is not None and later[1:]:
+            over = later[1].start  # `_bound` ends it where the next equal one begins
         if said is None:  # an update is of a fact that was counted before
             self._check_holding(schema, Held(chosen, data, begin, over), max(begin, now))
         if old is not None:  # a fact with the same start is corrected
