@@ -408,24 +408,28 @@ def test_an_entry_forgotten_during_extraction_stays_removed(tmp_path):
 def test_an_entry_changed_during_extraction_keeps_its_new_text(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     alice = diary.user("alice")
-    for text in ("tea", "jazz", "chess"):
+    for text in ("tea", "jazz", "chess", "milk"):
         alice.upsert_preference("likes", text, id="new")
 
     async def meanwhile(ctx):
         await tools.upsert_preference(ctx, "likes", id="pref001", text="green tea")
         await tools.upsert_preference(ctx, "likes", id="pref001", text="green tea at noon")
+        await tools.upsert_preference(ctx, "likes", id="pref004", text="milk")
         await tools.forget_preference(ctx, "likes", "pref002")
         await tools.forget_preference(ctx, "likes", "pref003")
         document = tmp_path / "alice" / "preferences.toml"
         document.write_text(document.read_text().replace('"tea"', '"no tea, it hurts"'))
         other = Diary(tmp_path, Table, agent="rules").user("alice")
         other.upsert_preference("likes", "plays jazz", id="pref002")
+        other.upsert_preference("likes", "no milk", id="pref004")
 
     turn(diary, meanwhile)
     assert {key: item.text for key, item in alice.preferences("likes").items()} == {
         "pref001": "no tea, it hurts",
         "pref002": "plays jazz",
-        "pref004": "green tea at noon",
+        "pref004": "no milk",
+        "pref005": "green tea at noon",
+        "pref006": "milk",
     }
 
 

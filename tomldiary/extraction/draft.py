@@ -296,7 +296,7 @@ class MemoryDeps:
             count_up=count_up, fields=fields, may_repeat=True,  # the commit merges what is repeated at the end
         )  # fmt: skip
         created = outcome.action == "created"
-        is_confirmed = outcome.action == "merged" or (outcome.action == "boosted" and text is None)
+        is_confirmed = outcome.action in {"merged", "boosted"}
         if self._confirmed is not None and (count_up or created):
             self._confirmed.add((category, outcome.id))
         self._operations.append(
