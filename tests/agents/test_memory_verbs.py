@@ -260,6 +260,12 @@ def test_failures_are_answered_without_details_for_the_operator(alice, verbs, mo
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_an_error_that_quotes_a_path_of_the_model_logs_none_of_its_words(verbs, caplog):
+    assert verbs.remember("x", "/my secret").startswith("❌ unknown category")
+    assert "a memory tool failed: UnknownCategory" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_errors_of_the_library_are_answered_verbatim():
     for error in (UnknownCategory("hats", ["likes"]), LimitReached("likes", 4)):
         assert failure(error) == f"❌ {error}"

@@ -9,6 +9,7 @@ from tomldiary.errors import (
     CommittedUnpublished,
     DiaryError,
     UnknownEntry,
+    cause_of,
     without_paths,
 )
 from tomldiary.history.record import Source
@@ -81,8 +82,8 @@ def failure(error: Exception) -> Answer:
         return Answer("❌ The diary cannot be used just now. Go on without it.")
     if isinstance(error, DiaryError):
         said = without_paths(str(error))
-        if said != str(error):  # paths are logged for the operator only
-            _logger.warning("a memory tool failed: %s", error)
+        if said != str(error):  # paths are logged for the operator only, unless a model wrote them
+            _logger.warning("a memory tool failed: %s", cause_of(error))
         return Answer(f"❌ {escape_for_model(said)}")  # it may name stored keys
     if isinstance(error, OSError):
         _logger.warning("a memory tool failed: %s", error)
