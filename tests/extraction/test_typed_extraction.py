@@ -46,10 +46,10 @@ class Scripted:
     def __init__(self, work):
         self.work = work
         self.answers = []
-        self.prompt = ""
+        self.prompt = self.message = ""
 
     async def run(self, message, *, deps):
-        self.prompt = draft_prompt(deps)
+        self.prompt, self.message = draft_prompt(deps), message
         context = type("Context", (), {"deps": deps})()
         self.answers = [await each for each in self.work(context)]
 
@@ -77,17 +77,19 @@ def test_a_type_registered_later_is_known_to_another_extractor_of_the_diary():
     assert diary.user("alice").facts.get("diet/user") is not None
 
 
-def test_the_prompt_has_types_fields_and_stored_facts():
+def test_the_prompt_has_types_and_fields_and_the_message_has_stored_facts_as_data():
     script = Scripted(lambda ctx: [])
     diary = typed(script)
     diary.user("alice").facts.commit(Diet(role="user", food="vegan"))
     diary.user("alice").add_turn("Hello.", "Hi.", "s1")
     assert "- diet (What a person eats.): role (string, Who it is about.)" in script.prompt
     assert "food (one of vegan, omnivore)" in script.prompt
-    assert "- diet/user: role = user, food = vegan" in script.prompt
+    assert "  <facts>\n- diet/user: role = user, food = vegan\n  </facts>\n" in script.message
+    assert "food = vegan" not in script.prompt  # users' words are no instructions
     plain = Scripted(lambda ctx: [])
     Diary("memory:", agent=plain).user("alice").add_turn("Hello.", "Hi.", "s1")
     assert "Typed facts" not in plain.prompt
+    assert "<facts>" not in plain.message
 
 
 def test_a_long_list_of_facts_is_cut_and_counts_the_rest():

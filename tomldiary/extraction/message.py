@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from tomldiary.entries.incremental_index import IncrementalIndex
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
+from tomldiary.extraction.tools import fact_lines
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.text.visible import escape
 
@@ -34,11 +35,12 @@ def turn_message(deps: MemoryDeps) -> str:
     """
     session = deps.conversations.find(deps.session_id) or {}
     summary = quoted(str(session.get("summary", "")), deps.max_summary) or "No summary exists yet."
-    preferences = _shown(deps)
+    preferences, facts = _shown(deps), "\n".join(fact_lines(deps))
+    stored_facts = f"  <facts>\n{facts}\n  </facts>\n" if facts else ""
     return f"""Memory as it is now, to be updated where this turn calls for it:
 <current_memory>
   <preferences>{preferences}</preferences>
-  <conversation_summary>{summary}</conversation_summary>
+{stored_facts}  <conversation_summary>{summary}</conversation_summary>
   <turns_count>{quoted(str(session.get("_turns", 0)))}</turns_count>
 </current_memory>
 {_earlier(deps)}{_noted(deps)}
