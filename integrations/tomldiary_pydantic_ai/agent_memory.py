@@ -10,7 +10,6 @@ from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made 
 from tomldiary.agents.options import checked_count, checked_descriptions, checked_text
 from tomldiary.agents.submission import errors_logged
 from tomldiary.agents.utterances import RunOwner
-from tomldiary.errors import IdentifierError
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
@@ -163,12 +162,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         """
         if self._user_id is None:
             return RunOwner(SHARED, session_of(ctx, None))
-        owner = super().found_owner(ctx)
-        if owner.user == SHARED:
-            raise IdentifierError(
-                f"the user id {SHARED!r} is reserved for notes of no user. Give the user another id."
-            )
-        return owner
+        return super().found_owner(ctx)
 
     def _notes(self, ctx: RunContext[Any], operation_id: str = "") -> AgentMemory:
         user, session = self.owner(ctx)

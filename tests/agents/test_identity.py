@@ -19,6 +19,7 @@ from tomldiary.agents.identity import (
     user_of,
 )
 from tomldiary.errors import IdentifierError
+from tomldiary.identifiers.namespaces import SHARED
 
 USER_PLACES = [
     {"explicit": "explicit"},
@@ -67,7 +68,7 @@ def test_the_first_place_that_names_a_session_wins(first):
     assert session_of(**together(SESSION_PLACES[first:])) == names[first]
 
 
-@pytest.mark.parametrize("wrong", ["  ", 7, b"ann", True, ["ann"]])
+@pytest.mark.parametrize("wrong", ["  ", 7, b"ann", True, ["ann"], SHARED])
 @pytest.mark.parametrize("first", range(len(USER_PLACES)))
 def test_an_invalid_name_is_an_error_and_never_skipped(first, wrong):
     broken = together(USER_PLACES[first:])
@@ -77,7 +78,7 @@ def test_an_invalid_name_is_an_error_and_never_skipped(first, wrong):
         broken[argument] = {**broken[argument], key: wrong}
     else:
         broken[argument] = wrong
-    with pytest.raises(IdentifierError, match=r"is blank|expected text, found"):
+    with pytest.raises(IdentifierError, match=r"is blank|expected text, found|is reserved"):
         user_of(**broken, hint="")
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.runtime.callables import is_async, misfit
 from tomldiary.toml.values import check_unicode
 
@@ -185,7 +186,8 @@ def first_id(
 
     Raises:
         IdentifierError: All values are None and there is no default, or the first name is blank or not a
-            string, or a session's name cannot be stored. The message names the place.
+            string, a session's name cannot be stored, or a user's is that of the data without an owner. The message
+            names the place.
     """
     for place, name in found:
         if name is None:
@@ -196,8 +198,10 @@ def first_id(
             )
         if not name.strip():
             raise IdentifierError(f"{place} is blank. Leave it out or give a name.")
-        if what == "session":  # any text names a user
+        if what == "session":
             _check_storable(place, name)
+        elif name == SHARED:  # any other text names a user
+            raise IdentifierError(f"{place} is reserved for data of no user. Give another id.")
         return name
     if default is not None:
         return default
