@@ -118,9 +118,10 @@ def test_a_memory_is_searched_quickly_in_a_text_with_unclosed_frames(lines):
 
 
 @pytest.mark.parametrize(
-    "run", ["password for a", "password", "_password", "é_", "eyJ-", "-eyJabcdefghijk.", "'a@1."]
-)
-@pytest.mark.parametrize("fill", ["", " "])
+    "run",
+    ["password for a", "password", "password: |", "pin=1234;", "_password", "é_", "eyJ-", "-eyJabcdefghijk.", "'a@1."],
+)  # fmt: skip
+@pytest.mark.parametrize("fill", ["", " ", "\n"])
 def test_a_long_message_is_redacted_quickly(run, fill):
     assert took(Redactor(), run + (fill or run) * 2 * LONGEST) < 1
 

@@ -74,17 +74,17 @@ _SIGN = (
 # Those after which a secret has a letter and a digit, as they are in tables and programs as well.
 _VAGUE_SIGNS = ("", "|", ">", "->", "→", ":**", "：**")
 # A block of YAML, or a string of several lines in Python or TOML.
-_LINES = r"[|>][+-]?\s*\n\s*|(?:\"{3}|'{3})\s+"
+_LINES = r"[|>][+-]?[^\S\n]*+\n\s*+|(?:\"{3}|'{3})\s++"
 _QUOTE = r"(?P<quote>\\*(?:\"{3}|'{3}|[\"'`]))"
 _QUOTED = r"(?!\s)(?:(?!(?P=quote))(?:\\.|[^\\\n])){4,100}+(?=(?P=quote))"
 # Up to the end of an XML element, or up to a space or a mark, but not an apostrophe within a word.
 _UNQUOTED = (
-    r"(?![\"'`])(?:[^\s\"'`<]{4,}(?=</)"
+    r"(?![\"'`])(?:[^\s\"'`<]{4,1000}+(?=</)"  # a longer run would be read again from each name in it
     r"|(?:[^\s\"'`,;，。；、]|(?<![\\(\[{=])[\"'`](?=\w)){3,}[^\s\"'`,;.，。；、\\])"
 )
 _SECRET = re.compile(
     rf"(?:(?:{_OPTION}|(?<![\w-])(?=\w){_VARIABLE}??)(?:{_NAME})|{_NAME_WITHIN})(?:{_NAME_END})?(?:{_FOR})?\s*+"
-    rf"(?P<sign>{_SIGN})\s*(?:{_LINES})?{_QUOTE}?(?P<value>(?(quote){_QUOTED}|(?!))|{_UNQUOTED})",
+    rf"(?P<sign>{_SIGN})\s*+(?:{_LINES})?{_QUOTE}?(?P<value>(?(quote){_QUOTED}|(?!))|{_UNQUOTED})",
     re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"(?<=://)[^\s:/@]*:(?P<value>[^\s/@\"<>]+)(?=@)")
