@@ -161,7 +161,9 @@ class MemoryFiles:
             if operation:
                 entry[_OPERATION] = operation
             if metadata:
-                entry[_METADATA] = dict(metadata)
+                entry[_METADATA] = self.diary.redacted(
+                    dict(metadata)
+                )  # a managed field is stored as it is
             edit.put((_KIND, name), entry)
             return _file(entry).version
 

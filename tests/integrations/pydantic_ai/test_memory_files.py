@@ -63,6 +63,13 @@ def test_no_digest_of_a_request_is_stored_by_a_diary_that_redacts(tmp_path):
     )  # of a diary that does not redact
 
 
+def test_the_metadata_of_a_file_are_redacted(tmp_path):
+    files = MemoryFiles(Diary(tmp_path, redact=True))
+    files.write(PATH, "tea", expected=None, metadata={"by": "a@b.org"})
+    assert files.read(PATH).metadata == {"by": "[redacted: email]"}
+    assert not any("a@b.org" in file.read_text() for file in (tmp_path / "alice").rglob("*.toml"))
+
+
 def test_a_receipt_of_before_the_diary_redacted_is_found(files, tmp_path):
     files.write(PATH, "one", expected=None, operation="op", fingerprint="digest")
     later = MemoryFiles(Diary(tmp_path, redact=True))
