@@ -224,11 +224,15 @@ def test_a_run_within_a_tool_is_a_delegated_one(settings, expected):
     assert RunTree().is_delegated({"configurable": settings}) is expected
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("s\ud800", "half of a surrogate pair"), ("s" * 1001, "1,001 characters, 1,000 are allowed")],
+)
 @pytest.mark.parametrize("place", SESSION_PLACES)
-def test_a_session_that_no_file_can_store_is_refused(place):
+def test_a_session_that_no_file_can_store_or_that_is_too_long_is_refused(place, name, reason):
     (argument, value), *_ = place.items()
-    bad = "s\ud800" if argument == "explicit" else dict.fromkeys(value, "s\ud800")
-    with pytest.raises(IdentifierError, match="half of a surrogate pair"):
+    bad = name if argument == "explicit" else dict.fromkeys(value, name)
+    with pytest.raises(IdentifierError, match=reason):
         session_of(**{"explicit": None, argument: bad}, hint="", default="")
     assert user_of("a\ud800", hint="") == "a\ud800"
 

@@ -218,3 +218,11 @@ def test_a_stored_summary_that_is_too_long_is_cut_for_the_model():
         yield
 
     assert len(turn(diary, nothing)[0]) < 6_000
+
+
+def test_a_turn_with_a_session_id_that_is_too_long_is_refused():
+    alice = Diary("memory:", agent="rules").user("alice")
+    alice.add_turn("I like tea.", "Noted.", "s" * 1000)
+    with pytest.raises(InvalidValue, match="session id has 1,001 characters, 1,000 are allowed"):
+        alice.add_turn("I like jazz.", "Noted.", "s" * 1001)
+    assert len(alice.preferences("likes")) == 1

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from tomldiary.entries.fields import MAX_SESSION, check_length
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.runtime.callables import is_async, misfit
@@ -211,6 +212,7 @@ def first_id(
 def _check_storable(place: str, name: str) -> None:
     try:
         check_unicode(name, place)
+        check_length(len(name), MAX_SESSION, place, "the session id has")
     except InvalidValue as error:
         raise IdentifierError(str(error)) from None
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_KEY = 200
 """The maximum number of characters of a key."""
+MAX_SESSION = 1_000
+"""The maximum number of characters of a turn's session id, which each entry of the turn repeats."""
 COMPACTOR = "compactor"
 """The value of `_updated_by` that a compaction writes, as in TOMLDiary 0.9; it names no session."""
 _MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to", "_expires")

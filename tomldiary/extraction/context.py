@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - pydantic reads the fields of Turn
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, get_args
 
-from tomldiary.entries.fields import entry_text
+from tomldiary.entries.fields import MAX_SESSION, check_length, entry_text
 from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.entries.kinds.episodes import ToolStep, checked_steps
 from tomldiary.errors import InvalidValue, wrong_value
@@ -148,6 +148,7 @@ class Turn:
         session = checked_text(self.session_id, "session_id")
         if not session:
             raise InvalidValue("the session id is empty. Give one.", where="session_id")
+        check_length(len(session), MAX_SESSION, "session_id", "the session id has")
         object.__setattr__(self, "session_id", session)
         for name in ("user_msg", "assistant_msg"):
             object.__setattr__(self, name, storable(checked_text(getattr(self, name), name)))
