@@ -95,6 +95,14 @@ def test_a_block_that_repeats_a_vowel_sign_is_found_quickly():
     assert took(alice.recall, "walnuts") < 1
 
 
+def test_a_memory_of_many_blocks_that_do_not_fit_is_rendered_quickly():
+    alice = Diary("memory:").user("alice")
+    with alice.transaction() as tx:
+        for number in range(1000):
+            tx.blocks.set(f"notes {number}", "walnuts and tea\n" * 60)
+    assert took(alice.render) < 0.8
+
+
 @pytest.mark.parametrize("start", ["", "é "])
 def test_a_text_with_quotes_is_escaped_nearly_as_fast_as_one_without(start):
     """A pattern for the frequent escapes takes ten times as long as replacements."""

@@ -167,7 +167,7 @@ def _filled(
             break
         # A cut block leaves budget for later facts, at most half of the remaining budget.
         left = max_tokens - count(framed(shown))
-        others = count("\n".join(["", *rest[1:]])) if rest[1:] else 0
+        others = _length(rest[1:], left, count)
         part = _cut(rest[0], max(left // 2, left - others), count, look_up)
         if part:
             shown.append(part)
@@ -175,10 +175,26 @@ def _filled(
     return shown
 
 
+def _length(lines: Sequence[str], enough: int, count: Callable[[str], int]) -> int:
+    """Return the number of tokens of lines that follow others; of long ones any number above `enough`."""
+
+    def length(number: int) -> int:
+        return count("\n".join(["", *lines[:number]]))
+
+    return length(_largest(len(lines), lambda number: length(number) <= enough) + 1) if lines else 0
+
+
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number up to `most` that fits, by bisection; 0 is assumed to fit."""
-    numbers = range(1, most + 1)
-    return bisect_left(numbers, x=True, key=lambda number: not fits(number))
+    """Return the largest number up to `most` that fits; 0 is assumed to fit.
+
+    No number above its double is tried, as the time of `fits` may grow with the number.
+    """
+    high = 1
+    while high < most and fits(high):
+        high *= 2
+    low = high // 2
+    numbers = range(low + 1, min(high, most) + 1)
+    return low + bisect_left(numbers, x=True, key=lambda number: not fits(number))
 
 
 def _cut(block: str, room: int, count: Callable[[str], int], look_up: str) -> str:
