@@ -103,6 +103,12 @@ def test_a_memory_of_many_blocks_that_do_not_fit_is_rendered_quickly():
     assert took(alice.render) < 0.8
 
 
+def test_the_history_of_a_batch_in_many_namespaces_is_read_quickly():
+    store = ItemStore(Diary("memory:"))
+    store.run([Put(("alice", f"n{n}"), "k", {"text": "tea"}) for n in range(3000)])
+    assert took(store.diary.user("alice").history) < 1
+
+
 @pytest.mark.parametrize("start", ["", "é "])
 def test_a_text_with_quotes_is_escaped_nearly_as_fast_as_one_without(start):
     """A pattern for the frequent escapes takes ten times as long as replacements."""

@@ -33,7 +33,7 @@ from tomldiary.toml.document import Document
 from tomldiary.toml.values import checked_text, render_key, render_text, render_value, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tomldiary.storage.protocol import HistorySource
 
@@ -141,9 +141,19 @@ class Record:
 
     def parts(self, doc: str) -> tuple[list[Document], list[Document]]:
         """Return the changed blocks of a document before and after; see `Document.parse_parts`."""
-        changes = [change for change in self.changes if change.doc == doc]
-        old, new = [change.old for change in changes], [change.new for change in changes]
-        return Document.parse_parts(old), Document.parse_parts(new)
+        return _parts([change for change in self.changes if change.doc == doc])
+
+    def all_parts(self) -> dict[str, tuple[list[Document], list[Document]]]:
+        """Return the result of `parts` for each changed document, in time linear in the number of changes."""
+        changes: dict[str, list[Change]] = {}
+        for change in self.changes:
+            changes.setdefault(change.doc, []).append(change)
+        return {doc: _parts(each) for doc, each in changes.items()}
+
+
+def _parts(changes: Sequence[Change]) -> tuple[list[Document], list[Document]]:
+    old, new = [change.old for change in changes], [change.new for change in changes]
+    return Document.parse_parts(old), Document.parse_parts(new)
 
 
 def render_record(record: Record) -> str:

@@ -395,16 +395,18 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
     """Yield each entry that a record changed: its home, its path, and its fields before and after."""
     if record.type == SNAPSHOT:
         return
-    for kind in dict.fromkeys(home_of(change.doc) for change in record.changes):
+    homes: dict[str, list[tuple[list[Document], list[Document]]]] = {}
+    for name, states in record.all_parts().items():
+        homes.setdefault(home_of(name), []).append(states)
+    for kind, documents in homes.items():
         old: dict[Path, dict[str, Any]] = {}
         new: dict[Path, dict[str, Any]] = {}
-        for name in dict.fromkeys(change.doc for change in record.changes):
-            if home_of(name) == kind:
-                # A moved table is removed by one change and inserted by another, possibly in another part.
-                for parts, found in zip(record.parts(name), (old, new), strict=True):
-                    for part in parts:
-                        for path, entry in entry_kind(kind).tables(part).items():
-                            found[path] = {**found.get(path, {}), **entry}
+        for states in documents:
+            # A moved table is removed by one change and inserted by another, possibly in another part.
+            for parts, found in zip(states, (old, new), strict=True):
+                for part in parts:
+                    for path, entry in entry_kind(kind).tables(part).items():
+                        found[path] = {**found.get(path, {}), **entry}
         in_one_layout(entry_kind(kind), old, new)
         for path in changed_keys(old, new):
             yield kind, path, old.get(path), new.get(path)

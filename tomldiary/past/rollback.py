@@ -405,7 +405,7 @@ def _changes(
     """
     old: _States = {}
     new: _States = {}
-    parts = {doc: record.parts(doc) for doc in dict.fromkeys(each.doc for each in record.changes)}
+    parts = record.all_parts()
     # A moved table is removed by one change and inserted by another.
     for doc, (olds, news) in parts.items():
         old |= {place: state for part in olds for place, state in _states(doc, part)}
