@@ -685,6 +685,14 @@ def test_columns_of_a_sqlite_store_are_read_by_name(alice, tmp_path, columns):
     assert (done.added, done.left_out) == (["items/n/k"], [])
 
 
+def test_a_view_in_place_of_the_table_of_a_sqlite_store_is_refused(alice, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "db")) as database, database:
+        columns = "SELECT 'alice' AS prefix, 'k' AS key, '{}' AS value"
+        database.execute(f"CREATE VIEW store AS {columns}")
+    with pytest.raises(InvalidValue, match="does not have the expected tables"):
+        carry_over(alice, "langgraph-store", tmp_path / "db")
+
+
 @pytest.mark.parametrize("missing", ["prefix", "key", "value"])
 def test_a_sqlite_store_without_an_expected_column_is_refused(alice, tmp_path, missing):
     columns = ", ".join({"prefix", "key", "value"} - {missing})

@@ -170,12 +170,18 @@ def _is_sqlite(place: str) -> bool:
         return file.read(len(_SQLITE)) == _SQLITE
 
 
+def _without_views(*request: object) -> int:
+    """Refuse what a view reads, for SQLite: a query of a view may never end, and Ctrl-C does not stop it."""
+    return sqlite3.SQLITE_DENY if request[-1] is not None else sqlite3.SQLITE_OK
+
+
 def _rows(place: str, query: str) -> Iterator[sqlite3.Row]:
     """Yield the rows of a SQLite database, which is opened read-only."""
     address = f"{Path(place).resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
             database.row_factory = sqlite3.Row  # a row can be read by position and by column
+            database.set_authorizer(_without_views)
             yield from database.execute(query)
     except sqlite3.Error as error:
         raise InvalidValue(
