@@ -307,7 +307,7 @@ def test_no_table_is_renamed_in_place_of_a_value_or_a_list(value):
             edit.rename({("c",): path})
 
 
-@pytest.mark.parametrize("head", ["a.b.x = 1\n", "[a]\nb.x = 1\n"])
+@pytest.mark.parametrize("head", ["a.b.x = 1\n", "[a]\nb.x = 1\n", '[a]\n"\\u0062".x = 1\n'])
 @pytest.mark.parametrize(
     "values",
     [

@@ -339,25 +339,16 @@ def keep_comments(before: Block, removed: Block, *, is_last: bool) -> Block:
     return Block(before.path, kept + tail, before.is_array)
 
 
-def frame_of(block: Block, values: Mapping[str, Any], newline: str) -> tuple[str, str] | None:
-    """Return the text before and after the table of a block; None if the table differs from what `render_block` writes."""
-    body, tail = split_tail(block.text)
-    written = render_block(block.path, values, newline=newline)
-    lead = body.removesuffix(written)
-    is_rendered = block.path and body.endswith(written) and lead[-1:] in {"", "\n"}
-    return (lead, tail) if is_rendered else None
-
-
 def rendered_again(
     block: Block, old: Mapping[str, Any], new: Mapping[str, Any], newline: str = "\n"
 ) -> Block | None:
     """Return a block with other values of its table; None if the table differs from what `render_block` writes."""
-    frame = frame_of(block, old, newline)
-    if frame is None:
+    body, tail = split_tail(block.text)
+    written = render_block(block.path, old, newline=newline)
+    lead = body.removesuffix(written)
+    if not block.path or not body.endswith(written) or lead[-1:] not in {"", "\n"}:
         return None
-    return Block(
-        block.path, f"{frame[0]}{render_block(block.path, new, newline=newline)}{frame[1]}"
-    )
+    return Block(block.path, f"{lead}{render_block(block.path, new, newline=newline)}{tail}")
 
 
 def above(block: Block) -> list[Path]:

@@ -15,7 +15,6 @@ from tomldiary.toml.document import (
     ValueEdit,
     above,
     find_table,
-    frame_of,
     keep_comments,
     rendered_again,
     split_tail,
@@ -321,8 +320,11 @@ class Edit(ValueEdit):
 
     def _change(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         holder = self._holder(path)
-        if holder.path == path and path not in self._parents:
-            self._rewrite(holder, old, new)
+        if holder.path == path:
+            if path in self._parents:
+                self._change_with_subtables(path, old, new)
+            else:
+                self._rewrite(holder, old, new)
             return
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)
@@ -469,13 +471,12 @@ class Edit(ValueEdit):
 
     def _own_values(self, block: Block) -> Table:
         """Return the values that are written in `block`, without those of inner tables that have headers."""
-        table = dict(self.table(block.path) or {})
+        table = self.table(block.path) or {}
         below = [key for key in table if self._has_header((*block.path, key))]
-        own = {key: table[key] for key in table if key not in below}
-        # Dotted keys may add to inner tables with headers.
-        if below and block.text.strip() and frame_of(block, own, self.newline) is None:
+        # Dotted keys may add to inner tables with headers. A backslash may be in such a key.
+        if below and any(key in block.text for key in (*below, "\\")):
             return find_table(parse_toml(block.text), block.path) or {}
-        return own
+        return {key: table[key] for key in table if key not in below}
 
     def _without(self, table: Table, base: Path, path: Path) -> Table:
         """Return the table at `base` without the one at `path` in it, and without empty ones that have headers."""

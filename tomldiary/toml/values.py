@@ -459,8 +459,8 @@ def same_value(left: Any, right: Any) -> bool:
             return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
         return False
     if kind is dict:
-        return left.keys() == right.keys() and all(
-            same_value(value, right[key]) for key, value in left.items()
+        return left.keys() == right.keys() and _same_items(
+            [*left.values()], [right[key] for key in left]
         )
     if kind is list or kind is tuple:
         return _same_items(left, right)
