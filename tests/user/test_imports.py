@@ -52,3 +52,4 @@ def test_importing_loads_no_framework_and_is_fast():
         "typer",
     }
     assert not heavy & {name.partition(".")[0] for name in loaded}
+    assert "importlib.metadata" not in loaded  # pydantic imports it with the first validator

@@ -19,7 +19,6 @@ from pydantic import (
     AliasChoices,
     AliasPath,
     BaseModel,
-    RootModel,
     Secret,
     SecretBytes,
     SecretStr,
@@ -194,7 +193,7 @@ class FactSchema:
         model: Any = self.model
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or model is BaseModel:
             raise SchemaError(f"{self.name}: expected a pydantic model class, found {model!r}.")
-        if issubclass(self.model, RootModel):
+        if self.model.__pydantic_root_model__:
             raise SchemaError(
                 f"{self.name}: {model.__name__} has no fields. Use a model with fields."
             )
