@@ -9,10 +9,12 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+from calls import noted_calls
 from tomldiary import Diary, PreferenceItem
 from tomldiary.entries.schema import show_preferences_schema, weights
 from tomldiary.errors import SchemaError
 from tomldiary.retrieval.injection import next_injection
+from tomldiary.retrieval.ranking import ranked
 from tomldiary.retrieval.render import count_tokens, exceeds
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
@@ -277,7 +279,10 @@ def test_a_memory_that_fits_is_not_ordered_by_the_query(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     for text in ("plays chess", "drinks coffee", "sails"):
         alice.upsert_preference("likes", text)
-    plain = alice.memory_lines().shown
+    with noted_calls(ranked) as once:
+        plain = alice.memory_lines().shown
     query = str(plain[-1])
     assert alice.memory_lines(query, query_above=1000).shown == plain
-    assert alice.memory_lines(query, query_above=1).shown != plain
+    with noted_calls(ranked) as calls:
+        assert alice.memory_lines(query, query_above=1).shown != plain
+    assert len(calls) == len(once)  # the order without the query is that of its rest

@@ -316,19 +316,19 @@ class UserRecall:
         query = None if query is None else checked_text(query, "query")
         with self._diary.engine.reading():
             documents = self._documents(_places(shown_kinds(), self._listed()))
-            if query and query_above is not None:
-                found = self._lines(documents, None, but_session, valid_at)
-                if not exceeds(found.shown, query_above, token_counter):
-                    return found
-            return self._lines(documents, query, but_session, valid_at)
+            first, facts, rest = self._ranked(documents, but_session, valid_at)
+            shown = [*first, *(fact.line for fact in facts)]
+            if query and (query_above is None or exceeds(shown, query_above, token_counter)):
+                kinds = [kind.name for kind in shown_kinds() if kind.is_matched]
+                matches = islice(self._found(query, kinds, valid_at=valid_at)[1], _MATCHES)
+                order = [(source.kind.name, source.key) for _, source in matches]
+                shown = [*first, *(fact.line for fact in _matches_first(facts, order))]
+        return MemoryLines(shown, rest)
 
-    def _lines(
-        self,
-        documents: Sequence[Searched],
-        query: str | None,
-        but_session: str,
-        valid_at: When | None = None,
-    ) -> MemoryLines:
+    def _ranked(
+        self, documents: Sequence[Searched], but_session: str, valid_at: When | None
+    ) -> tuple[list[str], list[ShownFact], list[str]]:
+        """Return the first lines, the entries that follow by importance, and the lines that are not shown."""
         at = self._context.moment(valid_at)
         first: list[str] = []
         # A namespace in several documents has one share.
@@ -355,13 +355,7 @@ class UserRecall:
                     rest += [each.line for each in lane[kind.shown_at_most :]]
                     lane = lane[: kind.shown_at_most]
                 lanes.setdefault(place, (weight, []))[1].append(lane)
-        found = by_share((weight, _merged(parts)) for weight, parts in lanes.values())
-        if query:
-            kinds = [kind.name for kind in shown_kinds() if kind.is_matched]
-            matches = islice(self._found(query, kinds, valid_at=valid_at)[1], _MATCHES)
-            order = [(source.kind.name, source.key) for _, source in matches]
-            found = _matches_first(found, order)
-        return MemoryLines([*first, *(fact.line for fact in found)], rest)
+        return first, by_share((weight, _merged(parts)) for weight, parts in lanes.values()), rest
 
     def _listed(self) -> Sequence[str]:
         """Return the names of the user's documents, if the backend can list them."""
