@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 import programs
+from calls import noted_calls
 from capabilities import needs_fork
 from file_systems import HookedFiles, killed_before
 from six_verbs import SixVerbs
@@ -33,6 +34,7 @@ from tomldiary.storage.memory import MemoryBackend
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 from tomldiary.toml.document import Document
+from tomldiary.toml.lexer import split_blocks
 from tomldiary.views.memory import summary_of
 
 SMALL = 900
@@ -226,6 +228,14 @@ def test_one_document_is_enough_until_it_is_full(split):
     names = parts(alice)
     assert names[:3] == ["preferences", "preferences/002", "preferences/003"]
     assert all(len(alice.document(name)) <= SMALL for name in names)
+
+
+def test_the_first_search_of_several_parts_splits_no_text(split, tmp_path):
+    assert len(parts(filled(split))) > 1
+    alice = opened(tmp_path / "m", SMALL).user("alice")
+    with noted_calls(split_blocks) as calls:
+        assert alice.recall("thing number 3", kinds=["preferences"])
+    assert not calls
 
 
 def test_a_change_writes_only_the_part_that_holds_the_entry(split):

@@ -11,7 +11,6 @@ valid. The further documents of a namespace of items are `work~2`, because `work
 from __future__ import annotations
 
 import re
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -105,14 +104,9 @@ def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
         if key != _META:
             values = [part.data[key] for part in parts if key in part.data]
             data[key] = _merged(values, depth_of(kind, (key,)) - 1)
-    parents = Counter[Path]()
-    for part in parts:
-        parents.update(part.parents)
     stamp = tuple([part.stamp for part in parts])
     # Most readers need only the values, so the blocks are not joined yet.
-    return Document(
-        partial(_blocks, parts), data, parents=parents, memo=memo_of(parts), stamp=stamp
-    )
+    return Document(partial(_blocks, parts), data, memo=memo_of(parts), stamp=stamp)
 
 
 def _merged(values: list[Any], levels: int) -> Any:
