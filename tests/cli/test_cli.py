@@ -13,6 +13,7 @@ import time
 import tomllib
 from datetime import date
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pydantic import BaseModel
@@ -337,6 +338,13 @@ def test_show_raw_of_a_file_from_another_system_is_valid(memories):
         "show", "alice", "--path", memories, "--raw", "--category", "goals", check=0
     ).stdout
     assert "preferences" not in tomllib.loads(shown)
+
+
+def test_show_parses_the_preferences_to_find_the_categories_and_once_more_with_them(memories):
+    with mock.patch.object(tomllib, "loads", wraps=tomllib.loads) as parsed:
+        call("show", "alice", "--path", memories, "--json")
+    text = (memories / "alice/preferences.toml").read_text()
+    assert 0 < parsed.call_args_list.count(mock.call(text)) <= 2
 
 
 def test_show_raw_is_the_text_of_the_files(memories):

@@ -87,11 +87,17 @@ def show_memory(
     alice = known_user(path, user)
     if at is not None:
         alice = alice.as_of(point(at, alice))
-    with alice.diary.engine.reading():
+    engine = alice.diary.engine
+    with engine.reading():
         for kind in KINDS:
             alice.document(kind)  # raises an error for what is no regular file, which is not listed
         names = dict.fromkeys(("preferences", "conversations", *alice.documents()))
-        stored = {kind: Document.parse(alice.document(kind)) for kind in names}
+        stored = {
+            kind: engine.document(user, kind)
+            if at is None
+            else Document.parse(alice.document(kind))
+            for kind in names
+        }
     joined = _joined(stored)
     shown = stored if raw else joined
     if category is not None:
