@@ -343,6 +343,7 @@ class Edit(ValueEdit):
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
         self._add(Block(path, text + self.newline), self._position(self._below(path)[0]))
+        self._set_data(path, {**old, **own})
 
     def _change_with_subtables(
         self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]
