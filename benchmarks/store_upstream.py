@@ -2,7 +2,7 @@
 
 Downloads the source distributions from PyPI, replaces the stores that their tests open with `DiaryStore`, and
 runs the tests. Prints the numbers of passed and failed tests by group. The exit code is 1 if fewer than 324 pass,
-or if a test fails or is skipped that `docs/langgraph.md` does not list.
+or if a test fails or is skipped that `docs/langgraph-store.md` does not list.
 
 Requires: pip install -e '.[langgraph]' numpy pytest pytest-asyncio pytest-mock langgraph-checkpoint-sqlite
 langgraph-checkpoint-postgres 'psycopg[binary]'. No PostgreSQL server is needed.
@@ -162,9 +162,9 @@ def main(folder: Path) -> int:
                 print(f"    {outcome.lower()}: {name}")
     print(f"{'sum':15} {_figures(count)}; {LEAST} must pass")
     for name in unnamed:
-        print(f"not named in docs/langgraph.md: {name}")
+        print(f"not named in docs/langgraph-store.md: {name}")
     for name in stale:
-        print(f"named in docs/langgraph.md, and passes: {name}")
+        print(f"named in docs/langgraph-store.md, and passes: {name}")
     return int(count["PASSED"] < LEAST or bool(unnamed) or bool(stale))
 
 
@@ -200,7 +200,7 @@ def _results(root: Path, file: str) -> list[tuple[str, str]]:
 
 def _named() -> set[str]:
     """Return `group test` for each test in the table of the documentation."""
-    text = (HERE / "docs/langgraph.md").read_text()
+    text = (HERE / "docs/langgraph-store.md").read_text()
     rows = re.findall(r"^\| ([a-z_, ]+) \| ((?:`test_\w+`[^|`]*)+)\|", text, re.MULTILINE)
     return {
         f"{group} {test}"

@@ -30,7 +30,9 @@ assert _state() == _before and _was is globals().get('diary'), (_before, _state(
 
 PAGES = [
     README,
-    *(ROOT / "docs" / f"{name}.md" for name in ("langgraph", "langchain", "pydantic-ai")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("langgraph", "langchain", "langchain-details")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("pydantic-ai", "pydantic-ai-details", "search")),
+    ROOT / "docs/how-to/user-interface.md",
 ]
 
 SHOWN = {

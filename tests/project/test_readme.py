@@ -279,8 +279,8 @@ def test_every_example_is_linked_from_a_page():
 
 
 def test_every_test_in_the_table_of_stores_exists():
-    page = (ROOT / "docs/langgraph.md").read_text("utf-8")
-    table = page.partition("### Behaviour where stores differ")[2].partition("\n### ")[0]
+    page = (ROOT / "docs/langgraph-store.md").read_text("utf-8")
+    table = page.partition("## Behaviour where stores differ")[2].partition("\n## ")[0]
     files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "tomldiary/testing/store").glob("*.py")]
     known = "".join(file.read_text("utf-8") for file in files)
     named = re.findall(r"`(test_\w+)(…?)`", table)

@@ -138,7 +138,7 @@ class Chat:
         said = self.new("a", user)
         said.least = 0
         # "If a summary replaces the question during the run, the turn has the question and the last answer, without
-        # tool calls." (docs/langchain.md)
+        # tool calls." (docs/langchain-details.md)
         if not (is_part and self.around in ("summary", "trimming")):
             self.given.append(said)
         return said.word

@@ -352,7 +352,7 @@ def unanswered(state):
 
 
 def fields(state):
-    """Return a state as a dictionary, as docs/langgraph.md wants it for `Send`."""
+    """Return a state as a dictionary, as docs/langgraph-details.md wants it for `Send`."""
     return dict(state if isinstance(state, dict) else vars(state))
 
 

@@ -1,4 +1,4 @@
-"""The module of the agent in a Temporal worker, as docs/pydantic-ai.md describes; `FOLDER` has the memory."""
+"""The module of the agent in a Temporal worker, as docs/how-to/durable-execution.md describes; `FOLDER` has the memory."""
 
 import os
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ class WordByWord:
 
 
 class Conversations:
-    """Random chats with agents that share a folder. All comments that quote are from docs/langchain.md."""
+    """Random chats with agents that share a folder. All comments that quote are from docs/langchain-details.md."""
 
     def __init__(self, folder, seed):
         self.folder, self.saver, self.choose = folder, InMemorySaver(), random.Random(seed)

@@ -51,7 +51,7 @@ class Program:
     def __init__(self, seed, folder):
         self.choose, self.folder, self.history = random.Random(seed), folder, [f"seed {seed}"]
         self.restarts = self.choose.random() < 0.3
-        """Whether other processes continue. Then nothing of which docs/langgraph.md says "in another process the words
+        """Whether other processes continue. Then nothing of which docs/langgraph-details.md says "in another process the words
         again" is drawn: replays, several recording nodes, and graphs without a field `Memory` or a checkpointer."""
         self.said: dict[str, Said] = {}
         self.answers: dict[str, str] = {}

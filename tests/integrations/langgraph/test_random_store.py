@@ -233,7 +233,7 @@ def by_place(items):
 
 
 def holds(condition, value):
-    """Say whether a value matches a filter, as docs/langgraph.md describes it."""
+    """Say whether a value matches a filter, as docs/langgraph-store.md describes it."""
     for key, asked in condition.items():
         if key in ("$and", "$or"):
             met = (all if key == "$and" else any)(holds(one, value) for one in asked)

@@ -1,4 +1,4 @@
-"""The table of costs in docs/scaling.md: no call makes more requests, reads or writes than it says."""
+"""The table of costs in docs/scaling-costs.md: no call makes more requests, reads or writes than it says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tomldiary.store.operations import List, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.writer.shared.claims import Heartbeats
 
-PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scaling-costs.md"
 UNITS = ("requests", "reads", "writes", "deletes")
 LONG = 60
 
