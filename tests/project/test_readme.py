@@ -298,6 +298,35 @@ def test_the_pages_of_the_adapters_answer_the_same_questions():
     assert asked[0] == asked[1] == asked[2]
 
 
+def templates():
+    """Yield each text of the packages; for an f-string, a pattern that it and its values match."""
+    for path in [*(ROOT / "tomldiary").rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = (re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in node.values)  # fmt: skip
+                yield "".join(parts)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.escape(node.value)
+
+
+def test_every_message_in_the_tables_of_errors_is_in_the_code():
+    """A "…" on the page stands for a part that differs."""
+    quoted = []
+    for page in ("langgraph", "langchain", "pydantic-ai"):
+        text = (ROOT / f"docs/{page}.md").read_text("utf-8")
+        table = text.partition("## Errors and warnings")[2].partition("\n## ")[0]
+        quoted += re.findall(r'^\| "([^"|]+)"', table, re.MULTILINE)
+    assert len(quoted) > 15
+    known = {each for each in templates() if len(each) > 20}
+    wrong = []
+    for message in quoted:
+        parts = [re.escape(part) for part in message.split("…") if part.strip()]
+        is_part = all(any(part in each for each in known) for part in parts)
+        if not is_part and not any(re.match(each, message) for each in known):
+            wrong.append(message)
+    assert wrong == []
+
+
 def test_the_page_about_backends_names_every_protocol_and_member():
     rows = re.findall(r"^\| `.*", (ROOT / "docs/backends.md").read_text("utf-8"), re.MULTILINE)
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", "\n".join(rows)))))
