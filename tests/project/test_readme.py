@@ -298,6 +298,12 @@ def test_the_pages_of_the_adapters_answer_the_same_questions():
     assert asked[0] == asked[1] == asked[2]
 
 
+@pytest.mark.parametrize("page", ["langgraph", "langchain", "pydantic-ai", "scaling"])
+def test_a_page_to_begin_with_has_at_most_2300_words(page):
+    """What few readers need is on a page of its own."""
+    assert len((ROOT / f"docs/{page}.md").read_text("utf-8").split()) <= 2300
+
+
 def templates():
     """Yield each text of the packages; for an f-string, a pattern that it and its values match."""
     for path in [*(ROOT / "tomldiary").rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]:
