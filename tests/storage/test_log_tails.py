@@ -60,8 +60,8 @@ def test_segments_with_converted_line_ends_are_all_restored(tmp_path):
         path.write_bytes(data.replace(b"\n", b"\r\n"))
     assert len(texts(opened(tmp_path))) == 6
     assert [path.read_bytes() for path in paths] == before
-    # A process that has read them meanwhile continues them, too.
-    paths[-1].write_bytes(before[-1].replace(b"\n", b"\r\n"))
+    # A process that has read them meanwhile continues them, too, also after a crash.
+    paths[-1].write_bytes((before[-1] + b"[[tx]]\nche").replace(b"\n", b"\r\n"))
     write(alice)
     assert sequences(tmp_path) == [*range(1, 8)]
 

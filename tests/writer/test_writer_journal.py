@@ -247,7 +247,8 @@ def test_turns_are_read_from_a_journal_with_converted_line_ends(tmp_path):
     journal.append_turns(jobs_of("one\r\nword", "two"), first_epoch)
     die(journal)
     [path] = journal.folder.glob("*.toml")
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    torn = b"[[turn]]\nche"
+    path.write_bytes((path.read_bytes() + torn).replace(b"\n", b"\r\n"))
     for more in ([], jobs_of("three")):
         journal, left = Journal.adopt(journal.folder, sync=False)
         assert [job.turn.user_msg for job in left] == ["one\r\nword", "two"]

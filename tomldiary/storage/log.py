@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | PRIVATE
 _HEADER = re.compile(rb"^\[\[([a-z]+)\]\]\n", re.MULTILINE)
 _LINES = re.compile(rb"\[\[[a-z]+\]\]\n(?:[^\[\n\0][^\n\0]*\n)*")
+_CRLF = re.compile(rb"\r\n")
 _CHECK = re.compile(r'check = "([0-9a-f]{8})"\n')
 
 
@@ -115,7 +116,9 @@ def cut_torn_tail(files: FileSystem, descriptor: int) -> list[LogRecord]:
     while records and records[-1].body is None:
         records.pop()
     end = records[-1].end if records else 0
-    if end < len(data) and own_line_ends(data) == data:  # otherwise the offsets are others
+    for found in _CRLF.finditer(data):  # the offsets of records count LF only
+        end += found.start() < end
+    if end < len(data):
         files.ftruncate(descriptor, end)
     return records
 

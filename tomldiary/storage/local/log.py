@@ -185,7 +185,7 @@ def cut_off(files: FileSystem, path: Path, end: int) -> None:
         rest = file.read()
     if not rest:
         return
-    if f"\n{rest.decode('latin-1')}".endswith((END, "\n]\r\n")):
+    if f"\n{rest.decode('latin-1')}".endswith(END):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
         files.discard(aside)  # the same bytes, or a part of them
         files.write_new(str(aside), rest, sync=True)
@@ -204,13 +204,7 @@ def restore_line_ends(files: FileSystem, paths: list[Path]) -> bool:
     is_changed = False
     for path in paths:
         data = files.content(path)
-        own = own_line_ends(data)
-        *records, rest = own.split(_END)
-        if (
-            own != data
-            and not rest
-            and all(is_whole(each.decode("utf-8", "replace") + END) for each in records)
-        ):
+        if (own := own_line_ends(data)) != data:
             files.write_over(path, own, sync=True)
             is_changed = True
     if is_changed:
