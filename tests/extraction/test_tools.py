@@ -415,6 +415,7 @@ def test_an_entry_changed_during_extraction_keeps_its_new_text(tmp_path):
         await tools.upsert_preference(ctx, "likes", id="pref001", text="green tea")
         await tools.upsert_preference(ctx, "likes", id="pref001", text="green tea at noon")
         await tools.upsert_preference(ctx, "likes", id="pref004", text="milk")
+        await tools.upsert_preference(ctx, "likes", id="pref004", text="oat milk")
         await tools.forget_preference(ctx, "likes", "pref002")
         await tools.forget_preference(ctx, "likes", "pref003")
         document = tmp_path / "alice" / "preferences.toml"
@@ -429,7 +430,7 @@ def test_an_entry_changed_during_extraction_keeps_its_new_text(tmp_path):
         "pref002": "plays jazz",
         "pref004": "no milk",
         "pref005": "green tea at noon",
-        "pref006": "milk",
+        "pref006": "oat milk",
     }
 
 
@@ -551,6 +552,24 @@ def test_direct_changes_leave_what_other_writers_stored_meanwhile():
     stored = [(each.text, each.count) for each in alice.preferences("likes").values()]
     assert stored == [("coffee", 2), ("water", 2), ("soup", 1), ("green tea", 1), ("oat milk", 1)]
     assert (done.applied, len(done.skipped)) == (3, 2)
+
+
+def test_later_changes_find_the_entry_whose_text_was_redacted():
+    def direct(_, deps):
+        likes = deps.prefs["preferences"]["likes"]
+        for key in ("pref001", "pref002", "pref003"):
+            likes[key]["text"] = "secret tea"
+        deps.upsert("likes", "pref003", "secret tea at noon")
+        likes["pref001"]["contexts"] = ["morning"]
+        del likes["pref002"]
+
+    diary = Diary("memory:", Table, agent=direct, redact=lambda text: text.replace("secret", "…"))
+    alice = diary.user("alice")
+    for text in ("tea", "juice", "rice"):
+        alice.upsert_preference("likes", text)
+    assert alice.add_turn("Hi.", "Hello.", session_id="s").skipped == []
+    stored = [(each.text, each.contexts) for each in alice.preferences("likes").values()]
+    assert stored == [("… tea", ["morning"]), ("… tea at noon", [])]
 
 
 def test_a_direct_confirmation_of_an_entry_that_expires_meanwhile_stores_its_text():

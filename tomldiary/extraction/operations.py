@@ -387,18 +387,14 @@ class _Changes:
                 text, created_as, key = text or operation.confirms, named, None
             elif found is None:
                 raise unknown_preference(category, key)
-            elif operation.confirms is not None:
-                if not _says_other(found[1], operation.confirms):
-                    self._put(operation, key, None)
-                elif operation.text is not None:  # another text does not count for the entry
-                    self._put(operation, None, operation.text)
-                else:
+            elif self._is_other(category, key, found[1], operation.confirms or operation.replaces):
+                if text is None:
                     raise InvalidValue(
                         "the entry was changed while it was confirmed.", where=f"{category}/{key}"
                     )
-                return
-            elif _says_other(found[1], operation.replaces):
-                created_as, key = named, None
+                created_as, key = named, None  # another text does not count for the entry
+            elif operation.confirms is not None:
+                text = None
         elif key is not None:
             found = preferences.find(category, key)
             if found is not None and _says_other(found[1], operation.text or ""):
@@ -413,6 +409,12 @@ class _Changes:
             for name, path in self.transaction.expired
         )
 
+    def _is_other(
+        self, category: str, key: str, entry: Mapping[str, Any], text: str | None
+    ) -> bool:
+        """Return whether another writer gave an entry another text; that of the turn may have been redacted."""
+        return (category, key) not in self.reworded and _says_other(entry, text)
+
     def _id_of(self, category: str, key: str) -> str:
         """Return the id in the memory of a preference of the draft."""
         found = self.ids.get((category, key), key)
@@ -424,7 +426,7 @@ class _Changes:
         preferences, category = self._preferences, operation.category
         key = self._id_of(category, preferences.named(category, operation.id))
         found = preferences.find(category, key)
-        if found is not None and _says_other(found[1], operation.removes):
+        if found is not None and self._is_other(category, key, found[1], operation.removes):
             raise InvalidValue(
                 "the entry was changed before it was removed.", where=f"{category}/{key}"
             )
@@ -455,11 +457,12 @@ class _Changes:
             key = self._id_of(category, key)
             # It may stand at another place, in a short form.
             found = preferences.find(category, key)
-            is_other = found is not None and _says_other(found[1], operation.replaces)
+            replaces = operation.replaces
+            is_other = found is not None and self._is_other(category, key, found[1], replaces)
             if not operation.delete and ((found is None) is operation.existing or is_other):
                 if found is None and not self._is_expired(category, key):
                     raise unknown_preference(category, key)
-                confirmed = {"text": operation.replaces} if found is None else {}
+                confirmed = {"text": replaces} if found is None else {}
                 self._set_apart(operation, {**confirmed, **said})
                 return
             path = found[0] if found is not None else (*path[:-1], key)
