@@ -624,6 +624,16 @@ def test_a_limit_counts_a_fact_that_is_said_over_two_equal_ones_once(diary):
     facts.commit(Likes(what="tea"), valid_from=now, valid_to=third)
     held = facts.query("likes", include_ended=True, order_by="_valid_from")
     assert [(fact.valid_from, fact.valid_to) for fact in held] == [(now, second), (second, third)]
+    fourth, fifth = (now + timedelta(days=days) for days in (4, 5))
+    facts.commit(Likes(what="mate"), valid_from=fourth, valid_to=fifth)
+    facts.commit(Likes(what="tea"), valid_from=now, valid_to=first)
+    with diary.user("alice").transaction() as tx:
+        for begin in (now, now - timedelta(days=1)):
+            with pytest.raises(LimitReached):
+                tx.facts.commit(Likes(what="tea"), valid_from=begin, valid_to=fifth)
+    after = facts.query("likes", include_ended=True, order_by="_valid_from")
+    times = [(now, first), (second, third), (fourth, fifth)]
+    assert [(fact.valid_from, fact.valid_to) for fact in after] == times
 
 
 # Intervals

@@ -46,7 +46,7 @@ from tomldiary.toml.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
@@ -311,9 +311,9 @@ class FactRules(Facts):
             # Without a singleton key, an equal fact is not stored twice, also if its start is given.
             if is_same and (by.start is None or single is None):
                 self._reopen(schema, [current, *later], stop, by)
+                self._bound(schema, current.key, stop, by)
                 old = self.entry(schema.name, current.key) or {}
                 self._replace(schema, current.key, old, data, by)
-                self._bound(schema, current.key, stop, by)
                 return current.key
             if not is_same and said is None:
                 self._check_claim(schema, current.key, current.entry, by)
@@ -328,10 +328,10 @@ class FactRules(Facts):
                 where=f"{schema.name}.{chosen}",
             )
         over = stop or (None if old is None else interval(old)[1])
-        if stop is not None and later[1:]:
-            over = later[1].start  # `_bound` ends it where the next equal one begins
         if said is None:  # an update is of a fact that was counted before
-            self._check_holding(schema, Held(chosen, data, begin, over), max(begin, now))
+            # Up to the end, `_bound` lets the equal ones follow each other: together they count as one.
+            equal = {each.key for each in later} if stop is not None else set[str]()
+            self._check_holding(schema, Held(chosen, data, begin, over), max(begin, now), equal)
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by, is_update=said is not None)
             self._bound(schema, chosen, stop, by, begin)
@@ -358,14 +358,20 @@ class FactRules(Facts):
             self._check_holding(schema, Held(key, entry, start, None), now)
             self._put(schema.name, key, {**entry, "_updated": updated_at(entry, by.now)})
 
-    def _check_holding(self, schema: FactSchema, fresh: Held, at: datetime) -> None:
-        """Raise LimitReached if more facts than the limit hold at or after a time because of a new or changed fact."""
+    def _check_holding(
+        self, schema: FactSchema, fresh: Held, at: datetime, covered: Container[str] = ()
+    ) -> None:
+        """Raise LimitReached if more facts than the limit hold at or after a time because of a new or changed fact.
+
+        The facts with the keys `covered` hold within its time, and are counted with it.
+        """
         limit = schema.constraint.limit
         # Reading facts is slow, so they are only read if there are enough entries to reach the limit.
         if limit is None or self.count(schema.name) < limit:
             return
         before = self.held(schema.name)
-        after = chained(schema, [*(each for each in before if each.key != fresh.key), fresh])
+        others = [each for each in before if each.key != fresh.key and each.key not in covered]
+        after = chained(schema, [*others, fresh])
         for when in (at, *(each.start for each in after if each.start and each.start > at)):
             count = sum(each.holds(when) for each in after)
             if count > sum(each.holds(when) for each in before):
@@ -384,12 +390,16 @@ class FactRules(Facts):
         Later equal facts that begin before the end follow each other up to it, so that no two hold at once.
         """
         entry = self.entry(schema.name, key) or {}
+        start, known = interval(entry)
         stop = None if end is None else in_utc(end, "valid_to")
         later: list[Held] = []
         if stop is not None and not schema.constraint.keys:
             found = self.alike(schema.name, entry_data(entry))
             alike = [Held(*each, *interval(each[1])) for each in found if each[0] != key]
-            later = _begun_in(alike, begin or interval(entry)[0] or ALWAYS, stop)
+            later = _begun_in(alike, begin or start or ALWAYS, stop)
+        if stop is not None and known is not None and stop > known:
+            fresh, at = Held(key, entry, begin or start, stop), datetime.fromisoformat(by.now)
+            self._check_holding(schema, fresh, max(known, at), {each.key for each in later})
         ends = [*(each.start for each in later), stop]
         self._set_times(schema, key, begin, ends[0], by)
         for each, following in zip(later, ends[1:], strict=True):
@@ -411,9 +421,6 @@ class FactRules(Facts):
         if not changed:
             return
         _check_order(begin or start or ALWAYS, stop, f"{name}.{key}")
-        if stop is not None and known is not None and stop > known:
-            later = max(known, datetime.fromisoformat(by.now))
-            self._check_holding(schema, Held(key, entry, begin or start, stop), later)
         self._put(name, key, {**entry, **changed, "_updated": updated_at(entry, by.now)})
 
     def _redacted(self, schema: FactSchema, data: dict[str, Any]) -> dict[str, Any]:
