@@ -111,9 +111,9 @@ def test_a_conflict_in_history_is_mended_by_the_command_that_doctor_names(
     history = tmp_path / "memories/alice/history"
     assert any("<<<<<<<" in path.read_text() for path in history.iterdir())
     [found] = [one for one in problems(tmp_path) if one.place.startswith(str(history))]
-    command = found.remedy.partition(": ")[2].partition(". ")[0].split()
-    assert command == ["git", "checkout", "HEAD", "--", str(history)]
-    git(*command[1:])
+    command = found.remedy.partition(": ")[2].split()
+    assert command == ["git", "-C", str(history), "checkout", "HEAD", "--", "."]
+    subprocess.run(command, cwd="/", check=True)
     assert [one.message for one in problems(tmp_path) if one.place.startswith(str(history))] == []
     assert texts(Diary(tmp_path / "memories").user("alice")) == ["tea", "coffee", "blues"]
 

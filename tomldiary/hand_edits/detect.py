@@ -117,10 +117,11 @@ def look(
     if problem is not None:
         return _unusable(good, problem, cached)
     is_fresh = 0 <= _age(stored.token) < _SETTLING
-    # A header without values, which many programs leave out when they save, has no entry to lose.
-    had = {path for path, values in own_tables(kind, ours).items() if values}
-    if is_fresh and not had <= own_tables(kind, document).keys():
-        return replace(good, is_settling=True, is_young=True)
+    if is_fresh:
+        # A header without values, which many programs leave out when they save, has no entry to lose.
+        had = {path for path, values in own_tables(kind, ours).items() if values}
+        if not had <= own_tables(kind, document).keys():
+            return replace(good, is_settling=True, is_young=True)
     base = base_of_save(timeline, kind, document, ours, last)
     if base.text == document.text:
         if not _takes_back(document, ours, last, stored.token, timeline):
