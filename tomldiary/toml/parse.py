@@ -188,9 +188,7 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
     if line and column:
         whole = text.split("\n", line)[line - 1]
         before, found = whole[: column - 1].rstrip(), whole[column - 1 : column]
-    if (
-        words == _NO_KEY and before.endswith(("{", ",")) and found in {"", "#", "}"}
-    ):  # as in TOML 1.1
+    if words == _NO_KEY and before[-1:] in {"{", ","} and found in {"", "#", "}"}:  # as in TOML 1.1
         words = 'a table in "{…}" is on one line, without a comma at its end'
     if found.isascii():
         remedy = "Correct the line."

@@ -64,9 +64,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.storage.files import FileToken
 
-_AT_ONCE = (
-    1.0  # seconds; an editor that ended without a change so soon may not have waited for its window
-)
+_AT_ONCE = 1.0  # seconds; an editor that ended so soon may not have waited for its window
 _FORGOTTEN = (
     "data of this user was forgotten since this text was read, and the text may contain it. Nothing was stored; edit the"
     " current text."
