@@ -48,7 +48,7 @@ class Damage:
     is_set_aside: bool = False
     """Whether a writer found the record damaged, moved it to a separate file and continued without it."""
     remedy: str = ""
-    """What to do, if it is another program that changed the line ends or the lines."""
+    """What to do, if it is known which other program changed the record."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         return
     paths = segments(backend.files, backend.folder(user) / "history")
     for path in paths:
-        data = backend.files.content(path)
+        data = own_line_ends(backend.files.content(path))
         records = data.lstrip()  # readers skip blank lines before the first record
         line = 1 + data.count(b"\n", 0, len(data) - len(records))
         *whole, rest = records.split(_END)
@@ -180,10 +180,6 @@ def _damaged(
         return Damage(
             place, seq, "the last append was cut off; it was never acknowledged.", is_torn=True
         )
-    if own_line_ends(data) != data:
-        message = "the line ends are CRLF, as git or an archive program writes them."
-        remedy = "If the newest segment has them too, the next read restores all. Otherwise convert the file to LF."
-        return Damage(place, seq, message, remedy=remedy)
     if _CONFLICT.search(data):
         folder = shlex.quote(str(Path(place.rpartition(":")[0]).parent))
         remedy = f"The conflicts in documents stay if you take the history of HEAD: git -C {folder} checkout HEAD -- ."

@@ -185,7 +185,7 @@ def cut_off(files: FileSystem, path: Path, end: int) -> None:
         rest = file.read()
     if not rest:
         return
-    if f"\n{rest.decode('latin-1')}".endswith(END):
+    if (b"\n" + own_line_ends(rest)).endswith(_END):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
         files.discard(aside)  # the same bytes, or a part of them
         files.write_new(str(aside), rest, sync=True)
@@ -194,30 +194,13 @@ def cut_off(files: FileSystem, path: Path, end: int) -> None:
     files.truncate(path, end)
 
 
-def restore_line_ends(files: FileSystem, paths: list[Path]) -> bool:
-    """Write segments with LF again if another program, such as git, wrote CRLF; return whether any was written.
-
-    Args:
-        files: Makes the file operations.
-        paths: The segments, oldest first: the newest one is the last that is written, so a crash is noticed.
-    """
-    is_changed = False
-    for path in paths:
-        data = files.content(path)
-        if (own := own_line_ends(data)) != data:
-            files.write_over(path, own, sync=True)
-            is_changed = True
-    if is_changed:
-        _logger.warning("%s: the line ends were CRLF, and were restored", paths[0].parent)
-    return is_changed
-
-
 def damaged(files: FileSystem, folder: Path) -> list[Path]:
     """Return the files with damaged records that were set aside."""
     return sorted(path for path in files.paths_in(folder) if DAMAGED in path.name)
 
 
 _END = END.encode()
+_STORED_END = re.compile(rb"\n\]\r?\n")  # another program, such as git, may have written CRLF
 _TAIL = 8 * 1024  # bytes read at a time when looking for the last record
 
 
@@ -230,7 +213,7 @@ def last_record(files: FileSystem, path: Path) -> tuple[str | None, int]:
         for at, data in _backwards(file):
             # The next append may be torn within its header, or may not be text.
             whole = _without_rest(data)
-            text = whole.decode("utf-8", "replace")
+            text = own_line_ends(whole).decode("utf-8", "replace")
             if is_whole(text):  # otherwise torn or damaged: try the record before it
                 return text, at + len(whole)
     return None, 0
@@ -246,7 +229,7 @@ def read_records(files: FileSystem, folder: Path) -> Iterator[str]:
             return  # retention or a complete erasure has just removed this segment and all older ones
         with opened as file:
             for _, data in _backwards(file):
-                record = _without_rest(data) if is_newest else data
+                record = own_line_ends(_without_rest(data) if is_newest else data)
                 if is_newest and not record.endswith(_END):
                     continue  # a writer is appending it, or was killed
                 is_newest = False
@@ -268,12 +251,12 @@ def _backwards(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _without_rest(data: bytes) -> bytes:
     """Return a record without the bytes after its end marker; without a marker, all bytes."""
-    at = data.find(_END)
-    return data if at < 0 else data[: at + len(_END)]
+    found = _STORED_END.search(data)
+    return data if found is None else data[: found.end()]
 
 
 def _last_header(data: bytes) -> int:
-    header = HEADER.encode()
+    header = HEADER.rstrip().encode()
     at = data.rfind(b"\n" + header)
     if at >= 0:
         return at + 1
@@ -396,8 +379,6 @@ class HistoryTails:
                 record, at = last_record(self._files, newest)
             except FileNotFoundError:
                 continue  # just removed by a complete erasure
-            if cuts and record is None and restore_line_ends(self._files, paths):
-                return self._found(user, cuts=True)
             if cuts:
                 cut_off(self._files, newest, at)
             if record is not None:
@@ -406,7 +387,7 @@ class HistoryTails:
                 )
                 lost = _lost(self._files, place, record) if is_replaced else None
                 tail = Tail(End(str(newest), at, token), changed, record, lost)
-                # A newer segment without a whole record is cut off, or restored, by the next writer.
+                # A newer segment without a whole record is removed by the next writer.
                 return self._remember(user, tail) if newest == paths[-1] else tail
             # The only record of a new segment was torn: the last record is in the previous segment.
             if cuts:

@@ -56,7 +56,7 @@ from tomldiary.storage.local.publish import (
     target_of,
     transaction_of,
 )
-from tomldiary.storage.log import scan_log
+from tomldiary.storage.log import own_line_ends, scan_log
 from tomldiary.toml.document import digest
 from tomldiary.toml.parse import MAX_BYTES
 
@@ -187,8 +187,8 @@ def drop_superseded(files: FileSystem, folder: Path) -> None:
 
 def _begins_with_snapshot(files: FileSystem, path: Path) -> bool:
     with files.open_to_read(path) as file:
-        head = file.read(_HEAD).decode("utf-8", "replace")
-    return is_snapshot(head)
+        head = own_line_ends(file.read(_HEAD))
+    return is_snapshot(head.decode("utf-8", "replace"))
 
 
 # Recovery
