@@ -328,6 +328,12 @@ def test_a_table_in_dotted_keys_may_go_on_below_a_header(head, values):
     assert parse_toml(found.text) == found.data == {"a": {"b": values}}
 
 
+def test_a_table_whose_header_is_new_has_its_values_in_their_order():
+    edit = Edit(Document.parse("[a.b]\nx = 1\n"))
+    edit.put(("a",), {"b": "text", "c": 1})
+    assert edit.done().text == '[a]\nb = "text"\nc = 1\n'
+
+
 def test_a_text_that_ends_like_a_comment_is_deleted_with_its_table():
     edit = Edit(Document.parse('[a]\nx = """\n\n# no comment """\n\n[b]\ny = 1\n'))
     assert edit.delete(("a",))
