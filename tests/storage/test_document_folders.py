@@ -269,7 +269,19 @@ def test_forgetting_covers_documents_in_folders(tmp_path):
     assert not (tmp_path / "alice").exists()
 
 
-@pytest.mark.parametrize("name", ["preferences (1)", "Notes", "items/My Notes", "é", "x" * 200])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "preferences (1)",
+        "Notes",
+        "items/My Notes",
+        "é",
+        "x" * 200,
+        ".preferences",
+        ".ipynb_checkpoints/preferences-checkpoint",  # JupyterLab's editor makes it at each save
+        "history/.ipynb_checkpoints/2026-11-001-checkpoint",
+    ],
+)
 def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, name):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
@@ -286,6 +298,7 @@ def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, nam
         alice.forget(session_id="s1")
     assert "secret tea" in (tmp_path / "alice/preferences.toml").read_text()
     copy.unlink()
+    (tmp_path / "alice/.#preferences.toml").symlink_to("me@here.1")  # the lock of an editor
     alice.forget(session_id="s1")
     copy.write_text("secret tea")
     assert "secret tea" not in (tmp_path / "alice/preferences.toml").read_text()

@@ -72,20 +72,25 @@ def has_users_only(names: Collection[str]) -> bool:
 def strays_in(files: FileSystem, folder: Path) -> list[str]:
     """Return the TOML files whose names no document and no segment can have, such as copies that a person made.
 
+    Hidden ones count, because JupyterLab's editor copies what it saves into `.ipynb_checkpoints/`.
+
     Raises:
         BackendError: The folder cannot be listed.
     """
-    documents = [
-        f"{name}{SUFFIX}" for name in _names_in(files, folder)[0] if KIND.fullmatch(name) is None
+    names, _ = _names_in(files, folder, skipped=JOB_PREFIX)
+    documents = [f"{name}{SUFFIX}" for name in names if KIND.fullmatch(name) is None]
+    history = [
+        f"{name}{SUFFIX}" for name in _names_in(files, folder, f"{HISTORY}/", skipped=JOB_PREFIX)[0]
     ]
-    history = [f"{name}{SUFFIX}" for name in _names_in(files, folder, f"{HISTORY}/")[0]]
     return documents + [
         path for path in history if not SEGMENT.fullmatch(path.removeprefix(f"{HISTORY}/"))
     ]
 
 
-def _names_in(files: FileSystem, folder: Path, below: str = "") -> tuple[list[str], list[str]]:
-    """Return the names of the TOML files without their suffix, and the folders."""
+def _names_in(
+    files: FileSystem, folder: Path, below: str = "", *, skipped: str = "."
+) -> tuple[list[str], list[str]]:
+    """Return the names of the TOML files without their suffix, and the folders; names with the prefix are skipped."""
     found: list[str] = []
     folders: list[str] = []
     top = f"{folder}/{below}".rstrip("/")
@@ -105,7 +110,7 @@ def _names_in(files: FileSystem, folder: Path, below: str = "") -> tuple[list[st
             if SYSTEM in names and has_users_only(names):
                 return [], [""]
         for entry in entries:
-            if entry.name.startswith("."):
+            if entry.name.startswith(skipped):
                 continue
             name = f"{prefix}{entry.name}"
             if name.endswith(SUFFIX) and _is_file(entry):
