@@ -162,7 +162,10 @@ def view_fact_list(found: Sequence[Fact]) -> Sheet:
         return Key(one.id), *values, holds, Moment(one.updated)
 
     columns = ("fact", *names, "holds (UTC)", "updated (UTC)")
-    none = "No fact of a registered type matches. diary.register_schema(…) registers a type."
+    none = (
+        "No fact of a registered type matches. diary.register_schema(…) registers a type; problems() of the user names"
+        " the facts that do not fit it."
+    )
     return listing("fact", columns, found, row, none)
 
 
