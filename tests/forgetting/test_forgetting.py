@@ -1692,14 +1692,31 @@ def test_a_second_folder_of_a_user_is_named_and_stops_forgetting(tmp_path):
     assert alice.forget(everything=True).entries == 1
 
 
-def test_a_folder_of_other_files_is_not_forgotten(tmp_path):
-    (tmp_path / "src/inner").mkdir(parents=True)
-    (tmp_path / "src/inner/main.py").write_text("print()")
+@pytest.mark.parametrize("name", ["inner/main.py", "pyproject.toml", "inner/settings.toml"])
+def test_a_folder_of_other_files_is_not_forgotten(tmp_path, name):
+    path = tmp_path / "src" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("[tool.ruff]\nline-length = 100\n")
     diary = Diary(tmp_path, agent="rules")
-    with pytest.raises(BackendError, match=r"has files, such as inner/main\.py, and no document"):
+    with pytest.raises(BackendError, match=rf"has files, such as {name}, and no document"):
         diary.user("src").forget(everything=True)
-    assert (tmp_path / "src/inner/main.py").exists()
+    assert path.exists()
     assert diary.user("src").epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("blocks", "[blocks.persona]\ntext = 'Be kind.'\n"),
+        ("copy", "[_meta]\nversion = '0.3'\n[preferences.likes.a]\ntext = 'tea'\n"),
+    ],
+)
+def test_a_folder_that_only_a_person_wrote_is_forgotten(tmp_path, name, text):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / f"alice/{name}.toml").write_text(text)
+    (tmp_path / "alice/notes.txt").touch()
+    Diary(tmp_path, agent="rules").user("alice").forget(everything=True)
+    assert not (tmp_path / "alice").exists()
 
 
 # Storage of six methods

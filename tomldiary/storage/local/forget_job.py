@@ -29,7 +29,15 @@ from tomldiary.errors import (
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
 from tomldiary.storage.files import file_error, is_same, system_remedy
-from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
+from tomldiary.storage.local.layout import (
+    HISTORY,
+    JOB_NAME,
+    JOB_PREFIX,
+    OWNER_NAME,
+    SUFFIX,
+    SYSTEM,
+    strays_in,
+)
 from tomldiary.storage.local.log import damaged, new_segment, segments
 from tomldiary.storage.local.publish import has_writer, put_in_place, take_back
 from tomldiary.storage.local.recovery import drop_superseded
@@ -49,6 +57,8 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Rewrite
 
 _STAGED = f"{JOB_PREFIX}-"
+_NAMES = {"preferences", "conversations", "blocks", "facts", "episodes", "items", HISTORY}
+"""The names of the files and folders of a user that a person may have written, without `[_meta]`, and of the history."""
 """The prefix of the names of files that the job has staged."""
 _LONGEST = 3.0  # seconds; how long the process that finishes a job waits for other programs
 _PAUSE = 0.05  # seconds between two checks of such a document
@@ -264,7 +274,7 @@ def _check_folder(files: FileSystem, path: Path) -> None:
 
 def _check_has_documents(folder: Path) -> None:
     """Refuse a folder of other files, such as a folder of sources beside which a memory was opened by mistake."""
-    if any(folder.rglob("*.toml")):
+    if any(_is_ours(folder, path) for path in folder.rglob("*.toml")):
         return
     found = [path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()]
     others = [path for path in found if len(path.parts) > 1 or not path.name.startswith(".")]
@@ -273,6 +283,13 @@ def _check_has_documents(folder: Path) -> None:
             f"{folder}: has files, such as {others[0]}, and no document. Nothing was forgotten. Check the path of the"
             " memory and the user; if the folder is to go, remove it yourself."
         )
+
+
+def _is_ours(folder: Path, path: Path) -> bool:
+    """Return whether a TOML file is of a memory, by its name or by `[_meta]`; other programs have TOML files too."""
+    name = path.relative_to(folder).parts[0].removesuffix(SUFFIX)
+    is_named = name in _NAMES or path.name == OWNER_NAME
+    return is_named or (path.is_file() and b"[_meta]" in path.read_bytes())
 
 
 def _remove(files: FileSystem, folder: Path, job: _Job) -> None:
