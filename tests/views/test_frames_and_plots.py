@@ -197,6 +197,11 @@ def test_a_frame_of_a_diary_has_a_row_for_each_user(diary):
     assert list(diary.users().to_pandas()["user"]) == diary.users()
 
 
+def test_a_user_says_which_of_its_tables_have_frames(diary):
+    with pytest.raises(AttributeError, match=r"Use preferences\(\)\.to_pandas\(\) or history"):
+        diary.user("alice").to_pandas()
+
+
 def test_frames_of_nothing_have_the_same_columns(diary):
     bob, alice = diary.user("bob"), diary.user("alice")
     for of in ("preferences", "history", "conversations", "diff"):

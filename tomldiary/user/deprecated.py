@@ -36,10 +36,11 @@ NAMES_OF_OTHERS = {
     "reject": "review.reject(id)",
     "search": "recall(query)",
     "snapshot": "export()",
+    "to_pandas": "preferences().to_pandas() or history().to_pandas()",
     "update_block": "blocks.set(name, text)",
     "working": "blocks.all()",
 }
-"""By names of other libraries, what does the same for a user."""
+"""By names of other libraries and of other objects, what does the same for a user."""
 
 
 def _moved(
