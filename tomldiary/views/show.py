@@ -29,6 +29,8 @@ _MOST_ROWS = 12
 _LINE = 72  # the maximum number of characters of an object on one line
 _COLUMN = 60  # the maximum number of characters of a cell
 _LONG_WORD = 18  # characters
+_LEFT = ' style="text-align:left"'
+"""JupyterLab removes `<style>` from a notebook that is not trusted, such as another person's, but not this attribute."""
 _CAPITAL = re.compile("(?=[A-Z])")
 
 STYLE = """
@@ -42,7 +44,7 @@ STYLE = """
 .td th{font-weight:500;opacity:.65;white-space:nowrap}
 .td td{white-space:pre-wrap;unicode-bidi:plaintext}
 .td code,.td pre{font:12px/1.5 ui-monospace,monospace;color:inherit;background:none;padding:0;margin:0;white-space:pre-wrap}
-.td td.td-w,.td pre{overflow-wrap:anywhere}
+.td td.td-w,.td pre{overflow-wrap:anywhere;word-break:normal!important}
 .td .td-q{opacity:.65}
 .td .td-t{white-space:nowrap;font-variant-numeric:tabular-nums}
 .td mark{background:rgba(255,193,7,.38);color:inherit;border-radius:2px;padding:0 1px}
@@ -174,12 +176,13 @@ def _cell(cell: Cell) -> str:
     """Return a cell; only cells with a long word break within words, so that short words stay whole."""
     words = re.split(r"[\s/]+", cell.text)
     is_long = max(map(len, words)) > _LONG_WORD
-    return f"<td{' class=td-w' if is_long else ''}>{cell.html}</td>"
+    breaks = ' class=td-w style="text-align:left;word-break:break-all"'
+    return f"<td{breaks if is_long else _LEFT}>{cell.html}</td>"
 
 
 def _table(table: Table) -> str:
     table = table.without_empty()
-    heads = "".join(f"<th>{escaped(name)}</th>" for name in table.columns)
+    heads = "".join(f"<th{_LEFT}>{escaped(name)}</th>" for name in table.columns)
     head = f"<thead><tr>{heads}</tr></thead>" if any(table.columns) else ""
     rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.cells)
     title = f"<h4>{escaped(table.heading)}</h4>" if table.heading else ""
