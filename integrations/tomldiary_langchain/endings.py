@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import convert_to_messages
-from langchain_core.runnables import ensure_config
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
-from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, register_within
+from tomldiary.agents.delegation import ChainRun, RunTree, register_tree
 from tomldiary.agents.identity import field_of
 from tomldiary.writer.shutdown import await_open_runs
 
@@ -50,7 +50,7 @@ class Endings(RunTree, BaseCallbackHandler):
     both agents has ended, because the turn continues in it.
     """
 
-    config_here = staticmethod(ensure_config)
+    config_here = staticmethod(var_child_runnable_config.get)
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ def endings() -> Endings:
     handler = Endings()
     register_configure_hook(ContextVar("tomldiary_endings", default=handler), inheritable=True)
     await_open_runs(handler.has_open_runs)
-    register_within(LANGCHAIN, lambda: handler.is_of_agent(ensure_config()))
+    register_tree(handler)
     return handler
 
 

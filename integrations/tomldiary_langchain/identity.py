@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
 
+from tomldiary.agents.delegation import own_context
 from tomldiary.agents.identity import (
     field_of,
     given,
@@ -53,8 +54,17 @@ _HINT = (
     ' config={{"configurable": {{"user_id": …}}}}.'
 )
 _logger = get_logger(__name__)
+_OF_SESSION = "user_id", "session_id"
 _SAVER = "__pregel_checkpointer"
 _CHECKPOINTS = 32  # the number that is searched for the sender of a message
+
+
+def follow_runs() -> None:
+    """Follow all runs from now on: `resolve_user` needs to know the runs around a run."""
+    with suppress(ImportError):  # without LangGraph, no run has a context
+        from tomldiary_langchain.endings import endings  # noqa: PLC0415 - LangChain's core does not need it
+
+        endings()
 
 
 def resolve_user(explicit: Who, config: RunnableConfig) -> str:
@@ -67,7 +77,7 @@ def resolve_user(explicit: Who, config: RunnableConfig) -> str:
     hint = _HINT.format(what="retriever or the tools")
     named = given("user", explicit, config)
     around = ensure_config().get("configurable")
-    return user_of(named, hint=hint, around=around, **_places(config, _context(config)))
+    return user_of(named, hint=hint, around=around, **_places(config, _context(config), "user_id"))
 
 
 @contextmanager
@@ -99,7 +109,7 @@ def resolve_session(explicit: Who, config: RunnableConfig, diary: Diary, user: s
         IdentifierError: A name is blank or not text.
     """
     chosen = given("session", explicit, config)
-    named = session_of(chosen, default="", **_places(config, _context(config)))
+    named = session_of(chosen, default="", **_places(config, _context(config), *_OF_SESSION))
     return session_within(diary, user, named) if chosen is None else named
 
 
@@ -107,7 +117,7 @@ def agent_user(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
     """Return the user of an agent's run, with the sources and errors of `resolve_user`."""
     hint = _HINT.format(what="middleware")
     named = given("user", explicit, state, runtime)
-    return user_of(named, hint=hint, **_places(agent_config(), runtime.context))
+    return user_of(named, hint=hint, **_places(agent_config(), runtime.context, "user_id"))
 
 
 def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
@@ -117,11 +127,12 @@ def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, runtime)
-    return session_of(named, default="", **_places(agent_config(), runtime.context))
+    return session_of(named, default="", **_places(agent_config(), runtime.context, *_OF_SESSION))
 
 
-def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:
-    return places_in(ensure_config(config), context)  # a bridge of another framework passes none
+def _places(config: RunnableConfig | None, context: Any, *names: str) -> dict[str, Any]:
+    found = ensure_config(config)  # a bridge of another framework passes none
+    return places_in(found, own_context(found, context, *names))
 
 
 def _context(config: RunnableConfig | None) -> Any:

@@ -23,7 +23,7 @@ from tomldiary.store.operations import Item, Search, is_typed
 from tomldiary.store.store import ItemStore
 from tomldiary.text.visible import visible
 from tomldiary.user.recall import kinds_named
-from tomldiary_langchain.identity import Who, resolve_user
+from tomldiary_langchain.identity import Who, follow_runs, resolve_user
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import (
@@ -73,6 +73,7 @@ class DiaryRetriever(BaseRetriever):
     @field_validator("diary", mode="before")
     @classmethod
     def _open(cls, diary: Any) -> Diary:
+        follow_runs()
         return diary_of(diary)
 
     @field_validator("user_id")

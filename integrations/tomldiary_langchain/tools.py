@@ -32,7 +32,7 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.constraints import explained
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary_langchain.identity import Who, resolve_session, resolve_user
+from tomldiary_langchain.identity import Who, follow_runs, resolve_session, resolve_user
 
 if TYPE_CHECKING:
     import os
@@ -82,6 +82,7 @@ def diary_tools(
     memory = diary_of(diary)
     checked_id("user_id", user_id, "config")
     checked_id("session_id", session_id, "config")
+    follow_runs()
 
     def verbs(config: RunnableConfig) -> MemoryVerbs:
         user = memory.user(resolve_user(user_id, config))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.runtime import get_runtime
 
+from tomldiary.agents.delegation import own_context
 from tomldiary.agents.identity import given, places_in, session_of, signed_in, user_of
 from tomldiary.agents.turn_messages import digest
 from tomldiary.errors import IdentifierError
@@ -33,7 +34,7 @@ def resolve_user(explicit: Who, state: Any, config: RunnableConfig) -> str:
             another user than the authenticated one.
     """
     named = given("user", explicit, state, _runtime())
-    return user_of(named, hint=_HINT, around=_settings_here(), **_places(config))
+    return user_of(named, hint=_HINT, around=_settings_here(), **_places(config, "user_id"))
 
 
 def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
@@ -43,7 +44,7 @@ def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, _runtime())
-    return session_of(named, default="", **_places(config))
+    return session_of(named, default="", **_places(config, "user_id", "session_id"))
 
 
 class Speaker(NamedTuple):
@@ -118,8 +119,9 @@ def _settings_here() -> Any:
     return None if config is None else config.get("configurable")
 
 
-def _places(config: RunnableConfig) -> dict[str, Any]:
-    return places_in(config, getattr(_runtime(), "context", None))
+def _places(config: RunnableConfig, *names: str) -> dict[str, Any]:
+    context = getattr(_runtime(), "context", None)
+    return places_in(config, own_context(config, context, *names))
 
 
 def _runtime() -> Any:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.runnables import RunnableConfig, RunnableLambda, ensure_config
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.types import Command
 
-from tomldiary.agents.delegation import LANGCHAIN, ChainRun, RunTree, register_within
+from tomldiary.agents.delegation import RunTree, register_tree
 from tomldiary.agents.identity import checked_id, field_of, kept_thread, saves_checkpoints
 from tomldiary.agents.options import check_writer, checked_episodes, checked_text, one_of
 from tomldiary.agents.shown_memory import ShownMemory
@@ -256,15 +256,9 @@ def extract_node(
 
 
 class _Runs(RunTree, BaseCallbackHandler):
-    """The tree of LangChain runs, with the config in which each run began, and warnings about dropped memory."""
+    """The tree of LangChain runs, with warnings about dropped memory."""
 
-    config_here = staticmethod(ensure_config)
-
-    def on_chain_start(self, *given: Any, **named: Any) -> ChainRun:
-        """Record a run, with the config of the node that began it."""
-        this = super().on_chain_start(*given, **named)
-        this.begun_in = var_child_runnable_config.get()
-        return this
+    config_here = staticmethod(var_child_runnable_config.get)
 
     def on_chain_end(self, outputs: Any = None, *_: Any, run_id: UUID, **__: Any) -> None:
         """Remove an ended run, and warn if it returns the memory but the state has no field for it."""
@@ -313,7 +307,7 @@ def runs() -> _Runs:
     """Return the tree of this process, registered with LangChain from the first call on."""
     tree = _Runs()
     register_configure_hook(ContextVar("tomldiary_runs", default=tree), inheritable=True)
-    register_within(LANGCHAIN, lambda: tree.is_of_agent(ensure_config()))
+    register_tree(tree)
     return tree
 
 

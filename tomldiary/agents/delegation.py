@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LANGCHAIN, PYDANTIC_AI = "langchain", "pydantic_ai"
 """The frameworks whose adapters detect that code runs in a tool of an agent. LangGraph counts as LangChain."""
 _within: dict[str, list[Callable[[], bool]]] = {}
+_trees: list[RunTree] = []
 
 _TOOL_NODE = "tools"
 """The name of the node that runs the tools in LangChain's agents."""
@@ -27,6 +28,8 @@ _OF_GRADER = "rubric_grader_configured_model"
 """Metadata of an agent that grades the work of another one in deepagents."""
 _ATTEMPTS = 1_000
 """The number of failed runs within a run that are remembered: a service may be one run that never ends."""
+_RUNTIME = "__pregel_runtime"
+"""The key under which LangGraph's settings hold the `Runtime` of a run."""
 
 
 def register_within(framework: str, is_here: Callable[[], bool]) -> None:
@@ -37,6 +40,34 @@ def register_within(framework: str, is_here: Callable[[], bool]) -> None:
 def is_within(framework: str) -> bool:
     """Return whether the calling code runs in a tool of an agent of a framework whose adapter detected this."""
     return any(is_here() for is_here in _within.get(framework, ()))
+
+
+def register_tree(tree: RunTree) -> None:
+    """Let `is_within` and `own_context` read a tree of LangChain runs, which is kept for the process."""
+    _trees.append(tree)
+    register_within(LANGCHAIN, lambda: tree.is_of_agent(tree.config_here()))
+
+
+def own_context(config: Any, context: Any, *names: str) -> Any:
+    """Return the context of a run, or None if it is that of a run around it and the call's settings have other names.
+
+    LangGraph passes the context of a run on to a graph that a node calls with settings of its own.
+
+    Args:
+        config: The config of the run.
+        context: The context of the run.
+        names: The settings that count, such as "user_id".
+    """
+    settings = field_of(config, "configurable")
+    named = [(each, found) for each in names if (found := field_of(settings, each))]
+    if context is None or not named:
+        return context
+    for run in (run for tree in _trees for run in tree.runs_from(tree.run_of(config))):
+        outer = field_of(run.begun_in, "configurable")
+        is_inherited = field_of(field_of(outer, _RUNTIME), "context") is context
+        if is_inherited and any(field_of(outer, each) != found for each, found in named):
+            return None
+    return context
 
 
 @dataclass(eq=False, slots=True)
@@ -89,7 +120,7 @@ class RunTree:
         around = self._around(parent_run_id)
         if around is not None and any(each.startswith(_NODE) for each in tags or ()):
             around.is_graph = True
-        return self._begun(ChainRun(run_id, around))
+        return self._begun(ChainRun(run_id, around, begun_in=self.config_here()))
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any

@@ -798,15 +798,28 @@ def test_the_first_place_that_names_a_user_is_used(diary, writer, mode, explicit
 
 
 @both
-def test_a_run_within_another_has_the_user_of_its_own_context(diary, writer, mode):
-    inner = create_agent(Scripted(answers=[OK]), middleware=[DiaryMiddleware(diary, writer=writer)])
+@pytest.mark.parametrize(
+    ("settings", "context"), [({}, Context("bob")), ({"user_id": "bob"}, None)]
+)
+def test_a_run_within_another_has_the_user_that_its_call_names(
+    diary, writer, settings, context, mode
+):
+    diary.user("bob").upsert_preference("likes", "tea")
+    inner = create_agent(
+        Scripted(answers=[calling(("recall", {"query": "tea"})), OK]),
+        tools=diary_tools(diary, tools=["recall"]),
+        middleware=[DiaryMiddleware(diary, writer=writer)],
+    )
+    results = []
 
     def call(_):
-        talk(inner, "Hello", mode=mode, context=Context("bob"))
+        found = talk(inner, "Hello", {"configurable": settings}, mode, context=context)
+        results.extend(one.text for one in found["messages"] if one.type == "tool")
 
     outer = StateGraph(MessagesState, context_schema=Context).add_node("call", call)
     talk(outer.add_edge(START, "call").compile(), "Hi", context=Context("alice"))
     assert [turn.user_id for turn in writer.turns] == ["bob"]
+    assert ["tea" in each for each in results] == [True]
 
 
 @either

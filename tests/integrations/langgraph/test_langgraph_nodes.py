@@ -861,21 +861,28 @@ def test_nodes_work_in_an_entrypoint(mode):
 
 
 @both
-def test_a_graph_within_a_run_has_a_user_of_its_own_if_its_context_or_thread_names_one(mode):
+def test_a_graph_within_a_run_has_a_user_of_its_own_if_the_call_names_one(mode):
     listening = Noted()
     diary = Diary("memory:", agent=listening, episodes=True)
     inner = graph_of([("chat", chat_node(Echo())), ("extract", extract_node(diary))], context=dict)
     bob = {"user_id": "bob"}
-    ways = [{}, {"context": bob}, {"config": {"configurable": {**bob, "thread_id": "t2"}}}]
+    settings = [{**bob, "thread_id": "t2"}, bob, {**bob, "session_id": "s2"}]
+    ways = [{}, {"context": bob}, *({"config": {"configurable": each}} for each in settings)]
+
+    between = graph_of([("call", lambda state: inner.invoke(state))], context=dict)
 
     def call(_):
         for number, more in enumerate(ways):
             inner.invoke({"messages": [HumanMessage(f"w{number}")]}, **more)
+        between.invoke({"messages": [HumanMessage("w5")]}, {"configurable": bob})
 
     outer = graph_of([("call", call)], context=dict)
-    run(outer, "Go on.", {}, mode, context={"user_id": "ann"})
+    run(outer, "Go on.", {}, mode, context={"user_id": "ann", "session_id": "s1"})
     said = {name: [one.input for one in diary.user(name).episodes] for name in ("ann", "bob")}
-    assert said == {"ann": ["w0"], "bob": ["w1", "w2"]}
+    assert said == {"ann": ["w0"], "bob": ["w1", "w2", "w3", "w4", "w5"]}
+    sessions = {one.input: one.session_id for one in diary.user("bob").episodes}
+    assert sessions["w4"] == "s2"
+    assert "s1" not in sessions.values()
 
 
 class Question(TypedDict, total=False):
