@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -134,25 +135,11 @@ class ChatModelExtractor:
         )
 
 
-_CUT = frozenset(
-    {
-        "length",
-        "max_tokens",
-        "max_output_tokens",
-        "model_length",
-        "model_context_window_exceeded",
-        "content_filter",
-        "content_filtered",
-        "guardrail_intervened",
-        "refusal",
-        "safety",
-        "prohibited_content",
-        "blocklist",
-        "recitation",
-        "spii",
-        "malformed_function_call",
-    }
+_CUT = re.compile(
+    "length|max_|context_window|filter|guardrail|refus|safety|prohibited|blocklist|recitation|spii"
+    "|malformed|unexpected_tool|too_many|error"
 )
+"""What names of such reasons have in common: each provider has its own, and a joined stream may repeat it."""
 _REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
 """Where the metadata of a message has the reason for its end; the last ones are those of Bedrock and Ollama."""
 
@@ -171,7 +158,7 @@ def _check_ended(message: BaseMessage) -> None:
         or feedback.get("block_reason")
     ):
         why = "refusal"
-    if why in _CUT and not str(message.text).strip():
+    if _CUT.search(why) and not str(message.text).strip():
         raise ExtractionError(
             f"the model's answer was cut short or withheld ({why}). Nothing was changed. Allow longer answers, or"
             " name another model."

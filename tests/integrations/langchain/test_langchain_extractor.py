@@ -174,6 +174,8 @@ def test_an_answer_of_the_responses_api_that_is_cut_short_fails_the_turn():
         ("", {"finish_reason": "PROHIBITED_CONTENT"}),
         ("", {"finish_reason": "BLOCKLIST"}),
         ("", {"finish_reason": "MALFORMED_FUNCTION_CALL"}),
+        ("", {"finish_reason": "UNEXPECTED_TOOL_CALL"}),
+        ("", {"finish_reason": "MAX_TOKENSMAX_TOKENS"}),  # of chunks
         ("", {"stopReason": "guardrail_intervened"}),
         ("", {"done_reason": "length"}),
         ("", {"prompt_feedback": {"block_reason": "SAFETY"}}),
