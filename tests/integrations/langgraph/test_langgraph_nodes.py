@@ -869,7 +869,10 @@ def test_a_graph_within_a_run_has_a_user_of_its_own_if_the_call_names_one(mode):
     settings = [{**bob, "thread_id": "t2"}, bob, {**bob, "session_id": "s2"}]
     ways = [{}, {"context": bob}, *({"config": {"configurable": each}} for each in settings)]
 
-    between = graph_of([("call", lambda state: inner.invoke(state))], context=dict)
+    def call_inner(state):
+        return inner.invoke(state)
+
+    between = graph_of([("call", call_inner)], context=dict)
 
     def call(_):
         for number, more in enumerate(ways):
