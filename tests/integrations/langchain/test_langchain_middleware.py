@@ -1004,6 +1004,37 @@ def test_an_unknown_option_of_the_middleware_is_refused(diary, options):
         DiaryMiddleware(diary, user_id="alice", **options)
 
 
+def test_tools_and_retriever_alone_know_the_user_that_a_call_within_a_run_names(tmp_path):
+    program = """
+import sys
+from langgraph.graph import START, MessagesState, StateGraph
+from tomldiary import Diary
+from tomldiary_langchain import DiaryRetriever, diary_tools
+
+diary = Diary(sys.argv[1], agent="rules")
+for name in ("alice", "bob"):
+    diary.user(name).upsert_preference("likes", f"tea of {name}")
+if sys.argv[2] == "tools":
+    recall = diary_tools(diary, tools=["recall"])[0]
+else:
+    recall = DiaryRetriever(diary=diary)
+
+def graph_of(node):
+    return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+
+inner = graph_of(lambda _: print(recall.invoke("tea")))
+
+def call(state):
+    inner.invoke(state, {"configurable": {"user_id": "bob"}})
+
+graph_of(call).invoke({"messages": []}, context={"user_id": "alice"})
+"""
+    for place in ("tools", "retriever"):
+        done = programs.run("-c", program, tmp_path, place, check=True)
+        assert "tea of bob" in done.stdout
+        assert "alice" not in done.stdout
+
+
 def test_without_langchain_the_middleware_names_the_install_command(tmp_path):
     program = """
 import sys
