@@ -14,7 +14,13 @@ from pydantic import BaseModel
 from hand_edits import age
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
+from tomldiary.errors import (
+    DiaryError,
+    DocumentError,
+    InvalidValue,
+    NestedTransaction,
+    UnknownEntry,
+)
 from tomldiary.history.timeline import Timeline
 from tomldiary.past.as_of import PastDocuments, PastTexts
 from tomldiary.storage import MemoryBackend
@@ -534,6 +540,15 @@ def test_a_rollback_takes_either_a_number_of_steps_or_a_point(alice):
         alice.rollback(2, to=0)
     assert len(alice.history()) == 3
     assert alice.rollback(1, to=0).undone == [3, 2, 1]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_rollback_inside_a_transaction_is_refused_without_waiting(alice, dry_run):
+    alice.diary.engine.lock_timeout = 1.0
+    alice.upsert_preference("likes", "tea")
+    with alice.transaction(), pytest.raises(NestedTransaction, match="after it has ended"):
+        alice.rollback(dry_run=dry_run)
+    assert texts(alice) == {"pref001": "tea"}
 
 
 def test_a_rolled_back_id_is_not_reused_for_another_entry(alice):
