@@ -553,6 +553,22 @@ def test_forgetting_an_update_of_an_inline_entry_keeps_other_text(tmp_path):
     replayed(diary)
 
 
+def test_an_entry_in_dotted_keys_that_goes_on_below_a_header_is_forgotten(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    file = tmp_path / "alice/preferences.toml"
+    alice.upsert_preference("likes", "tea", session_id="kept-1")
+    head = file.read_text().partition("[preferences.")[0]
+    dotted = 'pref001.text = "canary"\npref001._updated_by = "gone-1"\npref001.more.x = 1\n'
+    below = "[preferences.likes.pref001.more.below]\ny = 1\n"
+    file.write_text(f'{head}[preferences.likes]\n{dotted}pref002.text = "jazz"\n\n{below}')
+    age(file)
+    assert texts(alice) == {"pref001": "canary", "pref002": "jazz"}
+    alice.forget(session_id="gone-1")
+    assert hits(tmp_path, "canary", "gone-1") == []
+    assert texts(alice) == {"pref001": "tea", "pref002": "jazz"}
+    replayed(alice.diary)
+
+
 def test_forgetting_works_without_the_oldest_segments(tmp_path):
     diary = Diary(LocalBackend(tmp_path, segment_bytes=1500), agent="rules")
     alice = diary.user("alice")
@@ -1495,6 +1511,7 @@ FORMS = [
     '[preferences.routines]\nmine.text = "{}"\n',
     '[preferences]\nroutines = {{ mine = {{ text = "{}" }} }}\n',
     '[preferences.routines.mine]\ntext = "{}"\n',
+    '[preferences.routines]\nmine.text = "{}"\n[preferences.routines.mine.more]\nx = 1\n',
 ]
 
 

@@ -105,7 +105,7 @@ class Version:
 
     blocks: list[Block]
     groups: dict[Path, list[Block]]
-    """The blocks of each entry that has its own headers."""
+    """The blocks of each entry that has its own headers; none if a parent table has some of its values."""
     states: dict[Path, State]
 
 
@@ -134,7 +134,7 @@ class Versions:
                 version.blocks += part.blocks
                 version.groups.update(part.groups)
                 version.states.update(part.states)
-            if len(version.groups) < sum([len(part.groups) for part in parts]):
+            if len(version.states) < sum([len(part.states) for part in parts]):
                 version = self._version(version.blocks)  # an entry spans several parts
         self._cuts = [*self._cuts[-1:], (text, version)]
         return version
@@ -162,13 +162,19 @@ class Versions:
     def _version(self, blocks: list[Block]) -> Version:
         """Return blocks with their entries."""
         version = Version(list(map(self.same, blocks)), {}, {})
+        holders: dict[Path, Block] = {}
         for block in version.blocks:
             if (path := self.path(block)) is None:
-                version.states |= self.inline(block)
+                inline = self.inline(block)
+                version.states |= inline
+                holders |= dict.fromkeys(inline, block)
             else:
                 version.groups.setdefault(path, []).append(block)
         for path, group in version.groups.items():
-            version.states[path] = self._state(path, group)
+            whole = [holders[path], *group] if path in holders else group
+            version.states[path] = self._state(path, whole)
+            if path in holders:
+                group.clear()
         return version
 
     def paths(self, text: str) -> set[Path]:
@@ -423,7 +429,7 @@ class Tables:
         """Add a redacted block; `back` holds the entries already restored to an earlier state."""
         path = self._versions.path(block)
         if path is None:
-            made.append(self._without_inline(block))
+            made.append(self._without_inline(version, block))
             return
         state = version.states[path]
         if not self._is_redacted(path, state):
@@ -476,8 +482,7 @@ class Tables:
             if state is None:
                 self._last.pop(path, None)
             elif not self._is_redacted(path, state):
-                if path in version.groups:
-                    blocks = version.groups[path]
+                if blocks := version.groups.get(path):
                     whole = joined([self._without_name(block, path, state) for block in blocks])
                 else:
                     whole = render_block(path, self._unnamed(path, state.values, state.content))
@@ -497,14 +502,14 @@ class Tables:
             )
         return self._changed[key]
 
-    def _without_inline(self, block: Block) -> Block:
+    def _without_inline(self, version: Version, block: Block) -> Block:
         """Redact entries that are written as inline values of a parent table."""
         if not self._versions.inline(block):
             return block
         own = values_at(block.text, block.path)
-        return self._edited(block, own, self._walked(own, block.path))
+        return self._edited(block, own, self._walked(version, own, block.path))
 
-    def _walked(self, table: dict[str, Any], path: Path) -> dict[str, Any]:
+    def _walked(self, version: Version, table: dict[str, Any], path: Path) -> dict[str, Any]:
         want: dict[str, Any] = {}
         for key, value in table.items():
             inner = (*path, key)
@@ -512,13 +517,12 @@ class Tables:
             if not isinstance(value, dict) or inner[0] == "_meta":
                 want[key] = value
             elif entry is None:
-                want[key] = self._walked(cast("dict[str, Any]", value), inner)
+                want[key] = self._walked(version, cast("dict[str, Any]", value), inner)
             else:
-                values = cast("dict[str, Any]", value)
-                said = content(values)
-                if inner not in self.affected or said in self.kept.get(inner, {}):
-                    want[key] = self._unnamed(inner, values, said)
-                elif (last := self._last.get(inner)) is not None:
+                state, last = version.states[inner], self._last.get(inner)
+                if not self._is_redacted(inner, state):
+                    want[key] = self._unnamed(inner, cast("dict[str, Any]", value), state.content)
+                elif last is not None and inner not in version.groups:
                     want[key] = values_at(last, inner)
         return want
 
