@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from functools import reduce
 
 import pytest
 from hypothesis import example, given, settings
@@ -69,9 +70,19 @@ def test_any_json_entry_comes_back_equal(entry):
     assert same_value(decode_nulls(read), entry)
 
 
-@pytest.mark.parametrize("pointer", [f"/l/{'9' * 5000}", f"/l/{'9' * 5000}/x", "/l/x", "/x/y"])
+@pytest.mark.parametrize(
+    "pointer",
+    [f"/l/{'9' * 5000}", f"/l/{'9' * 5000}/x", "/l/x", "/x/y", "/l/2", "/l/2/x", "/l/1", "/n/0", 1],
+)
 def test_a_pointer_that_leads_nowhere_is_ignored(pointer):
-    assert decode_nulls({"l": [""], "_null": [pointer]})["l"] == [""]
+    values = {"l": ["", "kept"], "n": 5}
+    assert decode_nulls({**values, "_null": [pointer]}) == values
+
+
+def test_values_read_from_a_document_are_copies():
+    document = Document.parse('[a]\nx = [[1, ""]]\n_null = ["/x/0/1"]\n')
+    decode_nulls(document.table(("a",)))["x"][0].append(2)
+    assert document.table(("a",))["x"] == [[1, ""]]
 
 
 @settings(max_examples=25)
@@ -223,7 +234,8 @@ def test_a_list_that_replaces_a_header_is_not_indexed_as_one():
     edit.restore(("items", "a"), lists, {"rooms": [{"n": 1}]})
     made = edit.done()
     assert made.text == f"{lists}\n[items.b]\nx = 1\n"
-    assert made.index.keys() == Document.parse(made.text).index.keys()
+    read = Document.parse(made.text)
+    assert (made.index.keys(), made.parents) == (read.index.keys(), read.parents)
 
 
 def test_a_restored_table_is_read_in_the_order_of_the_text():
@@ -281,6 +293,19 @@ def test_an_undone_table_is_no_longer_above_its_inner_tables():
     assert edit.done().own_values(("a",)) == {"b": {"y": 2}}
 
 
+def test_a_change_reaches_neither_a_savepoint_nor_a_document_before_it():
+    edit = Edit(Document.parse("[a.b]\nx = 1\n"))
+    edit.put(("a", "c"), {"x": 2})
+    undo = edit.savepoint()
+    edit.put(("a", "d"), {"x": 3})
+    undo()
+    edit.put(("a", "e"), {"x": 4})
+    seen = edit.peek()
+    edit.put(("a", "f"), {"x": 5})
+    assert list(seen.data["a"]) == ["b", "c", "e"]
+    assert list(edit.done().data["a"]) == ["b", "c", "e", "f"]
+
+
 def test_a_renamed_table_leaves_no_empty_table():
     edit = Edit(Document.parse("[a.b]\nx = 1\n"))
     assert edit.rename({("a", "b"): ("c", "b")})
@@ -291,12 +316,24 @@ def test_a_renamed_table_keeps_the_comment_behind_its_header():
     edit = Edit(Document.parse('["a#b"]  # one [two]\nx = 1\n'))
     assert edit.rename({("a#b",): ("c", "d")})
     assert edit.done().text == "[c.d]  # one [two]\nx = 1\n"
+    edit = Edit(Document.parse("a.x = 1 # one\nb.x = 1\n"))
+    assert edit.rename({("a",): ("c", "d")})
+    assert edit.done().text == "c.d.x = 1 # one\nb.x = 1\n"
 
 
 def test_no_table_is_renamed_into_one_that_is_written_inline():
-    edit = Edit(Document.parse("a = { b = {} }\n[c]\nx = 1\n"))
+    document = Document.parse("a = { b = {} }\n[c]\nx = 1\n")
+    edit = Edit(document)
     assert not edit.rename({("c",): ("a", "d")})
     assert not edit.rename({("c",): ("a", "b", "d")})
+    assert edit.peek().data == document.data
+
+
+def test_no_table_is_renamed_if_a_text_has_a_line_with_its_key():
+    document = Document.parse('x = """\na = 1\n"""\na.y = 1\n')
+    edit = Edit(document)
+    assert not edit.rename({("a",): ("b",)})
+    assert edit.peek().data == document.data
 
 
 @pytest.mark.parametrize("value", ["a = 1", "a = []", "[[a]]"])
@@ -459,10 +496,14 @@ def test_a_member_of_a_list_of_tables_is_refused_not_damaged():
         edit.put(("a", "b"), {"y": 2})
 
 
-@pytest.mark.parametrize("bad", ["\ud800", "ok \udfff"])
-def test_half_a_surrogate_pair_is_refused_with_its_place(bad):
-    with pytest.raises(InvalidValue, match=r"likes\.pref001\.text: .*surrogate"):
-        render_value({"text": bad}, where="likes.pref001")
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [("\ud800", "surrogate"), ("ok \udfff", "surrogate"), ("\udcff", r"not UTF-8 \(0xFF\)")],
+)
+@pytest.mark.parametrize("lines", ["", "two\nlines "])
+def test_half_a_surrogate_pair_is_refused_with_its_place(bad, told, lines):
+    with pytest.raises(InvalidValue, match=rf"likes\.pref001\.text: .*{told}"):
+        Edit(Document.parse("")).put(("likes", "pref001"), {"text": lines + bad})
 
 
 def test_text_with_characters_that_mislead_readers_is_escaped():
@@ -480,7 +521,9 @@ def test_text_with_line_breaks_is_readable_and_exact():
 
 
 @pytest.mark.parametrize(
-    "value", [{1, 2}, b"x", object(), {1: 2}, 10**5000], ids=lambda value: type(value).__name__
+    "value",
+    [{1, 2}, b"x", object(), {1: 2}, 10**5000, reduce(lambda inner, _: [inner], range(64), 1)],
+    ids=lambda value: type(value).__name__,
 )
 def test_a_value_without_a_toml_form_is_refused(value):
     with pytest.raises(InvalidValue, match=r"items\.k"):
@@ -511,6 +554,7 @@ def test_same_value_tells_types_apart():
     assert not same_value(1, True)
     assert not same_value(1, 1.0)
     assert not same_value(0.0, -0.0)
+    assert not same_value([1], [1, 2])
 
 
 @pytest.mark.parametrize(
