@@ -84,6 +84,16 @@ def test_a_namespace_that_another_session_used_stays(diary):
     assert [item.key for item in ItemStore(diary).below(SHORT)[0].ordered] == ["two"]
 
 
+def test_a_namespace_keeps_the_history_of_a_removed_item_of_another_session(diary):
+    put(diary, "s2", OPEN, key="two")
+    put(diary, "s2", OPEN, key="two", value=None)
+    put(diary, "s1", OPEN)
+    alice = diary.user("alice")
+    alice.forget(session_id="s1")
+    found = [each.before or each.after for each in alice.history("items/hobbies/two")]
+    assert [each["text"] for each in found] == ["secret s2", "secret s2"]
+
+
 def test_a_new_item_creates_the_namespace_again(diary):
     put(diary, "s1", SHORT)
     diary.user("alice").forget(session_id="s1")

@@ -15,9 +15,13 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from engines import space
+from hand_edits import age
 from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app
-from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.errors import InvalidTOML, InvalidValue, UnknownEntry
+from tomldiary.forgetting.redact_tables import Tables, Versions
+from tomldiary.forgetting.selection import Selection
+from tomldiary.history.timeline import Timeline
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 from waiting import until
@@ -55,6 +59,51 @@ def test_every_mention_of_a_text_is_erased_and_nothing_else(alice):
     assert {name: block.text for name, block in alice.blocks().items()} == {"notes": "calm"}
     assert [each.input for each in alice.episodes()] == ["hello"]
     assert alice.drafts() == []
+
+
+def test_only_changes_to_and_from_the_erased_text_lose_their_reason(alice):
+    for number, text in enumerate(["tea", "walnut tea", "rum", "gin"]):
+        alice.upsert_preference("likes", text, id="pref001", reason=f"reason {number}")
+    alice.upsert_preference("likes", "walnuts", id="pref002", reason="reason 4")
+    alice.remove_preference("likes", "pref002", reason="reason 5")
+    alice.forget(matching="walnut")
+    records = Timeline(alice.diary.engine.backend, "alice").records()
+    reasons = [record.reason for record in records if record.type != "forget"]
+    assert reasons[::-1] == ["reason 0", "", "", "reason 3", "", ""]
+
+
+def test_a_turn_of_another_session_is_still_applied_once_after_a_text_was_erased(alice):
+    for said, session in [("I love tea.", "s1"), ("I love walnuts.", "s2")]:
+        alice.add_turn(said, "ok", session, operation_id=session)
+    alice.forget(matching="walnut")
+    alice.add_turn("I love tea.", "ok", "s1", operation_id="s1")
+    assert alice.preferences("likes")["pref001"].count == 1
+
+
+def test_the_last_text_of_an_entry_returns_with_its_comments_and_inner_tables(alice, tmp_path):
+    file = tmp_path / "alice/preferences.toml"
+    alice.upsert_preference("goals", "rest")
+    mine = '[preferences.likes.mine]\ntext = "tea"  # every day\n'
+    mine += "\n[preferences.likes.mine.more]\nx = 1  # one\n"
+    file.write_text(f"{file.read_text()}\n{mine}")
+    age(file)
+    alice.upsert_preference("likes", "walnut tea", id="mine")
+    alice.forget(matching="walnut")
+    assert file.read_text().endswith(mine)
+
+
+def test_a_redacted_text_that_has_a_selected_state_or_changes_another_is_refused():
+    text = '[preferences.likes]\na = {{ text = "walnut" }}\nb = {{ text = "{}" }}\n'
+    tables = Tables(Versions("preferences"), Selection(matching="walnut"))
+    tables.study(text.format("tea"), datetime.now(UTC))
+    tables.decide()
+    made = '[preferences.likes]\nb = {{ text = "{}" }}\n'
+    assert tables.prove(text.format("tea"), made.format("tea"))
+    for wrong in (text.format("tea"), made.format("rum"), ""):
+        with pytest.raises(InvalidValue, match="Nothing was forgotten"):
+            tables.prove(text.format("tea"), wrong)
+    with pytest.raises(InvalidTOML):
+        tables.prove(text.format("tea"), made.format("tea") * 2)
 
 
 def test_a_dry_run_names_what_would_be_erased_or_return_to_earlier_content(alice):

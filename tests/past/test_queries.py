@@ -22,7 +22,7 @@ from tomldiary.errors import (
     UnknownEntry,
 )
 from tomldiary.history.timeline import Timeline
-from tomldiary.past.as_of import PastDocuments, PastTexts
+from tomldiary.past.as_of import PastDocuments, PastTexts, reread
 from tomldiary.storage import MemoryBackend
 from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
@@ -198,7 +198,24 @@ def test_diff_and_as_of_show_any_point_by_number_and_by_time(alice):
     )
     assert [d.key for d in alice.diff(1, 2)] == ["likes/pref002"]
     assert [d.key for d in alice.diff(1)] == ["likes/pref002", "likes/pref003", "conversations/s"]
+    assert [d.key for d in alice.diff()] == [d.key for d in alice.diff(2)] != []
     assert '+text = "coffee"' in alice.diff_text(1, 2)
+
+
+def test_a_read_of_history_is_repeated_unless_the_same_error_follows():
+    errors = ["removed", "removed, too"]
+
+    @reread
+    def read():
+        if errors:
+            raise DocumentError(errors.pop(0))
+        return "found"
+
+    assert read() == "found"
+    errors = ["damaged", "damaged", "left"]
+    with pytest.raises(DocumentError, match="damaged"):
+        read()
+    assert errors == ["left"]
 
 
 def test_a_past_state_lists_the_documents_of_that_time(alice):
@@ -476,7 +493,9 @@ def test_rollback_accepts_a_transaction_number_or_a_time(alice):
     assert list(texts(alice).values()) == ["tea", "coffee"]
     alice.rollback(to=moment)
     assert list(texts(alice).values()) == ["tea"]
-    with pytest.raises(Conflict, match="no transaction"):
+    with pytest.raises(Conflict, match=r"^there is no transaction to undo\.$"):
+        alice.rollback(to=alice.last_transaction())
+    with pytest.raises(Conflict, match="no transaction to undo of session 'nobody'"):
         alice.rollback(session_id="nobody")
 
 
@@ -740,6 +759,9 @@ def test_history_names_facts_as_commit_and_recall_do(alice):
         assert alice.why(key).key == f"facts/{fact}"
         assert alice.why(key).text == "who = user, city = Rome"
         assert len(alice.history(key)) == 1
+    alice.facts.delete(fact)
+    with pytest.raises(UnknownEntry, match=rf"holds now; the last change is of facts/{fact}\."):
+        alice.why("home/user")
 
 
 def test_history_is_narrowed_by_session_actor_time_and_page(alice):
