@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from calls import noted_calls
 from outside_index import ScriptedIndex
 from six_verbs import SixVerbs
 from tomldiary import Constraint, Diary
@@ -492,13 +493,14 @@ def test_rebuild_delivers_everything_anew(diary, index):
         diary.hooks.rebuild("log")
 
 
-def test_a_refused_rebuild_leaves_the_index_as_it_is(diary, index):
+@pytest.mark.parametrize("verb", ["rebuild", "reconcile"])
+def test_a_refused_repair_leaves_the_index_as_it_is(diary, index, verb):
     diary.hooks.add(index, name="index")
     fill(diary)
     assert diary.hooks.flush()
-    before = dict(index.entries)
+    before, diary.engine.lock_timeout = dict(index.entries), 1.0
     with diary.user("alice").transaction(), pytest.raises(NestedTransaction):
-        diary.hooks.rebuild("index")
+        getattr(diary.hooks, verb)("index")
     assert index.entries == before
 
 
@@ -576,6 +578,16 @@ def test_a_hook_that_always_has_more_stale_hits_is_asked_for_at_most_1000(
     index.search = search
     assert diary.hooks.search("index", "coffee", user_id="alice", limit=limit) == []
     assert max(asked) == most
+
+
+@pytest.mark.parametrize("limit", [1, 9])
+def test_a_hook_is_searched_once_if_enough_hits_hold_or_it_has_no_more(diary, index, limit):
+    diary.hooks.add(index, name="index")
+    fill(diary)
+    assert diary.hooks.flush()
+    with noted_calls(index.search) as searches:
+        assert diary.hooks.search("index", "coffee", user_id="alice", limit=limit)
+    assert len(searches) == 1
 
 
 def test_a_search_of_a_hook_may_return_none(diary, index):
