@@ -776,6 +776,18 @@ def test_a_second_buffer_of_a_version_keeps_the_comment_that_the_first_one_added
     assert texts(alice) == ["tea", "rum"]
 
 
+def test_a_hand_edit_of_meta_keeps_the_numbers_given_out_since(alice, file):
+    alice.upsert_preference("likes", "tea")
+    mine = file.read_text().replace("[_meta]\n", '[_meta]\nnote = "mine"\n')
+    alice.upsert_preference("likes", "rum")
+    alice.remove_preference("likes", "pref002")
+    file.write_text(mine)
+    age(file)
+    assert alice.upsert_preference("likes", "gin")[0] == "pref003"
+    assert 'note = "mine"\n' in file.read_text()
+    assert not any(each.is_conflict for each in alice.history())
+
+
 @pytest.mark.parametrize("key", ["pref001", "pref003"])
 def test_history_has_a_transaction_that_lost_to_a_hand_edit(alice, file, key):
     for text in ("tea", "coffee"):

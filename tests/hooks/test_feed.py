@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -126,7 +127,7 @@ def test_pruned_history_begins_with_a_reset(diary):
         alice.blocks.set("persona", str(number))
     alice.prune_history(keep=1)
     reset, state = diary.changes(follow=False)
-    assert reset.is_reset
+    assert (reset.is_reset, state.is_reset) == (True, False)
     assert state.text == "3"
 
 
@@ -169,6 +170,37 @@ def test_an_async_feed_waits_for_the_next_change(diary):
 
     assert asyncio.run(run()) == ["blocks/one", "blocks/two", "blocks/three"]
     assert diary.engine.after_change == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_feed_that_waits_for_a_change_does_not_read_meanwhile(is_async):
+    backend, rounds = MemoryBackend(), []
+    users = backend.users
+    backend.users = lambda: rounds.append(1) or users()
+    diary = Diary(backend)
+    blocks = diary.user("alice").blocks
+    late = threading.Timer(0.1, lambda: blocks.set("three", "3"))
+    blocks.set("one", "1")
+
+    def steps(number):
+        return blocks.set("two", "2") if number == 1 else late.start()
+
+    async def run():
+        changes = aiter(diary.changes(poll=30.0))
+        for number in (1, 2):
+            await anext(changes)
+            steps(number)
+        return (await anext(changes)).key
+
+    def read():
+        changes = iter(diary.changes(poll=30.0))
+        for number in (1, 2):
+            next(changes)
+            steps(number)
+        return next(changes).key
+
+    assert (asyncio.run(run()) if is_async else read()) == "blocks/three"
+    assert len(rounds) < 8
 
 
 def test_feeds_that_begin_and_end_in_several_threads_leave_nothing_behind():

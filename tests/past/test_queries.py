@@ -218,6 +218,14 @@ def test_a_read_of_history_is_repeated_unless_the_same_error_follows():
     assert errors == ["left"]
 
 
+def test_a_difference_shows_a_document_that_history_does_not_have_yet(alice, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/blocks.toml"
+    file.write_text('[blocks.persona]\ntext = "calm"\n')
+    age(file)
+    assert [each.key for each in alice.diff(1)] == ["blocks/persona"]
+
+
 def test_a_past_state_lists_the_documents_of_that_time(alice):
     alice.upsert_preference("likes", "tea")
     alice.blocks.append("notes", "water the plants")
