@@ -776,6 +776,16 @@ def test_a_second_buffer_of_a_version_keeps_the_comment_that_the_first_one_added
     assert texts(alice) == ["tea", "rum"]
 
 
+@pytest.mark.parametrize("seq", ["0", "99", '"2"'])
+def test_an_entry_is_removed_by_a_hand_edit_whose_number_history_lacks(alice, file, seq):
+    for text in ("tea", "rum"):
+        alice.upsert_preference("likes", text)
+    head, _, _ = file.read_text().partition("[preferences.likes.pref002]")
+    file.write_text(head.replace("seq = 2\n", f"seq = {seq}\n"))
+    age(file)
+    assert texts(alice) == ["tea"]
+
+
 def test_a_hand_edit_of_meta_keeps_the_numbers_given_out_since(alice, file):
     alice.upsert_preference("likes", "tea")
     mine = file.read_text().replace("[_meta]\n", '[_meta]\nnote = "mine"\n')

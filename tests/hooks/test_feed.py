@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tomldiary import Diary
-from tomldiary.backends import MemoryBackend
+from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import InvalidValue
 
 
@@ -139,6 +139,16 @@ def test_a_feed_begins_with_a_reset_if_only_the_first_change_was_pruned(diary):
     reset, *states = diary.changes(follow=False)
     assert reset.is_reset
     assert [each.key for each in states] == ["blocks/first", "blocks/second"]
+
+
+def test_a_feed_begins_with_a_reset_if_the_oldest_records_are_gone(tmp_path):
+    blocks = Diary(LocalBackend(tmp_path, segment_bytes=300)).user("alice").blocks
+    for name in ("one", "two", "three"):
+        blocks.set(name, "x" * 300)
+    min((tmp_path / "alice/history").iterdir()).unlink()
+    reset, *states = Diary(tmp_path).changes(follow=False)
+    assert reset.is_reset
+    assert [each.key for each in states] == ["blocks/one", "blocks/two", "blocks/three"]
 
 
 def test_an_async_feed_ends_if_it_waits_for_nothing(diary):

@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -578,6 +579,41 @@ def test_a_hook_that_always_has_more_stale_hits_is_asked_for_at_most_1000(
     index.search = search
     assert diary.hooks.search("index", "coffee", user_id="alice", limit=limit) == []
     assert max(asked) == most
+
+
+def test_a_hook_may_remove_itself(diary):
+    errors = []
+
+    def once(_):
+        try:
+            diary.hooks.remove("once")
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    diary.hooks.add(once, name="once")
+    fill(diary)
+    until(lambda: not len(diary.hooks))
+    assert errors == []
+
+
+def test_a_flush_ends_when_its_hook_is_removed(diary, index):
+    diary.hooks.add(index, name="index", poll=1000.0)
+    assert diary.hooks.flush()
+    asked, removed, users = threading.Event(), threading.Event(), diary.engine.backend.users
+
+    def waiting():
+        asked.set()
+        assert removed.wait(60)
+        return users()
+
+    diary.engine.backend.users = waiting  # the search for changes of other processes
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(diary.hooks.flush, 60.0)
+        assert asked.wait(60)
+        diary.hooks.remove("index", timeout=0.0)
+        assert flushed.result(30) is False
+        removed.set()
 
 
 @pytest.mark.parametrize("limit", [1, 9])
