@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -141,14 +142,33 @@ def test_a_feed_begins_with_a_reset_if_only_the_first_change_was_pruned(diary):
     assert [each.key for each in states] == ["blocks/first", "blocks/second"]
 
 
-def test_a_feed_begins_with_a_reset_if_the_oldest_records_are_gone(tmp_path):
-    blocks = Diary(LocalBackend(tmp_path, segment_bytes=300)).user("alice").blocks
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_feed_begins_with_a_reset_if_the_next_records_are_gone(tmp_path, is_resumed):
+    diary = Diary(LocalBackend(tmp_path, segment_bytes=300))
+    feed = diary.changes(follow=False)
     for name in ("one", "two", "three"):
-        blocks.set(name, "x" * 300)
-    min((tmp_path / "alice/history").iterdir()).unlink()
-    reset, *states = Diary(tmp_path).changes(follow=False)
+        diary.user("alice").blocks.set(name, "x" * 300)
+        if is_resumed and name == "one":
+            assert len(list(feed)) == 1
+    for file in sorted((tmp_path / "alice/history").iterdir())[:2]:
+        file.unlink()
+    reset, *states = Diary(tmp_path).changes(feed.cursor, follow=False)
     assert reset.is_reset
     assert [each.key for each in states] == ["blocks/one", "blocks/two", "blocks/three"]
+
+
+def test_a_feed_begins_with_a_reset_if_a_new_history_has_the_same_numbers(tmp_path):
+    diary = Diary(tmp_path)
+    diary.user("alice").blocks.set("one", "1")
+    feed = diary.changes(follow=False)
+    assert len(list(feed)) == 1
+    shutil.rmtree(tmp_path / "alice")
+    diary = Diary(tmp_path)
+    diary.user("alice").blocks.set("two", "2")
+    assert keys(diary.changes(feed.cursor, follow=False)) == [
+        ("alice", "", "reset"),
+        ("alice", "blocks/two", "state"),
+    ]
 
 
 def test_an_async_feed_ends_if_it_waits_for_nothing(diary):

@@ -581,6 +581,30 @@ def test_a_hook_that_always_has_more_stale_hits_is_asked_for_at_most_1000(
     assert max(asked) == most
 
 
+def test_a_failing_hook_is_logged_once_until_it_succeeds(diary, index, caplog):
+    index.error = OSError("away")
+    diary.hooks.add(index, name="index", longest_pause=0.01)
+    fill(diary)
+    for count in (1, 2):
+        wanted = diary.hooks.stats()["index"]["failures"] + 3
+        until(lambda wanted=wanted: diary.hooks.stats()["index"]["failures"] >= wanted)
+        assert caplog.text.count("the hook index failed (OSError") == count
+        index.error = None
+        assert diary.hooks.flush()
+        index.error = OSError("away")
+        diary.user("alice").blocks.set("persona", f"text {count}")
+
+
+def test_a_removed_hook_has_ended_its_last_call(diary, index):
+    index.gate.clear()
+    diary.hooks.add(index, name="index")
+    diary.user("alice").blocks.set("persona", "kind")
+    until(lambda: diary.hooks.stats()["index"]["waiting"] == 0)
+    threading.Timer(0.1, index.gate.set).start()
+    diary.hooks.remove("index", timeout=60.0)
+    assert index.calls
+
+
 def test_a_hook_may_remove_itself(diary):
     errors = []
 

@@ -232,7 +232,7 @@ class _Worker:
     def _note_failure(self, error: BaseException) -> None:
         self._failures += 1
         self._last_error = cause_of(error)
-        if self._failures == 1 or not self._failed_since:
+        if not self._failed_since:
             _logger.warning(
                 "the hook %s failed (%s) and will be retried", self.delivery.name, cause_of(error)
             )
