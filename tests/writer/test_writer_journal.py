@@ -23,7 +23,7 @@ from pydantic import BaseModel
 import programs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.doctor.files import check_files
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.extraction.operations import (
     CommitFact,
     ForgetPreference,
@@ -257,6 +257,20 @@ def test_turns_are_read_from_a_journal_with_converted_line_ends(tmp_path):
     journal, left = Journal.adopt(journal.folder, sync=False)
     assert [job.turn.user_msg for job in left] == ["one\r\nword", "two", "three"]
     die(journal)
+
+
+def test_a_queued_turn_whose_session_id_is_too_long_is_applied_and_a_new_one_refused(tmp_path):
+    turn = Turn("alice", "s" * 1001, "I like tea.", "ok")
+    job = Job(turn, "op", is_new=True)
+    job.rendered = render_turn(turn, job.operation, "2026-11-20T00:00:00+00:00")
+    journal = Journal.create(root_of(tmp_path), sync=False)
+    journal.append_turns([job], first_epoch)
+    die(journal)
+    diary = Diary(tmp_path, agent="rules")
+    with MemoryWriter(diary) as writer:
+        with pytest.raises(InvalidValue, match="the session id has 1,001 characters"):
+            writer.submit_nowait(turn)
+        until(lambda: diary.user("alice").preferences("likes"))
 
 
 @pytest.mark.parametrize("tail", [b"", b"\0" * 4096, b"[[tur"], ids=["torn", "zeros", "header"])

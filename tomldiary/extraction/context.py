@@ -148,7 +148,6 @@ class Turn:
         session = checked_text(self.session_id, "session_id")
         if not session:
             raise InvalidValue("the session id is empty. Give one.", where="session_id")
-        check_length(len(session), MAX_SESSION, "session_id", "the session id has")
         object.__setattr__(self, "session_id", session)
         for name in ("user_msg", "assistant_msg"):
             object.__setattr__(self, name, storable(checked_text(getattr(self, name), name)))
@@ -204,7 +203,12 @@ class Sessions:
         self._known: Recent[tuple[str, str], _Session] = Recent(_SESSIONS)
 
     def take(self, user: str, session: str) -> tuple[str, str]:
-        """Record that a turn was submitted; return the time of the session's previous turn ("" is unknown), and now."""
+        """Record that a turn was submitted; return the time of the session's previous turn ("" is unknown), and now.
+
+        Raises:
+            InvalidValue: The session id is too long. A turn that was stored with such an id is still applied.
+        """
+        check_length(len(session), MAX_SESSION, "session_id", "the session id has")
         now = timestamp()
         with self._guard:
             known = self._of(user, session)

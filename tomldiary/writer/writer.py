@@ -251,7 +251,7 @@ class MemoryWriter(Viewed):
 
         Raises:
             RuntimeError: The writer is closed.
-            InvalidValue: A text cannot be stored in a file.
+            InvalidValue: A text cannot be stored in a file, or the session id is too long.
             Conflict: A turn with this operation id and different content was already submitted.
             BackendError: The journal could not be written. The turn was not stored, unless the error says that this is unknown.
             Forgotten: The whole user was erased since `epoch`, or any data of the user while the call waited. The turn
@@ -282,7 +282,7 @@ class MemoryWriter(Viewed):
         Raises:
             WriterBusy: The queue is full.
             RuntimeError: The writer is closed.
-            InvalidValue: `turn` is no `Turn`, or a text cannot be stored in a file.
+            InvalidValue: `turn` is no `Turn`, a text cannot be stored in a file, or the session id is too long.
             Conflict: A turn with this operation id and different content was already submitted.
             BackendError: The storage failed, and the queue is in memory. The turn was not queued.
         """
