@@ -241,9 +241,15 @@ def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
         deps.upsert("likes", None, SAID, [CARD])
         answers.append(await tools.list_preferences(context, "likes"))
         deps.summarise(f"About {CANARY}.", [CANARY])
-        deps.prefs["preferences"]["likes"]["own"] = {"text": CANARY, "_created_by": CANARY}
+        likes = deps.prefs["preferences"]["likes"]
+        likes["own"] = {"text": CANARY, "_created_by": CANARY}
+        likes["brief"] = {"text": CANARY}
+        _ = deps.operations
+        del likes["brief"]
+        deps.remove_fact(deps.commit_fact("contact", {"name": "Ann", "note": CANARY}))
 
     diary = Diary(tmp_path, agent=run, redact=True)
+    diary.register_schema("contact", Contact)
     extracted = diary.turns.extract(Turn("alice", "s", "x", "y"), TurnOperation())
     operations, _ = asyncio.run(extracted)
     assert CARD not in str(operations)

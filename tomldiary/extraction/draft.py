@@ -191,7 +191,9 @@ class MemoryDeps:
                 else:
                     self._record_fields(SetFields(kind, path, delete=True))
             for path, entry in wanted.items():
-                before = known.get(path, {})
+                before, said = known.get(path, {}), entry.get("text")
+                if self.redact is not None and isinstance(said, str) and said != before.get("text"):
+                    entry["text"] = self.redact(said)  # later operations name the stored text
                 values = tuple(
                     (key, copy.deepcopy(value))
                     for key, value in entry.items()
@@ -463,11 +465,11 @@ def quoted(text: str, limit: int = 200) -> str:
 
 def _walk(
     path: tuple[str, ...], tables: Mapping[str, Any], depth: int
-) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+) -> Iterator[tuple[tuple[str, ...], Store]]:
     """Yield the tables that are `depth` levels below a table, by path."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            table = cast("Mapping[str, Any]", value)
+            table = cast("Store", value)
             if depth == 1:
                 yield (*path, key), table
             else:

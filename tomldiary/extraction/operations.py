@@ -581,7 +581,11 @@ def redacted(
 ) -> list[Operation]:
     """Return operations with every text redacted, but not names, keys of facts and values that the diary writes."""
     fresh: list[Operation] = []
+    made = {each.created_as for each in operations if isinstance(each, CommitFact)}
     for operation in operations:
+        # A draft has its own facts as they were given, and those of the memory as they are stored.
+        is_own = isinstance(operation, RemoveFact) and operation.id in made
+        names = _NAMES - {"removes"} if is_own else _NAMES
         changes: dict[str, Any] = {}
         for each in fields(operation):
             value = getattr(operation, each.name)
@@ -594,7 +598,7 @@ def redacted(
                     (key, said if key[:1] == "_" or key in kept else redact(said))
                     for key, said in pairs
                 )
-            elif each.name not in _NAMES:
+            elif each.name not in names:
                 changes[each.name] = redact(value)
         fresh.append(replace(operation, **changes))
     return fresh
