@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Rewrite
 
 _STAGED = f"{JOB_PREFIX}-"
+"""The prefix of the names of files that the job has staged."""
 _NAMES = {"preferences", "conversations", "blocks", "facts", "episodes", "items", HISTORY}
 """The names of the files and folders of a user that a person may have written, without `[_meta]`, and of the history."""
-"""The prefix of the names of files that the job has staged."""
 _LONGEST = 3.0  # seconds; how long the process that finishes a job waits for other programs
 _PAUSE = 0.05  # seconds between two checks of such a document
 _HEAD = "# Something is being forgotten here. The next process that opens this user finishes it; leave this file alone.\n"
