@@ -43,7 +43,7 @@ LOCK_TIMEOUT = 30.0
 _STRIPES = 256
 _MOST_OPEN = 300
 """The number of lock files of this process above which a released one is closed: a process may have several diaries and
-hooks, and a system often allows 1,024 open files."""
+hooks, and a system often allows 1,024 open files. If it allows fewer, as macOS does, it is a third of them."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _DANGLING = "If the memory is a link, create the folder that it names, or mount its disk."
@@ -71,6 +71,8 @@ class UserLocks:
 
     def _reset(self) -> None:
         self.pid = os.getpid()
+        allowed = -1 if self.folder is None else os.sysconf("SC_OPEN_MAX")  # -1: no limit
+        self._most_open = _MOST_OPEN if allowed < 0 else min(_MOST_OPEN, allowed // 3)
         self._stripes: dict[int, _Queue] = {}
         self.busy_until: dict[int, float] = {}
         """For stripes with a long hold: the time at which this process may lock them again."""
@@ -151,7 +153,7 @@ class UserLocks:
                 now = time.monotonic()
                 if now - since > _LONG:
                     self.busy_until[number] = now + _YIELD_TIME
-                if len(lockable) > _MOST_OPEN:
+                if len(lockable) > self._most_open:
                     close_lockable(self._descriptors.pop(number), os.close)
         finally:
             stripe.release(caller)
