@@ -124,6 +124,12 @@ def test_an_entry_names_its_origin_after_retention(alice):
         alice.why("likes/pref099")
 
 
+def test_retention_drops_no_cached_document(alice, diary):
+    document = diary.engine.document("alice", "preferences")
+    alice.prune_history(keep=5)
+    assert diary.engine.document("alice", "preferences") is document
+
+
 def test_retention_by_time_can_be_repeated(alice):
     late = datetime.now(UTC)
     alice.upsert_preference("goals", "run")

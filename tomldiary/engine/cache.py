@@ -503,6 +503,16 @@ class DocumentCache:
         for cache in (self._cache, self._joins):
             cache.drop(lambda key: key[0] == user)
 
+    def _drop_history(self, user: str) -> None:
+        """Drop what is cached of a user's history, and the documents whose hand edits are compared with it."""
+
+        def is_compared(key: tuple[str, str]) -> bool:
+            known = self._cache.get(key) if key[0] == user else None
+            return known is not None and known.is_edited
+
+        self.logged.drop(user)
+        self._cache.drop(is_compared)
+
 
 def _is_current(
     cached: Known, token: Token | None, kind: str, changes: Indexed | None, *, is_written: bool

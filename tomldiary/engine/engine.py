@@ -512,10 +512,11 @@ class Engine(DocumentCache):
 
     # Rewriting history
 
-    def rewrite(self, user: str, work: Callable[[], R]) -> R:
-        """Return the result of `work`, which rewrites history under the user's lock; drop the cached documents then.
+    def rewrite(self, user: str, work: Callable[[], R], *, keeps_documents: bool = False) -> R:
+        """Return the result of `work`, which rewrites history under the user's lock; drop what is cached of it then.
 
-        It is called again if another process changed the user's memory meanwhile.
+        It is called again if another process changed the user's memory meanwhile. With `keeps_documents` it rewrites
+        only history, so the documents stay cached. Otherwise all entries would be indexed again.
 
         Raises:
             NestedTransaction: A transaction of the user is open here.
@@ -536,7 +537,10 @@ class Engine(DocumentCache):
             try:
                 return repeated(run, self.lock_timeout)
             finally:
-                self._drop(user)
+                if keeps_documents:
+                    self._drop_history(user)
+                else:
+                    self._drop(user)
                 self._notify(user)
 
     def restore_immutable(self, user: str) -> None:
@@ -564,7 +568,7 @@ class Engine(DocumentCache):
             if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))
 
-        self.rewrite(user, run)
+        self.rewrite(user, run, keeps_documents=True)
 
 
 def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bool:
