@@ -1484,6 +1484,25 @@ def test_a_name_kept_by_a_power_cut_is_removed_with_the_job(root):
     assert list((root / "alice").glob(".forgetting*")) == []
 
 
+def test_a_first_read_during_a_forget_of_another_process_restores_nothing(tmp_path, files):
+    def read(name, path, *_):
+        if name == "replace" and path.endswith(".forgetting-0"):  # the epoch is written already
+            files.hook = None
+            assert texts(reader) == {"pref001": "canary", "pref002": "tea"}
+
+    forgetting = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    forgetting.upsert_preference("likes", "canary")
+    forgetting.upsert_preference("likes", "tea")
+    forgetting.blocks.set("plan", "rest")  # the last record, which the redaction does not change
+    reader = Diary(tmp_path, agent="rules").user("alice")
+    files.hook = read
+    forgetting.forget(matching="canary")
+    assert texts(reader) == {"pref002": "tea"}
+    reader.upsert_preference("likes", "milk")
+    assert "hand" not in [entry.type for entry in reader.history(limit=100)]
+    assert hits(tmp_path, "canary") == []
+
+
 def test_history_is_not_read_before_the_job_is_finished(root):
     leave_half_done(root)
     assert hits(root, *WORDS)
