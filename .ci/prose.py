@@ -3,7 +3,7 @@
 Usage: python .ci/prose.py [PACKAGE ...]
 
 Checks docstrings, comments and messages of `tomldiary/` and `integrations/`, and docstrings and comments of tests,
-benchmarks and examples, for words that the glossary replaces; README.md and docs/*.md also for long sentences. Prints each finding, then the number for each package.
+benchmarks and examples, for words that the glossary replaces; README.md and all pages of docs/ also for long sentences. Prints each finding, then the number for each package.
 Exits with 1 if there is one.
 """
 
@@ -152,7 +152,7 @@ def findings() -> Iterator[Finding]:
                     if finding not in seen:
                         seen.add(finding)
                         yield finding
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         yield from page(path)
 
 

@@ -68,6 +68,15 @@ def test_docstrings_comments_and_messages_are_read(prose):
     assert {text.strip("# ") for _, text in prose.python_texts(source, messages=False)} == {"One.", "Two."}  # fmt: skip
 
 
+def test_pages_in_folders_of_the_docs_are_read(prose, tmp_path, monkeypatch):
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    page = tmp_path / "docs/how-to/page.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("Nobody reads it.\n")
+    (tmp_path / "README.md").write_text("Short.\n")
+    assert [each.place for each in prose.findings()] == ["docs/how-to/page.md:1"]
+
+
 @pytest.mark.parametrize(("words", "finding"), [(40, None), (41, "41 words")])
 def test_a_sentence_has_at_most_40_words(prose, tmp_path, monkeypatch, words, finding):
     monkeypatch.setattr(prose, "ROOT", tmp_path)
