@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-MEDIAN_WORDS, MOST_WORDS = 20, 40
+MEDIAN_WORDS, MOST_WORDS = 20, 30
 
 # A pattern and the standard term to use.
 WORDS = {

@@ -77,8 +77,8 @@ def test_pages_in_folders_of_the_docs_are_read(prose, tmp_path, monkeypatch):
     assert [each.place for each in prose.findings()] == ["docs/how-to/page.md:1"]
 
 
-@pytest.mark.parametrize(("words", "finding"), [(40, None), (41, "41 words")])
-def test_a_sentence_has_at_most_40_words(prose, tmp_path, monkeypatch, words, finding):
+@pytest.mark.parametrize(("words", "finding"), [(30, None), (31, "31 words")])
+def test_a_sentence_has_at_most_30_words(prose, tmp_path, monkeypatch, words, finding):
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("# Page\n\nShort one. Short two. " + " ".join(["word"] * words) + ".\n")
