@@ -33,7 +33,7 @@ from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.storage import FirestoreBackend, PostgresBackend, RedisBackend
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step, unreachable
 from waiting import until
 
 IN_TIME = 20  # seconds: a busy machine takes part of them; without the limit a client would try for longer
@@ -352,7 +352,21 @@ def test_a_redis_server_with_too_many_clients_is_named():
     ):
         client.config_set("maxclients", 1)
         said = refusal(f"{url}?timeout=0.5")
-    assert said.startswith("cannot be reached (max number of clients reached).")
+    assert said.startswith("cannot be reached (max number of clients reached). Check how many conn")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "FATAL:  sorry, too many clients already",
+        'FATAL:  too many connections for role "ann"',
+        "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+    ],
+)
+def test_a_server_of_postgres_without_free_connections_is_named(reason):
+    with Diary("postgresql://ann@127.0.0.1/app") as diary:
+        error = unreachable(diary.engine.backend.database, DatabaseLost(reason))
+    assert "raise max_connections" in str(error)
 
 
 def test_a_missing_permission_of_redis_names_the_remedy():

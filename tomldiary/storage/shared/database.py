@@ -42,6 +42,9 @@ _TLS = re.compile(
 )
 # Messages of libpq for a server that answered, but is not the one that the address asks for.
 _OTHER_SERVER = re.compile(r"session is (?:not )?read-only|in hot standby mode")
+_FULL = re.compile(
+    "max number of clients|too many (?:clients|connections)|connection slots are reserved"
+)
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
 RESERVED = ".reserved"
@@ -376,6 +379,8 @@ def unreachable(database: Database, error: DatabaseLost) -> BackendError:
         what = "the certificates and the options of TLS"
     elif _OTHER_SERVER.search(str(error)):
         what = "target_session_attrs of the address, and that it names the right server"
+    elif _FULL.search(str(error)):
+        what = "how many connections all programs hold, or raise max_connections or maxclients of the server"
     return BackendError(f"{database}: cannot be reached ({error}). Check {what}.")
 
 
