@@ -662,6 +662,17 @@ def test_a_missing_document_is_found(root):
     assert found.message == "the file was deleted. History contains it up to transaction 3."
 
 
+def test_many_missing_documents_are_read_again_after_one_wait(root, monkeypatch):
+    Diary(root, agent="rules").user("alice").blocks.set("persona", "Be short.")
+    paths = list((root / "alice").glob("*.toml"))
+    for path in paths:
+        path.unlink()
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    assert len(wrong(root, ["alice"])) == len(paths) > 1
+    assert len(waits) == 1
+
+
 def test_the_command_that_shows_a_deleted_or_emptied_document_works(root):
     (root / "alice/conversations.toml").unlink()
     (root / "bob/preferences.toml").write_text("")

@@ -412,6 +412,7 @@ def _check_lag(
     backend: Backend, user: str, documents: Mapping[str, Document | None], walked: Walked
 ) -> Iterator[Finding]:
     """Find documents that are older than history. A hand edit is not a finding."""
+    lagging: list[tuple[str, str]] = []
     for kind, record in walked.last.items():
         document = documents.get(kind)
         is_gone = kind not in documents
@@ -430,11 +431,14 @@ def _check_lag(
         now = digest(text)
         is_known = is_gone or now in walked.versions[kind]
         is_newest = now == record.results[kind]
-        if is_newest or not is_known:
-            continue
-        time.sleep(_RETRY_SECONDS)
+        if is_known and not is_newest:
+            lagging.append((kind, text))
+    if lagging:
+        time.sleep(_RETRY_SECONDS)  # once, because many files may have been deleted
+    for kind, text in lagging:
         if (stored_text(backend, user, kind) or "") != text:
             continue  # it was being written
+        record, place, is_gone = walked.last[kind], backend.place(user, kind), kind not in documents
         if is_gone and record.bases[kind] != EMPTY:
             yield Finding(
                 "warning",
