@@ -11,6 +11,7 @@ import pytest
 
 from hand_edits import age
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is needed")
@@ -104,7 +105,9 @@ def test_a_conflict_in_history_is_mended_by_the_command_that_doctor_names(
     git("commit", "-qam", "history is merged line by line")
     git("config", "merge.conflictStyle", style)
     git("checkout", "-qb", "other")
-    write(alice, git, "jazz", "funk")
+    write(alice, git, "jazz")
+    next_month = LocalBackend(tmp_path / "memories", durability="process", segment_bytes=1)
+    write(Diary(next_month).user("alice"), git, "funk")  # in a new file, which the merge adds
     git("checkout", "-q", "main")
     write(alice, git, "blues")
     git("merge", "-q", "other", check=False)
@@ -112,7 +115,7 @@ def test_a_conflict_in_history_is_mended_by_the_command_that_doctor_names(
     assert any("<<<<<<<" in path.read_text() for path in history.iterdir())
     [found] = [one for one in problems(tmp_path) if one.place.startswith(str(history))]
     command = found.remedy.partition(": ")[2].split()
-    assert command == ["git", "-C", str(history), "checkout", "HEAD", "--", "."]
+    assert command == ["git", "-C", str(history), "checkout", "--no-overlay", "HEAD", "--", "."]
     subprocess.run(command, cwd="/", check=True)
     assert [one.message for one in problems(tmp_path) if one.place.startswith(str(history))] == []
     assert texts(Diary(tmp_path / "memories").user("alice")) == ["tea", "coffee", "blues"]

@@ -182,7 +182,7 @@ def _damaged(
         )
     if _CONFLICT.search(data):
         folder = shlex.quote(str(Path(place.rpartition(":")[0]).parent))
-        remedy = f"The conflicts in documents stay if you take the history of HEAD: git -C {folder} checkout HEAD -- ."
+        remedy = f"The conflicts in documents stay if you take the history of HEAD: git -C {folder} checkout --no-overlay HEAD -- ."
         return Damage(place, seq, "git left a conflict here.", remedy=remedy)
     name = "a record" if seq is None else f"the record of transaction {seq}"
     return Damage(place, seq, f"{name} does not match its checksum.")
