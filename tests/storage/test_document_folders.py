@@ -299,6 +299,7 @@ def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, nam
     assert "secret tea" in (tmp_path / "alice/preferences.toml").read_text()
     copy.unlink()
     (tmp_path / "alice/.#preferences.toml").symlink_to("me@here.1")  # the lock of an editor
+    (tmp_path / "alice/._preferences.toml").touch()  # macOS makes it on other file systems
     alice.forget(session_id="s1")
     copy.write_text("secret tea")
     assert "secret tea" not in (tmp_path / "alice/preferences.toml").read_text()

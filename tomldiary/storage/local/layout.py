@@ -77,20 +77,20 @@ def strays_in(files: FileSystem, folder: Path) -> list[str]:
     Raises:
         BackendError: The folder cannot be listed.
     """
-    names, _ = _names_in(files, folder, skipped=JOB_PREFIX)
+    skipped = (JOB_PREFIX, "._")  # macOS keeps attributes in `._preferences.toml`, and no text
+    names, _ = _names_in(files, folder, skipped=skipped)
     documents = [f"{name}{SUFFIX}" for name in names if KIND.fullmatch(name) is None]
-    history = [
-        f"{name}{SUFFIX}" for name in _names_in(files, folder, f"{HISTORY}/", skipped=JOB_PREFIX)[0]
-    ]
+    names, _ = _names_in(files, folder, f"{HISTORY}/", skipped=skipped)
+    history = [f"{name}{SUFFIX}" for name in names]
     return documents + [
         path for path in history if not SEGMENT.fullmatch(path.removeprefix(f"{HISTORY}/"))
     ]
 
 
 def _names_in(
-    files: FileSystem, folder: Path, below: str = "", *, skipped: str = "."
+    files: FileSystem, folder: Path, below: str = "", *, skipped: str | tuple[str, ...] = "."
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the TOML files without their suffix, and the folders; names with the prefix are skipped."""
+    """Return the names of the TOML files without their suffix, and the folders; names with a prefix are skipped."""
     found: list[str] = []
     folders: list[str] = []
     top = f"{folder}/{below}".rstrip("/")
