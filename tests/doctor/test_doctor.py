@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -662,14 +663,16 @@ def test_a_missing_document_is_found(root):
     assert found.message == "the file was deleted. History contains it up to transaction 3."
 
 
-def test_many_missing_documents_are_read_again_after_one_wait(root, monkeypatch):
+def test_many_missing_documents_cost_one_wait_and_none_if_no_write_is_recent(root, monkeypatch):
     Diary(root, agent="rules").user("alice").blocks.set("persona", "Be short.")
-    paths = list((root / "alice").glob("*.toml"))
-    for path in paths:
+    for path in root.glob("*/*.toml"):
         path.unlink()
+    path = segment(root, "bob")
+    record = replace(parse_record(path.read_text()), time="2026-01-02T03:04:05.000000+00:00")
+    path.write_text(render_record(record))
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    assert len(wrong(root, ["alice"])) == len(paths) > 1
+    assert [len(wrong(root, [user])) for user in ("alice", "bob")] == [3, 1]
     assert len(waits) == 1
 
 

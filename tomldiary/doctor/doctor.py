@@ -57,6 +57,7 @@ _NO_USERS = {
 }  # fmt: skip
 """First namespace labels in the documentation of LangGraph and langmem, which has the user as the second label."""
 _RETRY_SECONDS = 0.05  # a concurrent write has finished by the second read
+_LONGEST_WRITE = 60  # seconds; an older record is not that of a concurrent write
 _LONGEST_WAIT = 300  # seconds; the default of the writer's `health`
 _PATH = re.compile(r"(?:/|[A-Za-z]:\\).*?: ")
 """The path at the beginning of an error, which may contain the end of a sentence, such as `/home/Dr. B`."""
@@ -433,7 +434,8 @@ def _check_lag(
         is_newest = now == record.results[kind]
         if is_known and not is_newest:
             lagging.append((kind, text))
-    if lagging:
+    recent = timestamp(datetime.now(UTC) - timedelta(seconds=_LONGEST_WRITE))
+    if any(walked.last[kind].time > recent for kind, _ in lagging):
         time.sleep(_RETRY_SECONDS)  # once, because many files may have been deleted
     for kind, text in lagging:
         if (stored_text(backend, user, kind) or "") != text:
