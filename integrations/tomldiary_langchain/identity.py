@@ -83,7 +83,7 @@ def resolve_user(explicit: Who, config: RunnableConfig) -> str:
 @contextmanager
 def within_turn(diary: Diary, user: str, session: str, context: Any) -> Generator[None]:
     """Record for the block, in which a tool is called, that it is part of a turn, whose run has a context."""
-    turn = _TurnAround(session, _places(None, context))
+    turn = _TurnAround(session, _places(None, context, *_OF_SESSION))
     token = _turns.set({**_turns.get(), (memory_place(diary), user): turn})
     try:
         yield

@@ -58,15 +58,20 @@ def own_context(config: Any, context: Any, *names: str) -> Any:
         context: The context of the run.
         names: The settings that count, such as "user_id".
     """
+    if context is None:
+        return None
     settings = field_of(config, "configurable")
-    named = [(each, found) for each in names if (found := field_of(settings, each))]
-    if context is None or not named:
-        return context
-    for run in (run for tree in _trees for run in tree.runs_from(tree.run_of(config))):
-        outer = field_of(run.begun_in, "configurable")
-        is_inherited = field_of(field_of(outer, _RUNTIME), "context") is context
-        if is_inherited and any(field_of(outer, each) != found for each, found in named):
-            return None
+    given = [(each, field_of(settings, each)) for each in names]
+    named = [(each, name) for each, name in given if name and name != field_of(context, each)]
+    for tree in _trees if named else ():
+        here = tree.config_here()
+        # A tool gets the config of its caller, and a call may name callbacks of its own.
+        runs = tree.runs_from(tree.run_of(here) or tree.run_of(config))
+        for begun_in in (here, *(run.begun_in for run in runs)):
+            outer = field_of(begun_in, "configurable")
+            is_inherited = field_of(field_of(outer, _RUNTIME), "context") is context
+            if is_inherited and any(field_of(outer, each) != name for each, name in named):
+                return None
     return context
 
 
@@ -128,7 +133,7 @@ class RunTree:
         """Record a tool that runs within a chain. A tool that the application calls has no parent and is ignored."""
         around = self._around(parent_run_id)
         if around is not None:
-            self._begun(ChainRun(run_id, around, is_tool=True))
+            self._begun(ChainRun(run_id, around, is_tool=True, begun_in=self.config_here()))
 
     def _begun(self, run: ChainRun) -> ChainRun:
         if run.around is None:

@@ -426,6 +426,30 @@ def test_a_config_that_names_a_user_is_not_read_for_the_user_of_the_run_around_i
     assert found[3].startswith("- likes/pref001: tea of bob (20")
 
 
+def test_a_call_within_a_run_that_copies_settings_or_names_callbacks_has_the_user_it_names(diary):
+    for user in ("alice", "bob"):
+        diary.user(user).upsert_preference("likes", f"tea of {user}")
+    recall, retriever = diary_tools(diary, tools=["recall"])[0], DiaryRetriever(diary=diary)
+    found = []
+
+    def graph_of(node):
+        builder = StateGraph(MessagesState, context_schema=Context).add_node("node", node)
+        return builder.add_edge(START, "node").compile()
+
+    def look_up(config):
+        found.append(recall.invoke("tea", config))
+        found.extend(one.page_content for one in retriever.invoke("tea", config))
+
+    def outer(_state, config):
+        settings = {**config["configurable"], "user_id": "bob"}
+        look_up({"configurable": settings})
+        inner = graph_of(lambda _: look_up({"callbacks": []}))
+        inner.invoke({"messages": []}, {"configurable": {"user_id": "bob"}})
+
+    graph_of(outer).invoke({"messages": []}, context=Context("alice"))
+    assert ["tea of bob" in each for each in found] == [True] * 4
+
+
 def test_a_missing_langchain_names_the_install_command(monkeypatch):
     monkeypatch.delitem(sys.modules, "tomldiary_langchain")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -933,6 +933,20 @@ def test_tools_in_a_turn_write_in_its_session_unless_their_run_names_another(
     assert diary.user("alice").preferences("likes")["pref002"].created_by == session
 
 
+def test_tools_of_an_agent_within_a_run_write_in_the_session_of_its_turn(diary, writer):
+    note = calling(("remember", {"text": "tea", "category": "likes"}))
+    memory = DiaryMiddleware(diary, session_id="monday", writer=writer)
+    inner = create_agent(Scripted(answers=[note, OK]), diary_tools(diary), middleware=[memory])
+
+    def call(_):
+        talk(inner, "Hello", {"configurable": {"user_id": "alice", "session_id": "side"}})
+
+    outer = StateGraph(MessagesState, context_schema=dict).add_node("call", call)
+    around = {"user_id": "alice", "session_id": "around"}
+    talk(outer.add_edge(START, "call").compile(), "Hi", context=around)
+    assert diary.user("alice").preferences("likes")["pref002"].created_by == "monday"
+
+
 def test_tools_for_another_user_do_not_write_in_the_session_of_the_turn(diary, writer):
     @tool
     def remember_for_bob() -> str:

@@ -874,15 +874,18 @@ def test_a_graph_within_a_run_has_a_user_of_its_own_if_the_call_names_one(mode):
 
     between = graph_of([("call", call_inner)], context=dict)
 
-    def call(_):
+    def call(_, config):
         for number, more in enumerate(ways):
             inner.invoke({"messages": [HumanMessage(f"w{number}")]}, **more)
         between.invoke({"messages": [HumanMessage("w5")]}, {"configurable": bob})
+        named = {**config["configurable"], "user_id": "ann"}  # the user of the run
+        inner.invoke({"messages": [HumanMessage("w6")]}, {"configurable": named})
 
     outer = graph_of([("call", call)], context=dict)
     run(outer, "Go on.", {}, mode, context={"user_id": "ann", "session_id": "s1"})
     said = {name: [one.input for one in diary.user(name).episodes] for name in ("ann", "bob")}
-    assert said == {"ann": ["w0"], "bob": ["w1", "w2", "w3", "w4", "w5"]}
+    assert said == {"ann": ["w0", "w6"], "bob": ["w1", "w2", "w3", "w4", "w5"]}
+    assert {one.session_id for one in diary.user("ann").episodes} == {"s1"}
     sessions = {one.input: one.session_id for one in diary.user("bob").episodes}
     assert sessions["w4"] == "s2"
     assert "s1" not in sessions.values()
