@@ -136,8 +136,8 @@ class ChatModelExtractor:
 
 
 _CUT = re.compile(
-    "length|max_|context_window|filter|guardrail|refus|safety|prohibited|blocklist|recitation|spii"
-    "|malformed|unexpected_tool|too_many|error"
+    "length|max_|limit|context_window|filter|guardrail|armor|refus|safety|prohibited|blocklist|recitation|spii"
+    "|language|malformed|unexpected_tool|too_many|signature|error|cancel|insufficient|other"
 )
 """What names of such reasons have in common: each provider has its own, and a joined stream may repeat it."""
 _REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")

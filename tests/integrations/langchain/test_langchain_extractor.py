@@ -176,6 +176,9 @@ def test_an_answer_of_the_responses_api_that_is_cut_short_fails_the_turn():
         ("", {"finish_reason": "MALFORMED_FUNCTION_CALL"}),
         ("", {"finish_reason": "UNEXPECTED_TOOL_CALL"}),
         ("", {"finish_reason": "MAX_TOKENSMAX_TOKENS"}),  # of chunks
+        ("", {"finish_reason": "OTHER"}),  # of Gemini
+        ("", {"finish_reason": "time_limit"}),  # of watsonx.ai
+        ("", {"finish_reason": "insufficient_system_resource"}),  # of DeepSeek
         ("", {"stopReason": "guardrail_intervened"}),
         ("", {"done_reason": "length"}),
         ("", {"prompt_feedback": {"block_reason": "SAFETY"}}),
