@@ -64,9 +64,9 @@ def own_context(config: Any, context: Any, *names: str) -> Any:
     given = [(each, field_of(settings, each)) for each in names]
     named = [(each, name) for each, name in given if name and name != field_of(context, each)]
     for tree in _trees if named else ():
+        # Not the run of `config`: it is missing beside other callbacks, and a tool gets the run of its caller.
         here = tree.config_here()
-        # A tool gets the config of its caller, and a call may name callbacks of its own.
-        runs = tree.runs_from(tree.run_of(here) or tree.run_of(config))
+        runs = tree.runs_from(tree.run_of(here))
         for begun_in in (here, *(run.begun_in for run in runs)):
             outer = field_of(begun_in, "configurable")
             is_inherited = field_of(field_of(outer, _RUNTIME), "context") is context

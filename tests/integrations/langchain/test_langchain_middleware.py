@@ -816,9 +816,11 @@ def test_a_run_within_another_has_the_user_that_its_call_names(
         found = talk(inner, "Hello", {"configurable": settings}, mode, context=context)
         results.extend(one.text for one in found["messages"] if one.type == "tool")
 
-    outer = StateGraph(MessagesState, context_schema=Context).add_node("call", call)
-    talk(outer.add_edge(START, "call").compile(), "Hi", context=Context("alice"))
+    outer = StateGraph(MessagesState, context_schema=dict).add_node("call", call)
+    around = {"user_id": "alice", "session_id": "around"}
+    talk(outer.add_edge(START, "call").compile(), "Hi", context=around)
     assert [turn.user_id for turn in writer.turns] == ["bob"]
+    assert writer.turns[0].session_id != "around"
     assert ["tea" in each for each in results] == [True]
 
 

@@ -880,11 +880,16 @@ def test_a_graph_within_a_run_has_a_user_of_its_own_if_the_call_names_one(mode):
         between.invoke({"messages": [HumanMessage("w5")]}, {"configurable": bob})
         named = {**config["configurable"], "user_id": "ann"}  # the user of the run
         inner.invoke({"messages": [HumanMessage("w6")]}, {"configurable": named})
+        inner.invoke(
+            {"messages": [HumanMessage("w7")]}, {"configurable": {"user_id": "cy"}}, context=bob
+        )
 
     outer = graph_of([("call", call)], context=dict)
-    run(outer, "Go on.", {}, mode, context={"user_id": "ann", "session_id": "s1"})
+    # A name beside the context of the run does not count.
+    beside = {"configurable": {"user_id": "eve"}}
+    run(outer, "Go on.", beside, mode, context={"user_id": "ann", "session_id": "s1"})
     said = {name: [one.input for one in diary.user(name).episodes] for name in ("ann", "bob")}
-    assert said == {"ann": ["w0", "w6"], "bob": ["w1", "w2", "w3", "w4", "w5"]}
+    assert said == {"ann": ["w0", "w6"], "bob": ["w1", "w2", "w3", "w4", "w5", "w7"]}
     assert {one.session_id for one in diary.user("ann").episodes} == {"s1"}
     sessions = {one.input: one.session_id for one in diary.user("bob").episodes}
     assert sessions["w4"] == "s2"
