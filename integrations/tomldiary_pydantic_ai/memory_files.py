@@ -161,9 +161,8 @@ class MemoryFiles:
             if operation:
                 entry[_OPERATION] = operation
             if metadata:
-                entry[_METADATA] = self.diary.redacted(
-                    dict(metadata)
-                )  # a managed field is stored as it is
+                # The edit redacts the other fields only.
+                entry[_METADATA] = self.diary.redacted(dict(metadata))
             edit.put((_KIND, name), entry)
             return _file(entry).version
 

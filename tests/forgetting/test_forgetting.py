@@ -1486,7 +1486,8 @@ def test_a_name_kept_by_a_power_cut_is_removed_with_the_job(root):
 
 def test_a_first_read_during_a_forget_of_another_process_restores_nothing(tmp_path, files):
     def read(name, path, *_):
-        if name == "replace" and path.endswith(".forgetting-0"):  # the fencing token is written already
+        # The fencing token is written already.
+        if name == "replace" and path.endswith(".forgetting-0"):
             files.hook = None
             assert texts(reader) == {"pref001": "canary", "pref002": "tea"}
 
