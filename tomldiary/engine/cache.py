@@ -90,6 +90,7 @@ class DocumentCache:
             self.cached_characters, lambda known: known.document.size + _DOCUMENT_SIZE
         )
         self._folders = backend if isinstance(backend, ListsFolders) else None
+        self._local = backend if isinstance(backend, LocalFolder) else None
         self._fixed = backend.documents if isinstance(backend, FixedDocuments) else None
         """The only documents that the backend stores; None if any name is allowed."""
         self._joins: RecentBySize[tuple[str, str], tuple[list[Document], Document]] = RecentBySize(
@@ -350,6 +351,11 @@ class DocumentCache:
         self._remember(key, fresh)
         return fresh
 
+    def epoch_read(self, user: str) -> int:
+        """Return the fencing token of what is read next, or -1 during a forget job: what is read may be old then."""
+        epoch, local = self.backend.epoch(user), self._local
+        return -1 if epoch and local is not None and local.is_forgetting(user) else epoch
+
     def index(self, user: str) -> HistoryIndex:
         """Return the index of a user's history."""
         return self.logged.of(user, self._epochs.get(user, 0))
@@ -397,15 +403,15 @@ class DocumentCache:
         if found is None:
             if len(self._deadlines) >= self._most_deadlines:
                 self._drop_deadlines()
-            if isinstance(self.backend, LocalFolder):
-                made = Deadlines(self.backend.index_folder(user), self.backend.files)
+            if self._local is not None:
+                made = Deadlines(self._local.index_folder(user), self._local.files)
             else:
                 made = Deadlines(None)
             found = self._deadlines.setdefault(user, made)
         return found
 
     def _drop_deadlines(self) -> None:
-        if isinstance(self.backend, LocalFolder):
+        if self._local is not None:
             self._deadlines.clear()  # they are read again from their files
             return
         now = time.time_ns() // 1000
@@ -479,7 +485,7 @@ class DocumentCache:
     def _notice_erasure(self, user: str) -> bool:
         """Drop a user's documents if another process has erased data since; return whether it has."""
         try:
-            epoch = self.backend.epoch(user)
+            epoch = self.epoch_read(user)
         except BackendError:
             return False  # the next write raises the error
         return self._note_epoch(user, epoch)

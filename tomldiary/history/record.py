@@ -498,9 +498,6 @@ def _back_to(kind: str, texts: Iterable[str], known: Indexed | None) -> Indexed:
             if is_same:
                 least = (fresh.last or known.last) + known.last - 2 * known.start
             known = None  # its records are read again
-        elif type_of(text) == "forget":
-            # Older records were rewritten, perhaps after a reader saw the new number of erasures and indexed them.
-            known = None
         fresh.add(text, has_operations=False)
         is_enough = known is None and fresh.last - fresh.start >= least
         if not fresh.start or (is_enough and kind in fresh.documents):

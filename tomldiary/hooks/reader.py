@@ -26,7 +26,7 @@ def newest(engine: Engine, user: str) -> Position:
     """Return the end of a user's history."""
     backend = engine.backend
     with engine.reading():  # one request, as a feed asks for each user
-        epoch = backend.epoch(user)  # read first, so that an erasure meanwhile is detected later
+        epoch = engine.epoch_read(user)  # first, so that a later erasure is detected
         return Position(epoch, *envelope_of(backend.last_record(user)))
 
 

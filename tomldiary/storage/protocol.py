@@ -289,6 +289,13 @@ class LocalFolder(KeepsJournal, Protocol):
         """Makes all file operations below the folder."""
         ...
 
+    def is_forgetting(self, user: str) -> bool:
+        """Return whether a forget job of the user is not finished, so that its documents may be older than `epoch`.
+
+        The job of a killed process is finished here.
+        """
+        ...
+
     def index_folder(self, user: str) -> Path:
         """Return the folder for data derived from a user's documents; it may be deleted at any time."""
         ...

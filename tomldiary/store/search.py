@@ -92,9 +92,9 @@ class Finder:
 
     def _by_words(self, query: str, snapshots: Sequence[Snapshot]) -> Iterable[Found] | None:
         several: list[Iterator[Found]] = []
-        known, owned = self._diary.embedder, _by_user(snapshots)
+        known, owned, engine = self._diary.embedder, _by_user(snapshots), self._diary.engine
         # Read before the first text is embedded, because that takes long.
-        epochs = {} if known is None else {user: self._epoch(user) for user in owned}
+        epochs = {} if known is None else {user: engine.epoch_read(user) for user in owned}
         for user, mine in owned.items():
             asked = None if known is None else known.prepared(user, mine, query, epochs[user])
             found = self._index(user).search(mine, query, asked)

@@ -197,8 +197,9 @@ class ItemStore(ItemPuts):
         work.asked = list(dict.fromkeys(work.asked))
         redactor = self.diary.redactor
         work.queries = work.asked if redactor is None else redactor.uncounted(work.asked)
-        users = {*put, *(each.user for each in searched)}
-        work.epochs = {user: self.diary.engine.backend.epoch(user) for user in users}
+        engine, users = self.diary.engine, {each.user for each in searched}
+        work.epochs = {user: engine.backend.epoch(user) for user in put}
+        work.epochs |= {user: engine.epoch_read(user) for user in users}
         work.texts = self._finder.missing(put, searched)
         return work
 

@@ -225,7 +225,7 @@ class UserRecall:
         with context.reading():
             # An entry of the past is not embedded again.
             embedder = rules.embedder if context.past is None else None
-            epoch = context.epoch if embedder is not None else 0
+            epoch = rules.engine.epoch_read(context.user_id) if embedder is not None else 0
             index, current = self._current(searched)
             vector = embedder and embedder.prepared(context.user_id, current, query, epoch)
             asked, found = index.search(current, query, vector) or ([], iter(()))

@@ -33,6 +33,7 @@ from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
 from tomldiary.storage.local.layout import (
     HISTORY,
+    JOB_NAME,
     JOB_PREFIX,
     SEGMENT,
     SYSTEM,
@@ -258,6 +259,13 @@ class OpenedUsers:
                 return True
         except (BackendError, LockTimeout):
             return False
+
+    def is_forgetting(self, user: str) -> bool:
+        """Return whether a forget job of the user is not finished; that of a killed process is finished here."""
+        try:
+            return self.files.exists(self.folder(user) / JOB_NAME) and not self._open(user)
+        except OSError:
+            return False  # an inaccessible folder counts as missing
 
     def _has_only_documents(self, folder: Path) -> bool:
         """Return whether a folder has no history and nothing of an interrupted write, so nothing can be recovered."""
