@@ -4,6 +4,7 @@ The memory is then in the old or the new state, as the call reported, and errors
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import functools
@@ -18,7 +19,7 @@ import pytest
 
 from file_systems import WRITES, HookedFiles
 from processes import close
-from tomldiary import Diary
+from tomldiary import Diary, MemoryWriter
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, DiaryError
 from tomldiary.history import verify as verification
@@ -323,6 +324,9 @@ def test_a_file_system_without_locks_is_named_with_a_remedy(tmp_path, monkeypatc
     told = r"locks/\w+: cannot be locked \(No locks available\)\. Move the memory to a local disk"
     with pytest.raises(BackendError, match=told):
         alice.upsert_preference("likes", "tea")
+    told = r"The turn was not stored\. Move the memory to a local disk"
+    with MemoryWriter(alice.diary) as writer, pytest.raises(BackendError, match=told):
+        asyncio.run(writer.submit("alice", "s1", "I like tea.", "Noted."))
     monkeypatch.undo()
     alice.upsert_preference("likes", "tea")
 

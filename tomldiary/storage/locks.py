@@ -47,7 +47,6 @@ hooks, and a system often allows 1,024 open files. If it allows fewer, as macOS 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _DANGLING = "If the memory is a link, create the folder that it names, or mount its disk."
-_NO_LOCKS = "Move the memory to a local disk: network file systems may have no locks."
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _YIELD_TIME = 3 * _LONGEST_WAIT
 
@@ -119,8 +118,7 @@ class UserLocks:
                         is_locked = try_lock(descriptor, start + timeout - time.monotonic())
                     except OSError as error:
                         locked = -1  # unlocking would fail, too
-                        what = "cannot be locked"
-                        raise file_error(self._path(number), what, error, _NO_LOCKS) from error
+                        raise file_error(self._path(number), "cannot be locked", error) from error
                     if not is_locked:
                         raise _timed_out(timeout)
                     since = time.monotonic()

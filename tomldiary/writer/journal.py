@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Forgotten, InvalidValue
 from tomldiary.extraction.operations import Operation, to_table
 from tomldiary.logging import get_logger
-from tomldiary.storage.files import FileSystem, file_error
+from tomldiary.storage.files import FileSystem, file_error, system_remedy
 from tomldiary.storage.locks import remove_locked
 from tomldiary.storage.log import LogFile, render_record, scan_log
 from tomldiary.toml.values import render_text, render_value
@@ -377,8 +377,8 @@ class Journal:
 
 
 def _cannot(path: Path, error: OSError) -> BackendError:
-    remedy = "The turn was not stored. Check free space and permissions."
-    return file_error(path, "cannot be written", error, remedy)
+    remedy = system_remedy(error) or "Check free space and permissions."
+    return file_error(path, "cannot be written", error, f"The turn was not stored. {remedy}")
 
 
 # Rendering
