@@ -503,8 +503,8 @@ def test_rollback_accepts_a_transaction_number_or_a_time(alice):
     assert list(texts(alice).values()) == ["tea"]
     with pytest.raises(Conflict, match=r"^there is no transaction to undo\.$"):
         alice.rollback(to=alice.last_transaction())
-    with pytest.raises(Conflict, match="no transaction to undo of session 'nobody'"):
-        alice.rollback(session_id="nobody")
+    with pytest.raises(Conflict, match="no transaction to undo of session 'unknown'"):
+        alice.rollback(session_id="unknown")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
