@@ -142,7 +142,7 @@ class CompactionRunner:
         if self._diary.compactor is None:
             # In a thread, because it may import a framework.
             self._diary.compactor = await in_thread(compactor_agent)
-        epoch = await in_thread(self._diary.engine.backend.epoch, user_id)
+        epoch = await in_thread(self._diary.engine.awaited_epoch, user_id)
         draft = await self._diary.turns.build_deps(user_id, session_id, context_now=now)
 
         def copied() -> CompactionDeps:

@@ -477,6 +477,20 @@ class Engine(DocumentCache):
         is_mine = self._joined(user) is not None
         return nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout)
 
+    def awaited_epoch(self, user: str) -> int:
+        """Return the fencing token of what is read next; wait for the end of a forget job.
+
+        Raises:
+            LockTimeout: The job did not end within `lock_timeout`.
+            BackendError: The job of a killed process cannot be finished.
+            NestedTransaction: A transaction of another user is open here.
+        """
+        epoch = self.epoch_read(user)
+        if epoch >= 0:
+            return epoch
+        with self.locked(user):  # until its end, a forget job holds the lock
+            return self.backend.epoch(user)
+
     # Idempotency keys
 
     def is_done(self, user: str, operation: str) -> bool:

@@ -172,7 +172,7 @@ def _pending(
 async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
     """Read one episode and store the result; return None if it was removed or read meanwhile."""
     for _ in range(_ATTEMPTS):
-        epoch = await in_thread(diary.engine.epoch_read, user_id)  # before any data is read
+        epoch = await in_thread(diary.engine.awaited_epoch, user_id)  # before any data is read
         current = await in_thread(_current, diary, user_id, each)
         if current is None:
             return None

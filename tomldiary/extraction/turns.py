@@ -308,7 +308,7 @@ class Turns:
         diary, user_id, session_id = self._diary, turn.user_id, turn.session_id
         backend = diary.engine.backend
         with diary.engine.reading():
-            epoch = diary.engine.epoch_read(user_id)
+            epoch = diary.engine.awaited_epoch(user_id)
             if operation.epoch not in {None, epoch}:
                 raise Forgotten.meanwhile()
             deps = self._draft(user_id, session_id, turn.context_now or operation.said_at)
