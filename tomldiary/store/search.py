@@ -62,10 +62,14 @@ class Finder:
         op: Search,
         snapshots: Sequence[Snapshot],
         vectors: Mapping[str, Sequence[float]],
+        epochs: Mapping[str, int],
     ) -> list[Item]:
-        """Return one page of the results of a search."""
+        """Return one page of the results of a search.
+
+        `epochs` has the fencing token of each user, read before the `snapshots`; it may be empty unless `embeds`.
+        """
         fits = op.fits
-        found = self._ranked(op.query, snapshots, vectors)
+        found = self._ranked(op.query, snapshots, vectors, epochs)
         if found is None:
             found = _newest_first(snapshots, fits)
         elif fits is not None:
@@ -82,20 +86,26 @@ class Finder:
         query: str | None,
         snapshots: Sequence[Snapshot],
         vectors: Mapping[str, Sequence[float]],
+        epochs: Mapping[str, int],
     ) -> Iterable[Found] | None:
         """Return items, best first; None if the query cannot rank them."""
         if not query or not query.strip():
             return None
         if self.embedding is None:
-            return self._by_words(query, snapshots)
+            return self._by_words(query, snapshots, epochs)
         return self._by_vectors(query, vectors[query], snapshots)
 
-    def _by_words(self, query: str, snapshots: Sequence[Snapshot]) -> Iterable[Found] | None:
+    def embeds(self, query: str | None) -> bool:
+        """Return whether a search by words also embeds texts, with the embedder of the diary."""
+        is_asked = query is not None and bool(query.strip())
+        return is_asked and self.embedding is None and self._diary.embedder is not None
+
+    def _by_words(
+        self, query: str, snapshots: Sequence[Snapshot], epochs: Mapping[str, int]
+    ) -> Iterable[Found] | None:
         several: list[Iterator[Found]] = []
-        known, owned, engine = self._diary.embedder, _by_user(snapshots), self._diary.engine
-        # Read before the first text is embedded, because that takes long.
-        epochs = {} if known is None else {user: engine.epoch_read(user) for user in owned}
-        for user, mine in owned.items():
+        known = self._diary.embedder
+        for user, mine in _by_user(snapshots).items():
             asked = None if known is None else known.prepared(user, mine, query, epochs[user])
             found = self._index(user).search(mine, query, asked)
             if found is None:

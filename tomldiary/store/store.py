@@ -186,20 +186,20 @@ class ItemStore(ItemPuts):
         if embedding is None:
             return work
         put: dict[str, list[str]] = {}
-        searched: list[Snapshot] = []
         for op in work.ops:
             if isinstance(op, Put) and op.value is not None:
                 found = embedding.texts(op.value, op.index)
                 put.setdefault(self._owners.owner(op.namespace, op.key), []).extend(found)
-            elif isinstance(op, Search) and op.query and op.query.strip():
-                searched += self.below(op.prefix, signed_in)
+        # Read before the namespaces that are searched, so that a later erasure refuses their vectors.
+        searched: list[Snapshot] = []
+        work.epochs = {user: self.diary.engine.awaited_epoch(user) for user in put}
+        for op in work.ops:
+            if isinstance(op, Search) and op.query and op.query.strip():
+                searched += self.below(op.prefix, signed_in, work.epochs)
                 work.asked.append(op.query)
         work.asked = list(dict.fromkeys(work.asked))
         redactor = self.diary.redactor
         work.queries = work.asked if redactor is None else redactor.uncounted(work.asked)
-        engine, users = self.diary.engine, {each.user for each in searched}
-        work.epochs = {user: engine.backend.epoch(user) for user in put}
-        work.epochs |= {user: engine.epoch_read(user) for user in users}
         work.texts = self._finder.missing(put, searched)
         return work
 
@@ -294,8 +294,13 @@ class ItemStore(ItemPuts):
                 view.read(snapshot, entry)
             return as_item(snapshot, entry)
         if isinstance(op, Search):
-            snapshots = [view.pinned(each) for each in self.below(op.prefix, view.signed_in)]
-            return self._finder.search(view, op, snapshots, vectors)
+            epochs: dict[str, int] = {}
+            embeds = self._finder.embeds(op.query)
+            below = self.below(op.prefix, view.signed_in, epochs if embeds else None)
+            snapshots = [view.pinned(each) for each in below]
+            # An earlier operation may have read a state of before the token, so no vector of it is stored.
+            epochs.update((now.user, -1) for now in below if view.pinned(now) is not now)
+            return self._finder.search(view, op, snapshots, vectors, epochs)
         if isinstance(op, List):
             return self._list(view, op)
         return None
@@ -509,16 +514,24 @@ class ItemStore(ItemPuts):
             return stored
         return sorted({*stored, joined.user})  # the transaction may be the first of its user
 
-    def below(self, prefix: Namespace, signed_in: str | None = None) -> list[Snapshot]:
+    def below(
+        self,
+        prefix: Namespace,
+        signed_in: str | None = None,
+        tokens: dict[str, int] | None = None,
+    ) -> list[Snapshot]:
         """Return the current non-empty namespaces that begin with a prefix.
 
         Args:
             prefix: The first labels of the namespaces.
             signed_in: As in `run`.
+            tokens: Gets the fencing token of each user without one, as it is before the user's namespaces are read.
         """
         owners, typed = self._places(prefix, signed_in)
 
         def snapshots(user: str) -> list[Snapshot]:
+            if tokens is not None and user not in tokens:
+                tokens[user] = self.diary.engine.epoch_read(user)
             items = self.catalog(user).snapshots(prefix) if user in owners else []
             return items + (self._typed.snapshots(user, prefix) if user in typed else [])
 
