@@ -9,6 +9,7 @@ import errno
 import fcntl
 import functools
 import os
+import re
 import shutil
 import tempfile
 import tomllib
@@ -315,13 +316,15 @@ def test_a_folder_that_cannot_be_inspected_is_named(tmp_path):
         diary.user("alice").recall("tea")
 
 
-def test_a_file_system_without_locks_is_named_with_a_remedy(tmp_path, monkeypatch):
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_named_with_a_remedy(tmp_path, monkeypatch, code):
     def flock(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(code, os.strerror(code))
 
     alice = Diary(tmp_path, agent="rules").user("alice")
     monkeypatch.setattr(fcntl, "flock", flock)
-    told = r"locks/\w+: cannot be locked \(No locks available\)\. Move the memory to a local disk"
+    why = re.escape(os.strerror(code))
+    told = rf"locks/\w+: cannot be locked \({why}\)\. Move the memory to a local disk"
     with pytest.raises(BackendError, match=told):
         alice.upsert_preference("likes", "tea")
     told = r"The turn was not stored\. Move the memory to a local disk"
@@ -329,6 +332,19 @@ def test_a_file_system_without_locks_is_named_with_a_remedy(tmp_path, monkeypatc
         asyncio.run(writer.submit("alice", "s1", "I like tea.", "Noted."))
     monkeypatch.undo()
     alice.upsert_preference("likes", "tea")
+
+
+def test_no_error_of_another_call_than_a_lock_advises_against_the_disk(tmp_path):
+    def fail(operation, path, *_):
+        if operation == "read" and path.endswith("preferences.toml"):
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), path)
+
+    files = HookedFiles()
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    files.hook = fail
+    with pytest.raises(BackendError, match=r"cannot be read \(Operation not supported\)\.$"):
+        Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice").preferences()
 
 
 def test_a_copy_names_a_lock_file_that_it_may_not_write(tmp_path):

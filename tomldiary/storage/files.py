@@ -43,7 +43,6 @@ _WHERE = {"exchange": ("linux", "darwin"), "leases": ("linux",)}
 _PERMISSIONS = "Check the permissions."
 _SPACE = "Free some space on the disk."
 _OPEN_FILES = "Close some files, or raise the limit of open files."
-_NO_LOCKS = "Move the memory to a local disk: network file systems may have no locks."
 _REMEDIES = {
     errno.EACCES: _PERMISSIONS,
     errno.EPERM: _PERMISSIONS,
@@ -54,9 +53,7 @@ _REMEDIES = {
     errno.EROFS: "Make the file system writable, or use another folder.",
     errno.ENAMETOOLONG: "Use a shorter name, or a folder with a shorter path.",
     errno.EIO: "Check the disk.",
-    errno.ENOLCK: _NO_LOCKS,
-    errno.ENOSYS: _NO_LOCKS,
-    errno.ENOTSUP: _NO_LOCKS,
+    errno.ENOLCK: "Move the memory to a local disk: network file systems may have no locks.",
 }
 """The next step after an error of the system, by its number."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY}

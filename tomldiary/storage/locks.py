@@ -47,6 +47,7 @@ hooks, and a system often allows 1,024 open files. If it allows fewer, as macOS 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _DANGLING = "If the memory is a link, create the folder that it names, or mount its disk."
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP}
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _YIELD_TIME = 3 * _LONGEST_WAIT
 
@@ -321,15 +322,24 @@ def import_for_writes() -> None:
 
 
 def try_lock(descriptor: int, wait: float = 0.0) -> bool:
-    """Lock an open file; return False if another owner held the lock for all of `wait` seconds."""
+    """Lock an open file; return False if another owner held the lock for all of `wait` seconds.
+
+    Raises:
+        OSError: The file cannot be locked; with ENOLCK if its file system has no locks.
+    """
     lock = _system_lock()[0]
     deadline, pause = time.monotonic() + wait, _FIRST_WAIT
-    while not lock(descriptor, blocking=False):
-        if time.monotonic() >= deadline:
-            return False
-        # Jitter spreads the attempts of processes that started together.
-        time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - not for secrets
-        pause = min(pause * 2, _LONGEST_WAIT)
+    try:
+        while not lock(descriptor, blocking=False):
+            if time.monotonic() >= deadline:
+                return False
+            # Jitter spreads the attempts of processes that started together.
+            time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - not for secrets
+            pause = min(pause * 2, _LONGEST_WAIT)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:  # these numbers have other causes in other calls
+            raise OSError(errno.ENOLCK, error.strerror) from error
+        raise
     return True
 
 
