@@ -302,6 +302,20 @@ def test_an_unreadable_system_folder_stops_no_read_of_documents(tmp_path):
         alice.recall("tea")
 
 
+def test_a_turn_in_a_folder_without_permission_names_the_remedy(tmp_path):
+    def fail(_operation, path, *_):
+        if path.startswith(f"{tmp_path}/alice/"):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    files = HookedFiles()
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.forget(matching="tea")
+    files.hook = fail
+    with pytest.raises(BackendError, match=r"Permission denied\)\. Check the permissions"):
+        alice.add_turn("I like rice.", "Noted.", session_id="s1")
+
+
 def test_a_folder_that_cannot_be_inspected_is_named(tmp_path):
     Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
     met = Counter()
