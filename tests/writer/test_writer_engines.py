@@ -333,7 +333,7 @@ def test_doctor_names_users_whose_turns_wait_for_long(opened, monkeypatch):
         gate.wait(LONG)
 
     def found(users=None):
-        return [each for each in check(opened(), users) if "waited" in each.message]
+        return [each for each in check(opened(), users) if "to be applied" in each.message]
 
     with MemoryWriter(diary_on(opened(), slow)) as writer:
         for text in ("tea", "coffee"):
@@ -344,5 +344,5 @@ def test_doctor_names_users_whose_turns_wait_for_long(opened, monkeypatch):
         (warning,) = found()
         gate.set()
     assert (warning.level, warning.place) == ("warning", "alice")
-    assert warning.message.startswith("2 turns have waited to be applied since 20")
+    assert warning.message.startswith("2 turns wait to be applied. The oldest was submitted at 20")
     assert found() == []

@@ -202,8 +202,8 @@ def _waiting_turns(backend: Backend, users: Collection[str] | None) -> Iterator[
     latest = timestamp(datetime.now(UTC) - timedelta(seconds=_LONGEST_WAIT))
     for user, times in sorted(turns.items()):
         if (users is None or user in users) and (first := min(times)) < latest:
-            waits = counted(len(times), "turn has", "turns have")
-            message = f"{waits} waited to be applied since {to_second(first)} UTC."
+            waits = counted(len(times), "turn waits", "turns wait")
+            message = f"{waits} to be applied. The oldest was submitted at {to_second(first)} UTC."
             remedy = "Start a writer, or see the log of the running one."
             yield Finding("warning", user, message, remedy)
 
