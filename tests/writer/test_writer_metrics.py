@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -18,6 +19,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 import programs
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.writer.attempts import Metrics
 from tomldiary.writer.metrics import health_of
 from tomldiary.writer.queue import Admission
 
@@ -267,7 +269,12 @@ def test_prometheus_gets_no_time_of_a_success_before_the_first_turn(tmp_path):
     ("change", "status", "reason"),
     [
         ({}, "healthy", None),
-        ({"error_rate": 0.06}, "degraded", "6% of the turns failed"),
+        ({"error_rate": 0.5}, "healthy", None),  # of an outage that is over
+        (
+            {"recent_error_rate": 0.06},
+            "degraded",
+            "6% of the turns of the last five minutes failed",
+        ),
         ({"queue_utilization": 0.95}, "degraded", "the queue is 95% full"),
         ({"breaker_is_open": True}, "degraded", "the model does not answer"),
         ({"oldest_age": 400.0}, "degraded", "waiting for 400 s"),
@@ -285,6 +292,16 @@ def test_health_names_its_reasons(tmp_path, change, status, reason):
     assert verdict.http_status == (503 if status == "unhealthy" else 200)
     assert reason is None or any(reason in each for each in verdict.reasons)
     assert verdict.to_dict()["status"] == status
+
+
+def test_the_failures_of_an_outage_leave_the_recent_error_rate():
+    metrics = Metrics()
+    metrics.ended.extend([(time.time() - 301, True)] * 9)
+    assert metrics.recent_error_rate() == 0.0
+    metrics.fail(1)
+    assert metrics.recent_error_rate() == 1.0
+    metrics.complete(0.1, count=3)
+    assert metrics.recent_error_rate() == 0.25
 
 
 @pytest.mark.parametrize("wrong", [{"longest_wait": "300"}, {"most_errors": 5}])

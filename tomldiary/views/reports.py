@@ -54,7 +54,7 @@ def _shown(name: str, value: Any) -> Text:
         return Text("yes" if value else "no")
     if name.startswith(("latency", "oldest", "seconds")):
         return Text(f"{value:.3g} s")
-    if name in {"error_rate", "queue_utilization"}:
+    if name in {"error_rate", "recent_error_rate", "queue_utilization"}:
         return Text(f"{value:.0%}")
     return Text(f"{value:,}" if isinstance(value, int) else value)
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tomldiary.writer.receipts import Job
 
 _REMEMBERED = 1024  # turns
+_RECENTLY = 300.0  # seconds
 _MOST_WORKERS = 10_000  # each has a thread
 PERCENTILES = (50, 95, 99)
 """The percentiles of the latency that are reported."""
@@ -304,6 +305,13 @@ class Metrics:
     """When a turn was last applied, in seconds since 1970."""
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     """The time in seconds since 1970 and the latency in seconds of each of the turns applied last."""
+    ended: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    """When each of the last turns ended, in seconds since 1970, and whether it failed."""
+
+    def fail(self, count: int) -> None:
+        """Count turns that failed for good."""
+        self.failed += count
+        self.ended.extend([(time.time(), True)] * count)
 
     def complete(self, seconds: float, count: int = 1) -> None:
         """Count applied turns; `seconds` is the time from submitting to applying them."""
@@ -311,12 +319,18 @@ class Metrics:
         self.last_failure = None
         self.last_success = time.time()
         self.recent.append((self.last_success, seconds))
+        self.ended.extend([(self.last_success, False)] * count)
+
+    def recent_error_rate(self) -> float:
+        """Return the share of failed turns among the last 1,024 that ended in the last five minutes; 0 without any."""
+        since = time.time() - _RECENTLY
+        failed = [has_failed for when, has_failed in self.ended if when >= since]
+        return sum(failed) / len(failed) if failed else 0.0
 
     def counters(self) -> dict[str, Any]:
-        """Return all fields except the durations, by name."""
-        return {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name != "recent"
-        }
+        """Return the fields of single values, by name."""
+        names = (each.name for each in fields(self) if each.name not in {"recent", "ended"})
+        return {name: getattr(self, name) for name in names}
 
     def latencies(self) -> dict[str, float]:
         """Return percentiles of the latency in seconds, of the last 1,024 applied turns, by name."""

@@ -50,6 +50,7 @@ def stats_of(
             "is_running": not admission.is_closed,
             # The keys so far are those of TOMLDiary 0.9, in its order.
             **metrics.counters(),
+            "recent_error_rate": metrics.recent_error_rate(),
             "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
             "breaker_is_open": workers.breaker.is_open,
             **metrics.latencies(),
@@ -103,8 +104,9 @@ def health_of(
         worries.append(f"the last turn failed: {stats['last_failure']}")
     if stats["queue_utilization"] >= 0.9:  # noqa: PLR2004 - nearly full
         worries.append(f"the queue is {stats['queue_utilization']:.0%} full")
-    if stats["error_rate"] > most_errors:
-        worries.append(f"{stats['error_rate']:.0%} of the turns failed")
+    errors = stats["recent_error_rate"]
+    if errors > most_errors:
+        worries.append(f"{errors:.0%} of the turns of the last five minutes failed")
     if stats["oldest_age"] > longest_wait:
         worries.append(f"a turn has been waiting for {stats['oldest_age']:.0f} s")
         last = stats.get("last_success")

@@ -230,7 +230,7 @@ class Workers:
                 # Only now, because `flush` waits for the turns that the queue watches.
                 queue.resolved(job)
             self._metrics.completed += result is not None
-            self._metrics.failed += result is None
+            self._metrics.fail(result is None)
             self._settle([job], result, error)
             self.admission.admit_waiting()
             self._state.notify_all()
@@ -385,7 +385,7 @@ class Workers:
             self.queues.requeue(each)
         self._metrics.retries += bool(again)
         if error is not None:
-            self._metrics.failed += len(done)
+            self._metrics.fail(len(done))
         elif done:
             self._metrics.complete(time.monotonic() - job.queued_at, len(done))
             if result is not None:
@@ -430,7 +430,7 @@ class Workers:
                 jobs = [job, *job.group]
                 count += len(jobs)
                 if job.journal is None:
-                    self._metrics.failed += len(jobs)
+                    self._metrics.fail(len(jobs))
                 else:
                     self.kept += len(jobs)
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))

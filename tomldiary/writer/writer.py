@@ -350,7 +350,7 @@ class MemoryWriter(Viewed):
 
         Args:
             longest_wait: The maximum age of the oldest turn in seconds.
-            most_errors: The maximum share of failed turns.
+            most_errors: The maximum share of failed turns among those that ended in the last five minutes.
 
         Raises:
             InvalidValue: An argument is not a number, or out of its range.
