@@ -287,39 +287,29 @@ def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
     items = [namespace_of(user, kind) for kind in kinds if kind.startswith(ITEMS)]
     below = sorted({names[1] for names in items if names is not None and len(names) > 1})
     if below:
-        yield Finding(
-            "warning",
-            user,
+        message = (
             f"namespaces such as ({user!r}, {below[0]!r}) have {user!r} as their user: forgetting {below[0]!r}"
-            " does not find them.",
-            "If the second label is the user, open the store with user_label=1 and put the items again.",
+            " does not find them."
         )
+        remedy = "If the second label is the user, open the store with user_label=1 and put the items again."
+        yield Finding("warning", user, message, remedy)
 
 
 def _check_folder(backend: LocalBackend, user: str) -> Iterator[Finding]:
     """Report other files in the folder of a user, and a second folder."""
     folder, unread = backend.folder(user), backend.unread_folder(user)
     if folder.is_symlink():
-        yield Finding(
-            "warning",
-            str(folder),
-            "this is a link. The folder that it names is used, but forget refuses to run.",
-            "Put the folder in place of the link.",
-        )
+        message = "this is a link. The folder that it names is used, but forget refuses to run."
+        remedy = "Put the folder in place of the link."
+        yield Finding("warning", str(folder), message, remedy)
     for name in strays_in(backend.files, folder):
-        yield Finding(
-            "warning",
-            str(folder / name),
-            "this is no file of the diary. The file is never read, and forget cannot finish while it exists.",
-            "Remove the file, or move it out of the folder.",
-        )
+        message = "this is no file of the diary. The file is never read, and forget cannot finish while it exists."
+        remedy = "Remove the file, or move it out of the folder."
+        yield Finding("warning", str(folder / name), message, remedy)
     if unread is not None:
-        yield Finding(
-            "warning",
-            str(unread),
-            f"this is a second folder of {user!r}. It is not read, and forget cannot finish while it exists.",
-            f"Move its entries to the documents in {folder.name!r}, and remove it.",
-        )
+        message = f"this is a second folder of {user!r}. It is not read, and forget cannot finish while it exists."
+        remedy = f"Move its entries to the documents in {folder.name!r}, and remove it."
+        yield Finding("warning", str(unread), message, remedy)
 
 
 def _damaged(damage: Damage, backend: Backend, user: str) -> Finding:
@@ -344,13 +334,11 @@ def _damaged(damage: Damage, backend: Backend, user: str) -> Finding:
                 f" {begin_anew}"
             )
         without_backup = f" Without a backup, {begin_anew}"
-    return Finding(
-        "problem",
-        damage.place,
-        damage.message,
+    remedy = (
         "Copy the folder before the next write, and restore history from a backup. The documents are"
-        f" complete without it.{without_backup}",
+        f" complete without it.{without_backup}"
     )
+    return Finding("problem", damage.place, damage.message, remedy)
 
 
 def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list[Finding]]:
@@ -442,16 +430,10 @@ def _check_lag(
             continue  # it was being written
         record, place, is_gone = walked.last[kind], backend.place(user, kind), kind not in documents
         if is_gone and record.bases[kind] != EMPTY:
-            yield Finding(
-                "warning",
-                place,
-                f"the file was deleted. History contains it up to transaction {record.seq}.",
-                f"If this was a mistake, run: {_shown_at(backend, user, record.seq)}",
-            )
+            message = f"the file was deleted. History contains it up to transaction {record.seq}."
+            remedy = f"If this was a mistake, run: {_shown_at(backend, user, record.seq)}"
+            yield Finding("warning", place, message, remedy)
         else:
-            yield Finding(
-                "warning",
-                place,
-                f"the file is older than history: it lacks transaction {record.seq}.",
-                "No action is required: the file is updated when the user is next opened or written.",
-            )
+            message = f"the file is older than history: it lacks transaction {record.seq}."
+            remedy = "No action is required: the file is updated when the user is next opened or written."
+            yield Finding("warning", place, message, remedy)

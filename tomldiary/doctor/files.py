@@ -58,20 +58,14 @@ def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding
     real = Path(os.path.realpath(base))
     synced = next((part for part in real.parts if _SYNCED.fullmatch(part)), None)
     if synced is not None:
-        yield Finding(
-            "warning",
-            place,
-            f"the folder is below {synced!r}, which another program synchronises with other machines.",
-            "Store memory elsewhere, and copy it there with export, because such programs ignore locks.",
-        )
+        message = f"the folder is below {synced!r}, which another program synchronises with other machines."
+        remedy = "Store memory elsewhere, and copy it there with export, because such programs ignore locks."
+        yield Finding("warning", place, message, remedy)
     kind = _file_system(real, mounts)
     if kind is not None and _REMOTE.fullmatch(kind):
-        yield Finding(
-            "warning",
-            place,
-            f"the folder is on a network file system ({kind}), where locks and syncs may have no effect.",
-            "Store memory on a local disk, or write from one machine only.",
-        )
+        message = f"the folder is on a network file system ({kind}), where locks and syncs may have no effect."
+        remedy = "Store memory on a local disk, or write from one machine only."
+        yield Finding("warning", place, message, remedy)
     if not base.is_dir():
         yield Finding("problem", place, "there is no such folder.", "Use another folder.")
         return
@@ -83,12 +77,9 @@ def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding
         yield Finding("note", place, message)
     inodes = files.free_inodes(base)
     if inodes is not None and inodes < _FREE_INODES:
-        yield Finding(
-            "warning",
-            place,
-            f"{inodes:,} inodes are free on this disk.",
-            "Remove files: writes fail on a disk without free inodes, whatever space is free.",
-        )
+        message = f"{inodes:,} inodes are free on this disk."
+        remedy = "Remove files: writes fail on a disk without free inodes, whatever space is free."
+        yield Finding("warning", place, message, remedy)
 
 
 def _file_system(path: Path, mounts: Path) -> str | None:
@@ -120,40 +111,27 @@ def check_files(top: Path) -> Iterator[Finding]:
         is_old = time.time() - status.st_mtime > _STAGED_SECONDS
         is_file = stat.S_ISREG(status.st_mode)
         if is_old and _STAGED.fullmatch(name):
-            yield Finding(
-                "warning",
-                path,
-                "this temporary file remained after a crash.",
-                "No action is required: it is removed when the user is next opened.",
-            )
+            message = "this temporary file remained after a crash."
+            remedy = "No action is required: it is removed when the user is next opened."
+            yield Finding("warning", path, message, remedy)
         if is_old and is_file and _BACKUP.fullmatch(name) and f"/{SYSTEM}/" not in path:
-            yield Finding(
-                "warning",
-                path,
-                "this may be an editor's copy of a document, which only forget(everything=True) erases.",
-                "Close the editor, and remove the file.",
-            )
+            message = "this may be an editor's copy of a document, which only forget(everything=True) erases."
+            remedy = "Close the editor, and remove the file."
+            yield Finding("warning", path, message, remedy)
         if is_file and name.lower().endswith(".toml") and not name.endswith(".toml"):
-            yield Finding(
-                "warning",
-                path,
-                "this file is not read, because its name does not end in .toml in small letters.",
-                "If it is a document, rename it; otherwise remove it.",
+            message = (
+                "this file is not read, because its name does not end in .toml in small letters."
             )
+            remedy = "If it is a document, rename it; otherwise remove it."
+            yield Finding("warning", path, message, remedy)
         if is_old and name == JOB_NAME:
-            yield Finding(
-                "warning",
-                path,
-                "a forget operation was interrupted by a crash.",
-                "Open the user to finish it, for example with tomldiary show.",
-            )
+            message = "a forget operation was interrupted by a crash."
+            remedy = "Open the user to finish it, for example with tomldiary show."
+            yield Finding("warning", path, message, remedy)
         if name.endswith(".damaged"):
-            yield Finding(
-                "problem",
-                path,
-                "these queued turns failed the checksum and were not applied.",
-                "Add what is missing to the memory, and remove the file.",
-            )
+            message = "these queued turns failed the checksum and were not applied."
+            remedy = "Add what is missing to the memory, and remove the file."
+            yield Finding("problem", path, message, remedy)
     for (level, message, remedy), paths in denied.items():
         more = f", like {len(paths) - 1} more" if len(paths) > 1 else ""
         yield Finding(level, paths[0], f"{message}{more}.", remedy)
