@@ -20,7 +20,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread, is_stopped
 from tomldiary.writer.attempts import is_transient
-from tomldiary.writer.receipts import works_for
+from tomldiary.writer.receipts import calling_writer
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -222,7 +222,7 @@ class ConsolidationJobs:
     # In the event loop
 
     async def _consolidate(self, user: str, **options: Any) -> Consolidated:
-        works_for.set(self._state)
+        calling_writer.set(self._state)
         async with self._one_at_a_time:
             return await consolidate(self._diary, user, **options)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _logger = get_logger(__name__)
 
-works_for: ContextVar[object] = ContextVar("tomldiary_works_for", default=None)
+calling_writer: ContextVar[object] = ContextVar("tomldiary_calling_writer", default=None)
 """In code that a writer calls, such as an extractor: the lock of this writer."""
 
 
@@ -108,7 +108,7 @@ class Receipt(Viewed):
                 this in the writer's event loop, or a forked child has the receipt of its parent.
             Exception: The error of the extractor or the storage. Nothing was changed.
         """
-        if works_for.get() is not None and is_private_loop() and not self.is_done:
+        if calling_writer.get() is not None and is_private_loop() and not self.is_done:
             raise RuntimeError(
                 "wait() was called in the event loop of a writer, which could apply no turn meanwhile. Await the receipt."
             )
@@ -218,7 +218,7 @@ def refuse_own_work(lock: object) -> None:
     Raises:
         RuntimeError: The caller is an extractor or a compactor of the writer.
     """
-    if works_for.get() is lock:
+    if calling_writer.get() is lock:
         raise RuntimeError(
             "an extractor or a compactor cannot flush or close its own writer, because the writer waits for it."
             " Do this in the code that submits turns."

@@ -37,7 +37,7 @@ from tomldiary.writer.attempts import (
     lost_database,
 )
 from tomldiary.writer.queue import UserQueues
-from tomldiary.writer.receipts import apply_turn, is_overridden, works_for
+from tomldiary.writer.receipts import apply_turn, calling_writer, is_overridden
 from tomldiary.writer.shared.queue import SharedQueue
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Workers:
         self.breaker = Breaker(options.breaker, options.breaker_pause)
         self.admission: Admission
         self.compactions: CompactionJobs
-        self.letters: DeadLetters | None = None
+        self.dead_letters: DeadLetters | None = None
         """None if turns are queued in memory."""
         self._diary = diary
         self._options = options
@@ -158,7 +158,7 @@ class Workers:
                 self.admission.admit_waiting()
 
     async def _process(self, job: Job) -> None:
-        works_for.set(self._state)
+        calling_writer.set(self._state)
         result: Applied | None = None
         error: BaseException | None = None
         try:
@@ -177,7 +177,7 @@ class Workers:
         except TurnTaken as taken:
             self._hand_over(job, taken)
         except BaseException as failure:  # noqa: BLE001 - every turn needs an outcome
-            self._give_up(job, failure)
+            self._after_failed_parking(job, failure)
         self._dispatch()
 
     # Outcomes
@@ -324,12 +324,12 @@ class Workers:
             # A CancelledError would look like a cancellation of the task that awaits the receipt.
             error = RuntimeError("this turn was cancelled")
         parked = 0
-        if job.journal is not None and self.letters is not None:
+        if job.journal is not None and self.dead_letters is not None:
             text = f"{type(error).__name__}: {error}"
             for each in jobs:
                 each.attempts = job.attempts
                 try:
-                    await in_thread(self.letters.add, each, text)
+                    await in_thread(self.dead_letters.add, each, text)
                 except Forgotten as forgotten:
                     await self._after_forgetting(job, forgotten)
                     return
@@ -347,7 +347,7 @@ class Workers:
             self._metrics.dead_letters += parked
             self._end(job, jobs, error=error)
 
-    def _give_up(self, job: Job, failure: BaseException) -> None:
+    def _after_failed_parking(self, job: Job, failure: BaseException) -> None:
         """Fail a turn that could not be parked, or retry it later if the storage did not accept it; it stays queued."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return

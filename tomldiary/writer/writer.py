@@ -135,14 +135,14 @@ class MemoryWriter(Viewed):
         refuse_misfit(diary.update_memory, named, "update_memory", "", "", "", "", context_now=None)
         self.diary = diary
         # Any object with `update_memory` can be a diary, but only a `Diary` has an engine with a backend.
-        own = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
-        self._own = own
-        self._backend: Backend | None = own.engine.backend if own is not None else None
+        full = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
+        self._full_diary = full
+        self._backend: Backend | None = full.engine.backend if full is not None else None
         if workers == 0 and not isinstance(self._backend, SharedBackend):
             raise InvalidValue(
                 "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
             )
-        if self._options.consolidates and (own is None or not workers):
+        if self._options.consolidates and (full is None or not workers):
             raise InvalidValue(
                 "consolidate_every and consolidate_after need a Diary and at least one worker."
             )
@@ -151,11 +151,11 @@ class MemoryWriter(Viewed):
         problem = self._setup_problem()
         if problem:
             tell(_logger, f"no turn can be extracted: {problem}", logging.ERROR)
-        elif self._own is not None and workers and not is_overridden(diary):
+        elif self._full_diary is not None and workers and not is_overridden(diary):
             # Its modules are imported now. If a worker imported them during a fork, the child would wait forever for
             # the end of this import.
             with suppress(Exception):  # the first turn fails with the error
-                _ = self._own.turns.extractor
+                _ = self._full_diary.turns.extractor
         self._reset(is_closed=False)
         close_at_exit(self)
         with self._state:
@@ -185,8 +185,9 @@ class MemoryWriter(Viewed):
             self.diary, self._options, self._state, self._metrics, self._context, telemetry
         )
         self._admission = Admission(
-            self._own, self._options.qsize, self._state, self._metrics, self._workers, self._start
-        )
+            self._full_diary, self._options.qsize, self._state, self._metrics, self._workers,
+            self._start,
+        )  # fmt: skip
         self._admission.is_closed = is_closed
         self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
         self._workers.admission, self._workers.compactions = self._admission, self._compactions
@@ -210,8 +211,8 @@ class MemoryWriter(Viewed):
         else:
             return None
         admission.journal_queue = queue
-        redact = None if self._own is None else self._own.redactor
-        self._workers.letters = DeadLetters(backend, redact)
+        redact = None if self._full_diary is None else self._full_diary.redactor
+        self._workers.dead_letters = DeadLetters(backend, redact)
         return queue
 
     def after_fork(self) -> None:
@@ -308,7 +309,7 @@ class MemoryWriter(Viewed):
         if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             hint = "Give Turn(user_id, session_id, user_msg, assistant_msg)."
             raise wrong_type(turn, "a Turn", "turn", hint)
-        return turn if self._own is None else self._own.redacted_turn(turn)
+        return turn if self._full_diary is None else self._full_diary.redacted_turn(turn)
 
     def _start(self) -> LoopThread:
         thread = self._workers.thread
@@ -342,7 +343,7 @@ class MemoryWriter(Viewed):
         """
         with self._state:
             stats = stats_of(self._metrics, self._options, self._workers, self._admission)
-        counted = self._own.turns.stats() if self._own is not None else {}
+        counted = self._full_diary.turns.stats() if self._full_diary is not None else {}
         return WriterStats({**stats, **counted, "setup_problem": self._setup_problem()})
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
