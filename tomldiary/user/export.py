@@ -48,7 +48,7 @@ from tomldiary.toml.values import (
     timestamp,
 )
 from tomldiary.user.context import UserPart
-from tomldiary.user.pending.held import check_rules, claim, renumbered
+from tomldiary.user.pending.held import check_rules, has_same_content, renumbered
 
 if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
@@ -419,7 +419,7 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
             other = in_other_layout(known, path)  # no write changes the layout of a split kind
             place = path if edit.table(path) or edit.table(other) is None else other
         if edit.table(place) is not None:
-            if not same_value(claim(own_values(kind, edit, place) or {}), claim(values)):
+            if not has_same_content(own_values(kind, edit, place) or {}, values):
                 conflicts.append(render_path(place))
         elif block is not None and same_value(values, document.own_values(path)):
             edit.restore(path, block.text, values, after=document.before(path))

@@ -274,7 +274,7 @@ def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
         and each.get("is_new") == fresh["is_new"]
         and each.get("origin") == fresh.get("origin")
         and each.get("_created_by") == fresh.get("_created_by")
-        and same_value(claim(held_entry(each)), claim(held_entry(fresh)))
+        and has_same_content(held_entry(each), held_entry(fresh))
         for each in known
     )
 
@@ -295,15 +295,19 @@ def _drop_expired(tx: Transaction) -> None:
         edit.delete((DRAFTS, name))
 
 
-def claim(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the content of an entry, with the interval of a temporal fact."""
+def has_same_content(one: Mapping[str, Any] | None, two: Mapping[str, Any] | None) -> bool:
+    """Return whether two entries have the same content, and as temporal facts the same interval."""
+    return same_value(_content(one), _content(two))
+
+
+def _content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if entry is None:
         return None
     times = {name: entry[name] for name in ("_valid_from", "_valid_to") if name in entry}
     return {**entry_data(entry), **times}
 
 
-def make(
+def apply_pending(
     tx: Transaction,
     changes: Sequence[PendingChange],
     rules: EnforcedRules,
@@ -352,7 +356,7 @@ def _check_one_each(changes: Sequence[PendingChange]) -> None:
         if not _has_assigned_id(each):
             by_key.setdefault(each.key, []).append(each)
     for key, found in by_key.items():
-        if not all(same_value(claim(each.after), claim(found[0].after)) for each in found):
+        if not all(has_same_content(each.after, found[0].after) for each in found):
             ids = ", ".join(each.id for each in found)
             raise EntryConflict(
                 f"{ids} are different changes of one entry, {key}. Nothing was changed. Choose one of them;",
@@ -492,7 +496,7 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange], into: str)
 def _differ(each: PendingChange, before: Any, after: Any) -> bool:
     """Return whether an entry changed between two states; a turn that is only counted changes no summary."""
     if entry_kind(each.document) is CONVERSATIONS and each.after and before and after:
-        before, after = claim(before), claim(after)
+        return not has_same_content(before, after)
     return not same_value(before, after)
 
 

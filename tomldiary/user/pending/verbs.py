@@ -33,10 +33,10 @@ from tomldiary.user.context import ListAccessor, UserPart, session_of_drafts
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
+    apply_pending,
     check_complete,
     check_fields,
     is_entry,
-    make,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class _Waiting(UserPart):
             chosen = choose(self._all(tx.document(self.into)))
             if is_made:
                 with tx.nested(source):
-                    return AppliedChanges(make(tx, chosen, self._diary, self.into, force=force))
+                    made = apply_pending(tx, chosen, self._diary, self.into, force=force)
+                return AppliedChanges(made)
             for each in chosen:
                 tx.edit(self.into).delete((self.into, each.id))
             return DroppedChanges(chosen)
