@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _CREATE = "add --user NAME to create one"
 _NAMED = 10  # the maximum number of users in an error message
-EXTRACTED = 100
+MOST_EXTRACTED = 100
 """The maximum number of preferences in a category, and of new conversations, for an extractor, as in a `Diary` without options."""
 _UNLIMITED = 1_000_000
 
@@ -152,9 +152,9 @@ def user_to_change(
     limits: dict[str, int] = {}
     if is_extracted:
         # No stored conversation is dropped, unless the log has more than the limit.
-        limits["conversations"] = len(diary.user(user).conversations()) + EXTRACTED
-        if all(len(entries) <= EXTRACTED for entries in stored.values()):
-            limits["preferences"] = EXTRACTED
+        limits["conversations"] = len(diary.user(user).conversations()) + MOST_EXTRACTED
+        if all(len(entries) <= MOST_EXTRACTED for entries in stored.values()):
+            limits["preferences"] = MOST_EXTRACTED
     return without_limits(diary.engine.backend, given, agent, **limits).user(user)
 
 

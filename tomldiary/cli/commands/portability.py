@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from tomldiary.cli.memory import (
-    EXTRACTED,
+    MOST_EXTRACTED,
     known_user,
     user_to_change,
     users_with_turns,
@@ -270,10 +270,10 @@ def _print_import(alice: UserDiary, done: Import, *, dry_run: bool) -> None:
     for sentence in done.left_out:
         print_text(f"left out       {one_line(sentence)}")
     for name, entries in alice.preferences().items() if done.is_done else ():
-        if len(entries) > EXTRACTED:
+        if len(entries) > MOST_EXTRACTED:
             print_text(
                 f"note           {name} has {len(entries)} entries; Diary(max_prefs_per_category=…) accepts more"
-                f" than {EXTRACTED}"
+                f" than {MOST_EXTRACTED}"
             )
     if not done.is_done and done.added:
         print_not_done(dry_run=dry_run)
