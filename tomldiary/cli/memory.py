@@ -35,7 +35,7 @@ _CREATE = "add --user NAME to create one"
 _NAMED = 10  # the maximum number of users in an error message
 MOST_EXTRACTED = 100
 """The maximum number of preferences in a category, and of new conversations, for an extractor, as in a `Diary` without options."""
-_UNLIMITED = 1_000_000
+_UNLIMITED = {"max_prefs_per_category": 1_000_000, "max_conversations": 1_000_000}
 
 
 def open_memory(path: str) -> Diary:
@@ -74,9 +74,7 @@ def without_limits(
     backend: Backend | str,
     table: type[BaseModel] = DefaultPrefTable,
     agent: str = "rules",
-    *,
-    preferences: int = _UNLIMITED,
-    conversations: int = _UNLIMITED,
+    **limits: int,
 ) -> Diary:
     """Return a diary that refuses and drops nothing: a memory does not store the limits of the program that uses it.
 
@@ -84,16 +82,10 @@ def without_limits(
         backend: As for `Diary`.
         table: As for `Diary`.
         agent: As for `Diary`.
-        preferences: The maximum number of preferences in a category.
-        conversations: The maximum number of conversations.
+        limits: `max_prefs_per_category` or `max_conversations`, if there is a limit after all.
     """
-    return Diary(
-        backend,
-        table,
-        agent=agent,
-        max_prefs_per_category=preferences,
-        max_conversations=conversations,
-    )
+    options: dict[str, Any] = {**_UNLIMITED, **limits}
+    return Diary(backend, table, agent=agent, **options)
 
 
 def is_stored(diary: Diary, user: str) -> bool:
@@ -152,9 +144,9 @@ def user_to_change(
     limits: dict[str, int] = {}
     if is_extracted:
         # No stored conversation is dropped, unless the log has more than the limit.
-        limits["conversations"] = len(diary.user(user).conversations()) + MOST_EXTRACTED
+        limits["max_conversations"] = len(diary.user(user).conversations()) + MOST_EXTRACTED
         if all(len(entries) <= MOST_EXTRACTED for entries in stored.values()):
-            limits["preferences"] = MOST_EXTRACTED
+            limits["max_prefs_per_category"] = MOST_EXTRACTED
     return without_limits(diary.engine.backend, given, agent, **limits).user(user)
 
 
