@@ -57,6 +57,12 @@ E = TypeVar("E")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+if TYPE_CHECKING:
+    MethodAndTwin = tuple[
+        Callable[Concatenate[object, P], R],
+        Callable[Concatenate[object, P], Coroutine[Any, Any, R]],
+    ]
+    """A blocking method of any class, and its coroutine twin."""
 _logger = get_logger(__name__)
 _CHECKED = "table"
 """The key of a document's memo with the version whose preference table was checked."""
@@ -507,10 +513,7 @@ def delegated(
     part: Callable[[UserContext], S],
     method: Callable[Concatenate[S, P], R],
     owner: str = "UserDiary",
-) -> tuple[
-    Callable[Concatenate[object, P], R],
-    Callable[Concatenate[object, P], Coroutine[Any, Any, R]],
-]:
+) -> MethodAndTwin[P, R]:
     """Return a method that calls `method` on a part of the user's diary, and its coroutine twin.
 
     Args:

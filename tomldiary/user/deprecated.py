@@ -5,7 +5,7 @@ Names that other libraries use for the same raise an AttributeError with the nam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from tomldiary.errors import missing_attribute
 from tomldiary.runtime.async_bridge import async_twin
@@ -16,8 +16,9 @@ from tomldiary.user.facts import UserFacts
 from tomldiary.user.preferences import UserConversations, UserPreferences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
+    from tomldiary.user.context import MethodAndTwin
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -45,10 +46,7 @@ NAMES_OF_OTHERS = {
 
 def _moved(
     part: Callable[[UserContext], S], method: Callable[Concatenate[S, P], R], now: str
-) -> tuple[
-    Callable[Concatenate[object, P], R],
-    Callable[Concatenate[object, P], Coroutine[Any, Any, R]],
-]:
+) -> MethodAndTwin[P, R]:
     """Return a deprecated alias of a method, and its coroutine twin; `now` is the replacement."""
     alias, _ = delegated(part, method, method.__qualname__.partition(".")[0])
     alias.__doc__ = f"Deprecated: use `alice.{now}`, which does the same."
