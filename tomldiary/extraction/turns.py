@@ -196,28 +196,28 @@ class Turns:
         if operation is None and turn.epoch is not None:
             for _ in range(_ATTEMPTS - 1):
                 with suppress(Forgotten):
-                    return await self._processed(turn, None)
+                    return await self._process_once(turn, None)
                 turn = replace(turn, earlier=())  # earlier exchanges may quote forgotten text
-        return await self._processed(turn, operation)
+        return await self._process_once(turn, operation)
 
-    async def _processed(self, turn: Turn, operation: TurnOperation | None) -> Applied:
+    async def _process_once(self, turn: Turn, operation: TurnOperation | None) -> Applied:
         if operation is not None:
-            return await self._applied(turn, operation)
+            return await self._extract_and_commit(turn, operation)
         operation = TurnOperation(turn.operation_id, turn.content if turn.operation_id else "")
         if turn.operation_id or turn.epoch is not None:
-            now_epoch, done = await in_thread(self._begun, turn, operation)
+            now_epoch, done = await in_thread(self._earlier_result, turn, operation)
             if done is not None:
                 return done
             operation = replace(operation, epoch=now_epoch)
         sessions, place = self._diary.sessions, (turn.user_id, turn.session_id)
         taken = sessions.take(*place)
         try:
-            return await self._applied(turn, replace(operation, began=taken[0]))
+            return await self._extract_and_commit(turn, replace(operation, began=taken[0]))
         except BaseException:
             sessions.give_back(*place, taken)
             raise
 
-    async def _applied(self, turn: Turn, operation: TurnOperation) -> Applied:
+    async def _extract_and_commit(self, turn: Turn, operation: TurnOperation) -> Applied:
         diary = self._diary
         operations, now_epoch = await self.extract(turn, operation, diary.extraction_timeout)
         operation = replace(operation, epoch=now_epoch)
@@ -226,7 +226,7 @@ class Turns:
         await diary.compaction.run_if_due(turn.user_id, turn.session_id, turn.context_now)
         return done
 
-    def _begun(self, turn: Turn, operation: TurnOperation) -> tuple[int, Applied | None]:
+    def _earlier_result(self, turn: Turn, operation: TurnOperation) -> tuple[int, Applied | None]:
         """Return the user's fencing token, read before any data, and the result if the turn was applied before.
 
         Raises:
@@ -292,13 +292,13 @@ class Turns:
         """
         said = (turn.user_msg, turn.assistant_msg)
         said = self._diary.redacted(said)  # a queued turn may be older
-        deps, message, epoch = await in_thread(self._prepared, turn, said, operation)
+        deps, message, epoch = await in_thread(self._draft_and_message, turn, said, operation)
         operations = await self.run_extractor(message, deps, seconds)
         if not self._untrusted_here(turn.user_id):  # or the next turn's extractor would read it
             self._diary.sessions.keep(turn.user_id, turn.session_id, said, epoch)
         return operations, epoch
 
-    def _prepared(
+    def _draft_and_message(
         self, turn: Turn, said: Exchange, operation: TurnOperation
     ) -> tuple[MemoryDeps, str, int]:
         """Return the draft for a turn, the message about it, and the user's fencing token, read before both.
