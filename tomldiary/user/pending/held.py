@@ -164,7 +164,9 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
         if why.is_turn and entry_kind(document) is CONVERSATIONS:
             tx.replace(document, edit.done())
             continue
-        _keep(tx, why, document, base.document if base is not None else NOTHING, edit, earlier)
+        _store_pending(
+            tx, why, document, base.document if base is not None else NOTHING, edit, earlier
+        )
     if why.into == DRAFTS:
         _drop_expired(tx)
     return result
@@ -192,7 +194,7 @@ def is_entry(document: str, path: Path) -> bool:
     return kind.name in KINDS and not kind.is_private and entry_path(document, path) == path
 
 
-def _keep(
+def _store_pending(
     tx: Transaction,
     why: Why,
     document: str,
@@ -231,9 +233,9 @@ def _keep(
         )  # fmt: skip
         if name:  # a draft that is written again is still based on the entry before its first write
             fresh["_created"] = first.get("_created", now)
-        elif _is_known(waiting(pending, why.into, now).values(), fresh):
+        elif _is_pending_already(waiting(pending, why.into, now).values(), fresh):
             continue
-        pending.put((why.into, name or _free(pending, why.into, based_on + 1)), fresh)
+        pending.put((why.into, name or _unused_id(pending, why.into, based_on + 1)), fresh)
 
 
 def _log_hand_edit(tx: Transaction, document: str) -> bool:
@@ -263,7 +265,7 @@ def _is_undone(tx: Transaction, document: str, path: Path) -> bool:
     return not same_value(known.document.table(path), tx.before(document).table(path))
 
 
-def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
+def _is_pending_already(known: Iterable[Raw], fresh: Raw) -> bool:
     """Return whether an equal change is pending already, so that a repeated write adds no second one."""
     document, path = place_of(fresh)
     # Compare new entries without ids that are assigned; other ids come from the writer.
@@ -279,7 +281,7 @@ def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
     )
 
 
-def _free(pending: Edit, into: str, seq: int) -> str:
+def _unused_id(pending: Edit, into: str, seq: int) -> str:
     """Return a new id, made from the transaction number, which is never reused."""
     name, number = str(seq), 1
     while pending.table((into, name)) is not None:
