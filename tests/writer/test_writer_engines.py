@@ -306,7 +306,7 @@ def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opene
             later = writer.submit_later(turn("chess"))
             waiting = writer._admission.waiting
             await asyncio.to_thread(
-                until, lambda: waiting and {waiting[-1].epoch, waiting[-1].since} != {None}
+                until, lambda: waiting and {waiting[-1].epoch, waiting[-1].wait_epoch} != {None}
             )
             await diary_on(opened()).user("alice").aforget(**selection)
             after = asyncio.create_task(writer.submit_turn(turn("jazz")))

@@ -103,7 +103,7 @@ class StoringQueue:
 
     def _unstored(self, user: str) -> set[Job]:
         """Return the turns of a user that wait to be stored; the caller holds the lock."""
-        unread = (job for job in self._admission.waiting if job.since is None)
+        unread = (job for job in self._admission.waiting if job.wait_epoch is None)
         return {job for job in (*self._batch, *self._pending, *unread) if job.turn.user_id == user}
 
     # The caller holds the lock

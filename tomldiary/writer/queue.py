@@ -171,7 +171,7 @@ class Admission:
                 self.state.notify_all()  # an erasure may wait for this turn
                 return  # each read of a database that is down would delay the end of the program
         try:
-            job.since = backend.epoch(job.turn.user_id)
+            job.wait_epoch = backend.epoch(job.turn.user_id)
         except Exception as error:  # noqa: BLE001 - the caller or the receipt gets it
             with self.state:
                 if job in self.waiting:
@@ -253,7 +253,7 @@ class Admission:
     def admit_waiting(self) -> None:
         """Admit waiting turns while the queue has space; called with the lock held."""
         while self.waiting and self._admitted < self._qsize:
-            if self.journal_queue is not None and self.waiting[0].since is None:
+            if self.journal_queue is not None and self.waiting[0].wait_epoch is None:
                 return  # `_note_epoch` calls this again when the token is known
             job = self.waiting.popleft()
             self._admit(job)

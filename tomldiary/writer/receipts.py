@@ -174,7 +174,7 @@ class Job:
     rendered: str = ""
     """The turn's record without the fields that the journal adds."""
     epoch: int | None = None
-    since: int | None = None
+    wait_epoch: int | None = None
     """The user's fencing token when the turn began to wait for space; None if it did not wait."""
     time: str = ""
     """When the turn was submitted (ISO 8601)."""
@@ -209,7 +209,8 @@ def is_refused(backend: Backend, job: Job, epoch: int) -> bool:
     An erasure finds the texts of stored turns. Of a turn that waits for space, it can refuse only the whole.
     """
     turn = job.turn
-    return job.since not in {None, epoch} or is_erased(backend, turn.user_id, turn.epoch, epoch)
+    is_late = job.wait_epoch not in {None, epoch}
+    return is_late or is_erased(backend, turn.user_id, turn.epoch, epoch)
 
 
 def refuse_own_work(lock: object) -> None:
