@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.transaction import Transaction
@@ -283,11 +284,8 @@ def _is_pending_already(known: Iterable[Raw], fresh: Raw) -> bool:
 
 def _unused_id(pending: Edit, into: str, seq: int) -> str:
     """Return a new id, made from the transaction number, which is never reused."""
-    name, number = str(seq), 1
-    while pending.table((into, name)) is not None:
-        number += 1
-        name = f"{seq}-{number}"
-    return name
+    names = chain([str(seq)], (f"{seq}-{number}" for number in count(2)))
+    return next(name for name in names if pending.table((into, name)) is None)
 
 
 def _drop_expired(tx: Transaction) -> None:
