@@ -21,7 +21,7 @@ from tomldiary.past.as_of import point_of
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.protocol import KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
-from tomldiary.writer.journals import waiting_users
+from tomldiary.writer.journals import waiting_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -99,7 +99,8 @@ def users_with_turns(backend: Backend) -> set[str]:
     if isinstance(backend, KeepsHidden):
         found.update(backend.holders(QUEUE), backend.holders(DEAD_LETTERS))
     folder = backend.journal_folder if isinstance(backend, KeepsJournal) else None
-    return found if folder is None else found | waiting_users(folder)
+    jobs = () if folder is None else waiting_jobs(folder)
+    return found.union(job.turn.user_id for job in jobs)
 
 
 def check_user(diary: Diary, path: str, user: str) -> None:

@@ -80,11 +80,6 @@ def read_segments(files: FileSystem, folder: Path) -> dict[int, list[LogRecord]]
     return {int(path.stem): _records(files, path) for path in segment_files(folder)}
 
 
-def waiting_users(root: Path) -> set[str]:
-    """Return the ids of the users with unfinished turns in the journals below a folder; this changes nothing."""
-    return {job.turn.user_id for job in waiting_jobs(root)}
-
-
 def waiting_jobs(root: Path) -> list[Job]:
     """Return the unfinished turns in the journals below a folder; this changes nothing."""
     return [job for folder in root.glob("*") for job in jobs_of(_records_now(folder))]
