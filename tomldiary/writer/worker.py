@@ -210,7 +210,7 @@ class Workers:
         Raises:
             BackendError, LockTimeout: Its result cannot be read now.
         """
-        result, error = None, None
+        result, error, reason = None, None, ""
         try:
             operation = TurnOperation(job.operation, job.turn.content)
             # Without waiting for the lock, because the calling thread also stores the turns of other users.
@@ -218,19 +218,23 @@ class Workers:
         except (BackendError, LockTimeout):
             raise
         except DiaryError as caught:
-            error = caught
+            error, reason = caught, f"{cause_name(caught)}."
         if result is None and error is None:
-            error = ExtractionError(
+            reason = (
                 "history does not have the turn: another writer could not apply it, or it was forgotten, or its"
                 " history was dropped. See `tomldiary writer list`."
             )
+            error = ExtractionError(reason)
         with self._state:
             queue = self.admission.journal_queue
             if isinstance(queue, SharedQueue):
                 # Only now, because `flush` waits for the turns that the queue watches.
                 queue.resolved(job)
-            self._metrics.completed += result is not None
-            self._metrics.fail(result is None)
+            if error is None:
+                self._metrics.complete(time.monotonic() - job.queued_at)
+            else:
+                self._metrics.fail(1)
+                self._metrics.last_failure = reason
             self._settle([job], result, error)
             self.admission.admit_waiting()
             self._state.notify_all()

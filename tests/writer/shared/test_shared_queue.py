@@ -909,6 +909,32 @@ def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
     assert len(Diary(opened()).user("alice").preferences("likes")) == 2
 
 
+def test_turns_that_another_writer_ends_count_for_the_health(opened):
+    gate = threading.Event()
+
+    def listen(message, deps):
+        if "slow" in deps.user_msg:
+            gate.wait(LONG)
+        if "bad" in deps.user_msg:
+            raise ValueError
+
+    with (
+        MemoryWriter(Diary(opened(), agent=listen)),
+        MemoryWriter(Diary(opened(), agent=None), workers=0) as web,
+    ):
+        slow = web.submit_nowait(Turn("alice", "s", "slow", "Noted."))
+        assert web.submit_nowait(Turn("bob", "s", "tea", "Noted.")).wait(LONG)
+        until(lambda: web.stats()["oldest_age"] > 1)
+        health = web.health(longest_wait=1)
+        assert (health.status, len(health.reasons)) == ("degraded", 1)  # only alice waits
+        assert health.stats["latency_p50"] > 0
+        gate.set()
+        assert slow.wait(LONG)
+        with pytest.raises(ExtractionError):
+            web.submit_nowait(Turn("bob", "s", "bad", "Noted.")).wait(LONG)
+        assert "tomldiary writer list" in web.health(most_errors=1).reasons[0]
+
+
 def test_each_waiting_turn_of_a_user_is_parsed_once(opened, monkeypatch):
     number, parsed = 30, []
     loads = tomllib.loads
