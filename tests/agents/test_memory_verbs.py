@@ -385,6 +385,15 @@ def test_a_block_is_framed_as_data_and_cut_to_the_limit():
     assert len(answer.data["text"]) == 50_000
 
 
+def test_the_answer_for_a_missing_block_is_short():
+    alice = Diary("memory:").user("alice")
+    for number in range(30):
+        alice.blocks.set(f"{number:02}", "tea")
+    answer = MemoryVerbs(alice, "s1").read_block("x" * 50_000)
+    assert answer.startswith(f"❌ There is no block '{'x' * 200}'. There are: 00, 01, ")
+    assert answer.endswith(", 19, 10 more.")
+
+
 @pytest.mark.parametrize("verb", ["append_block", "replace_in_block"])
 def test_a_repeated_call_changes_a_block_once(verb):
     alice = Diary("memory:").user("alice")
