@@ -371,9 +371,9 @@ def test_the_extractor_sees_that_an_answer_was_cut_off(tmp_path):
         writer.submit_nowait(Turn("alice", "s", "tea", "", status="aborted")).wait(LONG)
     assert seen == [
         ("tea", "Well"),
-        ("tea", "Well\n[not finished: the run was cancelled]"),
-        ("tea", "Well\n[not finished: the run was failed]"),
-        ("tea", "[not finished: the run was aborted]"),
+        ("tea", "Well\n[not finished: run cancelled]"),
+        ("tea", "Well\n[not finished: run failed]"),
+        ("tea", "[not finished: run aborted]"),
     ]
 
 

@@ -324,7 +324,7 @@ def _together(jobs: Sequence[Job]) -> Turn:
     for job in jobs:
         answer = job.turn.assistant_msg
         if job.turn.status != "completed":
-            answer = f"{answer}\n[not finished: the run was {job.turn.status}]".lstrip()
+            answer = f"{answer}\n[not finished: run {job.turn.status}]".lstrip()
         answers.append(answer)
     said = "\n\n".join(job.turn.user_msg for job in jobs)
     return replace(jobs[0].turn, user_msg=said, assistant_msg="\n\n".join(answers))
