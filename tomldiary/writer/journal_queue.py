@@ -79,6 +79,10 @@ class StoringQueue:
         """The number of turns that are not stored yet."""
         return len(self._pending) + len(self._batch)
 
+    def unstored(self) -> int:
+        """Return the number of turns that a killed process would lose."""
+        return len(self)
+
     def oldest(self) -> float | None:
         """Return when the oldest waiting turn was submitted (monotonic clock), or None."""
         return min((job.queued_at for job in (*self._batch, *self._pending)), default=None)

@@ -56,7 +56,7 @@ def stats_of(
             **metrics.latencies(),
             "loss_window": pending
             if journal_queue is None
-            else len(journal_queue) + admission.in_memory,
+            else journal_queue.unstored() + admission.in_memory,
             "durability": "none" if journal_queue is None else journal_queue.durability,
         }
     )

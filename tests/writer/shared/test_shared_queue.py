@@ -893,6 +893,7 @@ def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
     first = web.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
     assert first.wait_stored(30)
     assert web.flush(1.5) is False  # longer than the interval of its searches
+    assert (web.stats()["pending"], web.stats()["loss_window"]) == (1, 0)
     assert web.health().status == "healthy"
     assert opened().holders(".queue") == ["alice"]
     assert "[[owner]]" not in engine.texts()

@@ -74,6 +74,11 @@ class SharedQueue(StoringQueue):
         """The number of turns that are not stored yet, or that another writer applies."""
         return super().__len__() + sum(map(len, self._remote.values()))
 
+    def unstored(self) -> int:
+        """Return the number of turns that a killed process would lose."""
+        others = (job for jobs in self._remote.values() for job in jobs.values())
+        return super().__len__() + sum(not job.receipt.is_stored for job in others)
+
     def oldest(self) -> float | None:
         """Return when the oldest of these turns was submitted (monotonic clock), or None."""
         others = (job.queued_at for jobs in self._remote.values() for job in jobs.values())
