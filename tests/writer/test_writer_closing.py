@@ -43,6 +43,18 @@ def adds_up(stats):
     return stats["submitted"] == stats["completed"] + stats["failed"] + stats["pending"]
 
 
+def test_the_counters_agree_while_a_close_waits_for_a_turn(tmp_path, stubborn):
+    writer = MemoryWriter(Diary(tmp_path, agent=stubborn), workers=1)
+    for user in ("a", "b", "c"):
+        assert writer.submit_nowait(Turn(user, "s", "tea", "ok")).wait_stored(LONG)
+    assert stubborn.began.acquire(timeout=LONG)
+    closer = threading.Thread(target=writer.close_sync, args=(0.0,), daemon=True)
+    closer.start()
+    while closer.is_alive():
+        assert adds_up(writer.stats())
+    assert writer.stats()["pending"] == 3
+
+
 def test_two_threads_that_close_at_once_return_the_same_result(tmp_path, stubborn):
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn), workers=2)
     receipts = [writer.submit_nowait(Turn(user, "s", "tea", "ok")) for user in ("a", "b", "c")]

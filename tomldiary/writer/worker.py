@@ -416,7 +416,7 @@ class Workers:
         """Cancel the turns in work, fail all unfinished turns, and return their number."""
         with self._state:
             self._is_ending = True
-            queued = self.queues.drain()
+            count = self._leave(self.queues.drain())
             tasks = list(self.working.values())
         if tasks and self.thread is not None:
             work = _cancel_all(tasks, grace)
@@ -424,21 +424,26 @@ class Workers:
             with suppress(TimeoutError):  # an extractor blocks the event loop
                 ended.result(2 * grace)
         with self._state:
-            left = [*queued, *self.queues.drain(), *self.working]
+            left = [*self.queues.drain(), *self.working]
             queue = self.admission.journal_queue
             if isinstance(queue, SharedQueue):
                 left += queue.drain()
             self.working.clear()
-            count = 0
-            for job in left:
-                jobs = [job, *job.group]
-                count += len(jobs)
-                if job.journal is None:
-                    self._metrics.fail(len(jobs))
-                else:
-                    self.kept += len(jobs)
-                self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
+            count += self._leave(left)
             self._state.notify_all()
+        return count
+
+    def _leave(self, left: Sequence[Job]) -> int:
+        """Fail unfinished turns, and return their number; called with the lock held."""
+        count = 0
+        for job in left:
+            jobs = [job, *job.group]
+            count += len(jobs)
+            if job.journal is None:
+                self._metrics.fail(len(jobs))
+            else:
+                self.kept += len(jobs)
+            self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
         return count
 
 
