@@ -18,7 +18,7 @@ from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.cli.app import app
 from tomldiary.entries.kinds.items import ItemKind
-from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
+from tomldiary.retrieval.lexical_index import LexicalIndex, matches_of, question_of
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.text.words import asked_words
@@ -295,6 +295,17 @@ def test_a_day_and_its_month_do_not_count_as_adjacent_words():
     index.add(Searched("coffee"))
     asked = question_of("tea on 2026-10-13", [index])
     assert index.matches(asked).scored == index.matches(asked._replace(pairs=[])).scored
+
+
+def test_many_collections_have_at_most_four_times_the_exact_scores_of_one():
+    whole, parts = LexicalIndex(), [LexicalIndex() for _ in range(30)]
+    for number in range(600):
+        text = Searched(f"walnut number{number}")
+        whole.add(text)
+        parts[number % 30].add(text)
+    found = matches_of(question_of("walnut", parts), parts)
+    alone = whole.matches(question_of("walnut", [whole]))
+    assert sum(len(each.scored) for each in found) <= 4 * len(alone.scored) < 600
 
 
 def test_an_index_that_lost_most_of_its_entries_frees_their_memory():

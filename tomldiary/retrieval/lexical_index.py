@@ -18,7 +18,7 @@ import threading
 from array import array
 from bisect import bisect_left, insort
 from heapq import nlargest
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from math import log
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
@@ -47,6 +47,7 @@ _PAIR = 0.5  # the share of the weight of two words that is added if they are ad
 _BEST, _MEAN = 0.7, 0.3  # the shares of the best passage and of the mean of all passages
 _BEFORE, _AFTER = 0.5, 0.3  # the shares of the previous and the next turn's score
 _SCORED = 40  # the number of rows with the best estimates, which are scored exactly
+_MOST_TIMES = 4  # the number is multiplied by that of the collections with matches, at most by this
 _DEAD = 256  # the number of dead rows that are kept in addition to one for each live row
 
 
@@ -203,11 +204,11 @@ class LexicalIndex(Generic[E]):
 
     def matches(self, question: Question) -> Matches[E]:
         """Return the current entries that contain words of a question."""
-        shares = self._weights(question)
-        found = Matches(self._owners, self._lengths, shares, question)
-        if shares:
-            found.scored = self._scored(question, shares, found.estimates)
-        return found
+        return matches_of(question, [self])[0]
+
+    def unscored(self, question: Question) -> Matches[E]:
+        """Return the same without exact scores."""
+        return Matches(self._owners, self._lengths, self._weights(question), question)
 
     def _weights(self, question: Question) -> dict[int, float]:
         """Return the weight of the question's words in each row that has any."""
@@ -227,11 +228,12 @@ class LexicalIndex(Generic[E]):
                 found[row] = get(row, 0.0) + weight
         return found
 
-    def _scored(
-        self, question: Question, shares: dict[int, float], estimates: dict[int, float]
-    ) -> dict[E, float]:
-        """Return the exact scores of the entries with the best estimates."""
-        best = {self._owners[row] for row in self._best(estimates)}
+    def scored(self, question: Question, found: Matches[E], rows: Sequence[int]) -> dict[E, float]:
+        """Return the exact scores of the entries of some rows, and of the turns beside them."""
+        if not rows:
+            return {}
+        shares = found.shares
+        best = {self._owners[row] for row in rows}
         beside = {entry: self._beside(entry) for entry in best}
         for turns in list(beside.values()):
             for _, row in turns:
@@ -247,14 +249,6 @@ class LexicalIndex(Generic[E]):
             + self._entry_score(entry, scores)
             for entry, turns in beside.items()
         }
-
-    def _best(self, estimates: dict[int, float]) -> list[int]:
-        """Return the rows with the best estimates, and of the equal last ones those whose entries are first in order."""
-        least = nlargest(_SCORED, estimates.values())[-1]
-        rows = [row for row, estimate in estimates.items() if estimate > least]
-        equal = [row for row, estimate in estimates.items() if estimate == least]
-        equal.sort(key=lambda row: self._owners[row].order)
-        return rows + equal[: _SCORED - len(rows)]
 
     def _entry_score(self, entry: E, scores: dict[int, float]) -> float:
         passages = [scores.get(row, 0.0) for row in self._places[entry]]
@@ -317,8 +311,10 @@ class Matches(Generic[E]):
     def __init__(
         self, owners: list[E], lengths: array[int], shares: dict[int, float], question: Question
     ) -> None:
-        self._owners = owners
-        self._shares = shares
+        self.owners = owners
+        """The entry of each row."""
+        self.shares = shares
+        """The weight of the question's words in each row that has any."""
         self._total = question.total
         self.estimates: dict[int, float] = _estimates(shares, lengths, question) if shares else {}
         """The scores of rows under the assumption that each word occurs once."""
@@ -328,17 +324,43 @@ class Matches(Generic[E]):
     @property
     def coverage(self) -> float:
         """The greatest share of the question's words in one row, from 0 to 1."""
-        return max(self._shares.values(), default=0.0) / self._total
+        return max(self.shares.values(), default=0.0) / self._total
 
     def estimated(self) -> dict[E, float]:
         """Return the entries without an exact score, with their estimated scores."""
-        owners, scored = self._owners, self.scored
+        owners, scored = self.owners, self.scored
         found: dict[E, float] = {}
         for row, score in self.estimates.items():
             entry = owners[row]
             if entry not in scored and score > found.get(entry, 0.0):
                 found[entry] = score
         return found
+
+
+def matches_of(question: Question, indexes: Sequence[LexicalIndex[E]]) -> list[Matches[E]]:
+    """Return the matches of each index; the best estimates of all indexes together are scored exactly."""
+    found = [index.unscored(question) for index in indexes]
+    for index, matches, rows in zip(indexes, found, _best(found), strict=True):
+        matches.scored = index.scored(question, matches, rows)
+    return found
+
+
+def _best(found: Sequence[Matches[Any]]) -> list[list[int]]:
+    """Return the rows with the best estimates, and of the equal last ones those whose entries are first in order."""
+    several = [matches.estimates.values() for matches in found if matches.estimates]
+    number = _SCORED * min(len(several), _MOST_TIMES)
+    least = min(nlargest(number, chain.from_iterable(several)), default=0.0)
+    best = [[row for row, each in matches.estimates.items() if each > least] for matches in found]
+    equal = [
+        (matches.owners[row].order, rows, row)
+        for matches, rows in zip(found, best, strict=True)
+        for row, each in matches.estimates.items()
+        if each == least
+    ]
+    equal.sort(key=itemgetter(0))
+    for _, rows, row in equal[: number - sum(map(len, best))]:
+        rows.append(row)
+    return best
 
 
 def _estimates(
@@ -506,7 +528,7 @@ class UserIndex(Generic[C, E]):
             question = question_of(query, followed)
             if question is None:
                 return None, []
-            return question, [each.matches(question) for each in followed]
+            return question, matches_of(question, followed)
 
     def _follow(self, collection: C) -> LexicalIndex[E]:
         # An index whose update is interrupted is incomplete. It is not kept, so the next search makes a new one.
