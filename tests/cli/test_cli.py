@@ -360,6 +360,16 @@ def test_search_finds_the_best_entry_first(memories):
     assert none.stdout == "No entry matches.\n"
 
 
+def test_search_with_an_embedder_finds_what_recall_finds(memories):
+    pytest.importorskip("wordllama", reason='pip install "tomldiary-kit[embeddings]"')
+    asked = ["search", "which nuts are dangerous", "--path", memories, "--json", "--embedder"]
+    hits = Diary(memories, embedder="local").user("alice").recall("which nuts are dangerous")
+    found = json.loads(call(*asked, "local").stdout)
+    assert [each["text"] for each in found] == [hit.text for hit in hits] != []
+    assert json.loads(call(*asked, "words", check=0).stdout) == []
+    assert "'nope' is unknown" in call(*asked, "nope", check=2).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "check"),
     [

@@ -47,19 +47,22 @@ def open_memory(path: str) -> Diary:
     return without_limits(open_storage(path))
 
 
-def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> UserDiary:
+def known_user(
+    path: str, user: str | None, categories: Iterable[str] = (), *, embedder: str | None = None
+) -> UserDiary:
     """Return a stored user, with the categories of the user's file.
 
     Args:
         path: The folder, or the URL of a database.
         user: The user; None is the only user, whose name is then printed on a terminal.
         categories: Further categories.
+        embedder: As for `Diary`.
 
     Raises:
         InvalidValue: The folder does not exist, or `user` is None and the memory does not have exactly one user.
         IdentifierError: The memory has no such user.
     """
-    diary = open_memory(path)
+    diary = without_limits(open_storage(path), embedder=embedder)
     if user is None:
         user = _only_user(diary, path)
     check_user(diary, path, user)
@@ -67,13 +70,14 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
     if not stored_preferences(document) and not categories:
         return diary.user(user)
     table = _table_of(document, categories)
-    return without_limits(diary.engine.backend, table).user(user)
+    return without_limits(diary.engine.backend, table, embedder=embedder).user(user)
 
 
 def without_limits(
     backend: Backend | str,
     table: type[BaseModel] = DefaultPrefTable,
     agent: str = "rules",
+    embedder: Any = None,
     **limits: int,
 ) -> Diary:
     """Return a diary that refuses and drops nothing: a memory does not store the limits of the program that uses it.
@@ -82,10 +86,11 @@ def without_limits(
         backend: As for `Diary`.
         table: As for `Diary`.
         agent: As for `Diary`.
+        embedder: As for `Diary`.
         limits: `max_prefs_per_category` or `max_conversations`, if there is a limit after all.
     """
     options: dict[str, Any] = {**_UNLIMITED, **limits}
-    return Diary(backend, table, agent=agent, **options)
+    return Diary(backend, table, agent=agent, embedder=embedder, **options)
 
 
 def is_stored(diary: Diary, user: str) -> bool:

@@ -124,6 +124,9 @@ UserName = Annotated[str | None, user_option("The user; by default the only user
 Agent = Annotated[
     str, Option(metavar="NAME", help='The extractor: "rules" (offline) or a model name.')
 ]
+WORDS = "words"
+EMBEDDERS = (WORDS, "local")
+"""The values of the option `--embedder`."""
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 PreferenceTable = Annotated[
     str | None,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
+from tomldiary.agents.options import one_of
 from tomldiary.cli.memory import known_user, overwritable, point, stored_preferences
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
+from tomldiary.cli.options import DEFAULT_PATH, EMBEDDERS, WORDS, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import (
     Column,
     Row,
@@ -211,10 +212,15 @@ def search(
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
     limit: Annotated[int, Option(help="The maximum number of results.", min=1)] = 5,
+    embedder: Annotated[
+        str, Option(metavar="NAME", help='"words" (no embedder) or "local".')
+    ] = WORDS,
     as_json: AsJson = False,
 ) -> None:
     """Search entries and store items, best match first."""
-    hits = known_user(path, user).recall(query, limit)
+    one_of("--embedder", embedder, EMBEDDERS)
+    alice = known_user(path, user, embedder=None if embedder == WORDS else embedder)
+    hits = alice.recall(query, limit)
     if as_json:
         print_json([{**asdict(hit), "key": hit.full_key} for hit in hits])
         return

@@ -11,15 +11,20 @@ from typer import Argument, Option
 
 from tomldiary.agents.options import one_of
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, check_absent, user_option
+from tomldiary.cli.options import (
+    DEFAULT_PATH,
+    EMBEDDERS,
+    WORDS,
+    AsJson,
+    MemoryPath,
+    check_absent,
+    user_option,
+)
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.diary import Diary
 from tomldiary.evaluation import Report, Run, evaluate, evaluate_stored, load_questions
 from tomldiary.evaluation.questions import Collection, together
 from tomldiary.retrieval.embedders import local_embedder
-
-_WORDS = "words"
-_EMBEDDERS = (_WORDS, "local")
 
 
 def evaluate_questions(
@@ -58,7 +63,7 @@ def evaluate_questions(
     Prints recall, rank, coverage of the prompt block and time. Texts of the file are stored in a temporary diary. Without texts, the questions search the diary at --path, which is not changed.
     """
     for name in embedder or ():
-        one_of("--embedder", name, _EMBEDDERS)
+        one_of("--embedder", name, EMBEDDERS)
     collections = load_questions(questions)
     has_texts = any(each.entries for each in collections)
     if not has_texts:
@@ -70,7 +75,7 @@ def evaluate_questions(
         collections = [together(collections)]
     ks, budgets = k or [5, 10], budget or []
     if has_texts:
-        runs = [_run(name, collections, ks, budgets) for name in embedder or [_WORDS]]
+        runs = [_run(name, collections, ks, budgets) for name in embedder or [WORDS]]
     else:
         runs = [_run_stored(path, user, collections, ks, budgets)]
     report = Report(runs)
@@ -96,6 +101,6 @@ def _run_stored(
 
 def _run(name: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:
     # A diary searches by words if its embedder cannot be loaded, so the figures would be those of words.
-    embedder = None if name == _WORDS else local_embedder()
+    embedder = None if name == WORDS else local_embedder()
     make = partial(Diary, "memory:", max_prefs_per_category=10**9, embedder=embedder)
     return evaluate(collections, make, name=name, ks=ks, budgets=budgets)
