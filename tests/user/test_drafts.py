@@ -493,6 +493,9 @@ def test_drafts_end_after_their_time(alice):
     alice.diary.draft_lifetime = timedelta(hours=1)
     alice.blocks.set("new", "text", session_id="s2", ephemeral=True)
     assert "canary" not in alice.document("drafts")
+    assert alice.profile()["drafts"] == 1
+    alice.diary.engine.now = lambda: datetime.now(UTC) + timedelta(hours=2)
+    assert alice.profile()["drafts"] == 0
 
 
 def test_forgetting_a_session_erases_its_drafts(tmp_path):

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from tomldiary.entries.fields import Problem, said_by, text_list, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.toml.values import copied
+from tomldiary.toml.values import copied, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
 
     from tomldiary.entries.kind import Rules, Tables
-    from tomldiary.toml.document import Path
+    from tomldiary.toml.document import Document, Path
 
 
 class PendingKind(EntryKind):
@@ -56,6 +57,9 @@ class PendingKind(EntryKind):
         document, place = place_of(entry)
         # A hand edit may have removed the path.
         yield from self._kind_of(document).stated(place or ("",), held_entry(entry) or {})
+
+    def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
+        return sum(len(waiting(each, self.name, timestamp(at))) for each in documents.values())
 
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
