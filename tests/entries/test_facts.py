@@ -12,6 +12,7 @@ import sys
 import threading
 import tomllib
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from enum import Enum
 from functools import partial
 from typing import Any, Literal
@@ -1142,6 +1143,52 @@ def test_a_query_orders_numbers_by_their_value(alice):
     for year in (900, 1990, 20):
         alice.commit(Birth(who=f"in {year}", year=year))
     assert [fact.data.year for fact in alice.query("birth", order_by="year")] == [20, 900, 1990]
+
+
+class Shift(BaseModel):
+    who: str
+    start: datetime | None = None
+    rate: Decimal = Decimal(1)
+    length: timedelta | None = None
+    rest: dict[str, timedelta] = {}
+
+
+def test_times_decimals_and_durations_compare_as_what_they_are(diary, alice):
+    diary.register_schema("shift", Shift, Constraint(singleton_key=("who", "start")))
+    tokyo, early = timezone(timedelta(hours=9)), datetime(2026, 1, 20, 14, tzinfo=UTC)
+    day, hour = timedelta(days=1), timedelta(hours=1)
+    alice.commit(Shift(who="b", start=early.astimezone(tokyo), rate=Decimal("9.5"), length=2 * day))
+    alice.commit(Shift(who="c", start=early + hour, rate=Decimal("10.50"), length=10 * day))
+    half = early + timedelta(hours=1, microseconds=500_000)
+    alice.commit(
+        Shift(who="d", start=half, rate=Decimal(100), length=20 * day, rest={"noon": hour})
+    )
+    alice.commit(Shift(who="a", start=early - hour, rate=Decimal(-2), length=hour))
+
+    def found(where=None, **order):
+        return [fact.data.who for fact in alice.query("shift", where, **order)]
+
+    for field in ("start", "rate", "length"):
+        assert found(order_by=field) == ["a", "b", "c", "d"]
+        assert found(order_by=f"-{field}") == ["d", "c", "b", "a"]
+    for start in (early, early.astimezone(tokyo), "2026-01-20T14:00Z", early.replace(tzinfo=None)):
+        assert found({"start": start}) == found({"start": {"$in": [start]}}) == ["b"]
+    assert found({"who": "b", "start": early}) == ["b"]
+    assert found({"start": {"$lt": "2026-01-20T14:30Z"}}) == ["b", "a"]
+    for rate in (10.5, "10.5", Decimal("10.500")):
+        assert found({"rate": rate}) == found({"$or": [{"rate": {"$eq": rate}}]}) == ["c"]
+        assert found({"rate": {"$gt": rate}}) == ["d"]
+    assert found({"length": {"$gte": 2 * day, "$lt": "P11D"}}) == ["b", "c"]
+    for condition in ({"rest.noon": hour}, {"rest": {"noon": {"$gt": timedelta(minutes=9)}}}):
+        assert found(condition) == ["d"]
+    assert found({"length": None}) == []
+    for wrong in (
+        {"rate": {"$gt": "much"}},
+        {"start": {"$lt": "soon"}},
+        {"length": {"$in": ["x"]}},
+    ):
+        with pytest.raises(InvalidValue, match=r"^shift\.(rate|start|length): expected a "):
+            found(wrong)
 
 
 def test_a_date_is_a_singleton_key_of_temporal_facts(alice):

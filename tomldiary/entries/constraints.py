@@ -375,6 +375,23 @@ class FactSchema:
         except ValidationError as error:
             raise explained(error, where or self.name) from None
 
+    @cached_property
+    def _field_types(self) -> dict[str, set[Any]]:
+        return _types_of_fields(self.model)
+
+    def types_of(self, name: str) -> set[Any]:
+        """Return the types that the annotation of a field consists of; inner fields are dotted paths."""
+        first, *inner = name.split(".")
+        types = self._field_types.get(first, set())
+        for part in inner:
+            models = [
+                each for each in types if isinstance(each, type) and issubclass(each, BaseModel)
+            ]
+            if not models:
+                break  # a table of values
+            types = {each for model in models for each in _types_of_fields(model).get(part, ())}
+        return types
+
     def as_read(
         self, entry: Mapping[str, Any], names: Iterable[str], read: dict[str, Any] | None
     ) -> Mapping[str, Any]:
@@ -511,6 +528,12 @@ def _reason(error: ErrorDetails) -> str:
     if word in _EXPECTED and kind.endswith(("_type", "_parsing")):
         return f"expected {_EXPECTED[word]}, found {found}"
     return error["msg"].removeprefix("Value error, ").rstrip(".")
+
+
+def _types_of_fields(model: type[BaseModel]) -> dict[str, set[Any]]:
+    """Return the types in the annotation of each field, by the names of the fields in the file."""
+    fields = model.model_fields.items()
+    return {info.serialization_alias or name: {*_types(info.annotation)} for name, info in fields}
 
 
 def _types(annotation: Any) -> Iterator[Any]:

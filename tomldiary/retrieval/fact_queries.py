@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import date, time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, cast
+
+from pydantic import TypeAdapter
 
 from tomldiary.entries.constraints import normal_form
 from tomldiary.entries.facts import confidence_of
 from tomldiary.entries.fields import entry_data, inner_value, plain
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
-from tomldiary.toml.values import NULL_FIELD, decode_nulls
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, moment
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
@@ -26,19 +31,113 @@ MANAGED = (
 """The managed fields that a query can name."""
 
 
-def _operand(condition: Any, where: str) -> Any:
+_SCALED: dict[type[Any], str] = {
+    datetime: "a time such as 2026-11-20T12:00",
+    Decimal: "a number",
+    timedelta: "a duration such as PT1H30M",
+}
+"""The types whose values are text in a file that does not sort as they do."""
+_TIMES = ("_created", "_updated", "_valid_from")
+
+
+class _Scale:
+    """Converts the values of a field to times in UTC or numbers, so that they compare; durations are in seconds.
+
+    Args:
+        kind: One of `_SCALED`.
+        where: The field, for errors.
+        is_only: Whether the field has values of this type only, so that others are refused in a query.
+    """
+
+    def __init__(self, kind: type[Any], where: str, *, is_only: bool) -> None:
+        self._kind = kind
+        self._where = where
+        self._is_only = is_only
+
+    def stored(self, value: Any) -> Any:
+        """Return what a stored value compares as."""
+        found = self._read(value)
+        return _mapped(self.stored, value) if found is None else found
+
+    def asked(self, value: Any) -> Any:
+        """Return what a value or a condition in a query compares as.
+
+        Raises:
+            InvalidValue: The field cannot have the value.
+        """
+        found = self._read(value)
+        if found is not None:
+            return found
+        if self._is_only and not isinstance(value, bool | NoneType | Mapping | list | tuple):
+            raise wrong_value(value, _SCALED[self._kind], self._where)
+        return _mapped(self.asked, value)
+
+    def _read(self, value: Any) -> Any:
+        """Return a value of the type as a time or a number, or None if it is another value."""
+        if isinstance(value, bool):
+            return None
+        try:
+            if self._kind is datetime:
+                return moment(value)
+            if self._kind is timedelta and isinstance(value, str | timedelta):
+                return _durations().validate_python(value).total_seconds()
+            if self._kind is Decimal and isinstance(value, str | Decimal):
+                number = Decimal(value)
+                is_whole = number == number.to_integral_value()
+                return int(number) if is_whole else float(number)
+        except (ArithmeticError, ValueError):
+            return None
+        return value if isinstance(value, int | float) else None
+
+
+@cache
+def _durations() -> TypeAdapter[timedelta]:
+    return TypeAdapter(timedelta)  # slow, and most queries need none
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return a table or list with changed values, and another value in the form that files store."""
+    if isinstance(value, Mapping):
+        table = cast("Mapping[Any, Any]", value)
+        return {name: change(each) for name, each in table.items()}
+    if isinstance(value, list | tuple):
+        return [change(each) for each in cast("Sequence[Any]", value)]
+    return plain({"": value}, "")[""]
+
+
+def _scale(schema: FactSchema, name: str) -> _Scale | None:
+    """Return the scale of a field; None if its stored values compare as they are."""
+    types = {datetime} if name in _TIMES else schema.types_of(name)
+    kind = next((kind for kind in _SCALED if kind in types), None)
+    if kind is None:
+        return None
+    is_only = types <= {kind, NoneType, Union, UnionType}
+    return _Scale(kind, f"{schema.name}.{name}", is_only=is_only)
+
+
+def _operand(condition: Any, where: str, scales: Mapping[str, _Scale], outer: str = "") -> Any:
     """Return a filter with values in the form that files store; operands of ordering operators stay dates."""
     if isinstance(condition, Mapping):
-        table = cast("Mapping[Any, Any]", condition)
-        return {
-            key: value
-            if key in _ORDERING and isinstance(value, date | time)
-            else _operand(value, where)
-            for key, value in table.items()
-        }
+        changed: dict[Any, Any] = {}
+        for key, value in cast("Mapping[Any, Any]", condition).items():
+            is_field = isinstance(key, str) and not key.startswith("$")
+            name = f"{outer}{key}" if is_field else outer
+            if is_field and name in scales:
+                changed[key] = scales[name].asked(value)
+            elif key in _ORDERING and isinstance(value, date | time):
+                changed[key] = value
+            else:
+                changed[key] = _operand(value, where, scales, f"{name}." if is_field else outer)
+        return changed
     if isinstance(condition, list | tuple):
-        return [_operand(each, where) for each in cast("list[Any]", condition)]
+        return [_operand(each, where, scales, outer) for each in cast("list[Any]", condition)]
     return plain({"": condition}, where)[""]
+
+
+def _replaced(entry: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return an entry with another value for a field; the path to it leads through tables."""
+    name, inner = path[0], path[1:]
+    return {**entry, name: _replaced(entry[name], inner, value) if inner else value}
 
 
 def _dates_as_text(value: Any) -> Any:
@@ -80,6 +179,8 @@ class FactFilter:
         self._schema = schema
         self._session = session
         self._asked = set(fields_of(where))
+        scales = {name: _scale(schema, name) for name in self._asked}
+        self._scales = {name: scale for name, scale in scales.items() if scale is not None}
         normal = set(schema.constraint.normalised)
         self._is_compared = not normal.isdisjoint(self._asked)
         try:
@@ -87,8 +188,14 @@ class FactFilter:
             conditions = {
                 name: given.pop(name) for name in list(given) if is_condition(name, given[name])
             }
-            self._meets = compile_filter(_operand(conditions, schema.name)) if conditions else None
-            self._wanted = plain(given, schema.name)
+            conditions = _operand(conditions, schema.name, self._scales)
+            self._meets = compile_filter(conditions) if conditions else None
+            self._wanted = {
+                name: self._scales[name].asked(value)
+                if name in self._scales
+                else plain({name: value}, schema.name)[name]
+                for name, value in given.items()
+            }
         except RecursionError:
             raise InvalidValue("nested too deep. Flatten it.", where="filter") from None
 
@@ -101,9 +208,20 @@ class FactFilter:
         entry = self._schema.as_read(entry, self._asked, held.read)
         if self._is_compared:
             entry = self._schema.compared(entry)
-        if not all(_equals(_value(entry, name), value) for name, value in self._wanted.items()):
-            return False
-        return self._meets is None or self._meets(_dates_as_text(_fields(entry)))
+        scaled = {
+            name: scale.stored(value)
+            for name, scale in self._scales.items()
+            if (value := _value(entry, name)) is not None
+        }
+        for name, value in self._wanted.items():
+            if not _equals(scaled[name] if name in scaled else _value(entry, name), value):
+                return False
+        if self._meets is None:
+            return True
+        fields = _dates_as_text(_fields(entry))
+        for name, value in scaled.items():
+            fields = _replaced(fields, name.split("."), value)
+        return self._meets(fields)
 
 
 def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
@@ -112,6 +230,8 @@ def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
     # 1 equals 1.0, but as parts of a key they differ. Numbers in tables are not looked for.
     if any("." in name or type(where.get(name)) in {int, float} for name in names):
         return None
+    if any(name in where and _scale(schema, name) for name in names):
+        return None  # one time or number has several spellings
     try:
         return schema.singleton(
             plain({n: v for n, v in where.items() if "." not in n and n[:1] != "$"}, schema.name)
@@ -159,12 +279,18 @@ def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
 def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[FactSchema, Held]]:
     """Return facts sorted by a field; facts without the field come last."""
     name = order_by.removeprefix("-")
+    schemas = {schema.name: schema for schema, _ in found}
+    scales = {each.name: _scale(each, name) for each in schemas.values()}
 
     def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
         schema, held = each
         value = _value(schema.as_read(held.entry, [name], held.read), name)
+        scale = scales[schema.name]
+        value = value if scale is None else scale.stored(value)
         if isinstance(value, bool | int | float):
             return ("number", value)
+        if isinstance(value, datetime):
+            return ("time", value)
         return ("text", str(value)) if value is not None else ("", "")
 
     ranked = [(rank(each), each) for each in found]
