@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from datetime import date  # noqa: TC003 - pydantic reads the annotation
+from decimal import Decimal  # noqa: TC003 - the same
+from enum import Enum
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -53,6 +56,40 @@ def test_a_model_is_told_types_of_facts_with_their_fields(diary):
     assert "food (one of vegan, omnivore)" in said
     assert "optional" in said
     assert "fact" not in naming_categories(Diary("memory:"))
+
+
+class Mood(Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Place(BaseModel):
+    city: str
+    near: Place | None = None
+
+
+class Trip(BaseModel):
+    start: date | None = None
+    budget: Decimal | None = None
+    mood: Mood | None = None
+    people: list[str] = []
+    goal: Place
+    note: Any = None
+
+
+def test_a_model_is_told_the_type_of_each_field():
+    diary = Diary("memory:")
+    diary.register_schema("trip", Trip)
+    said = naming_categories(diary)
+    for field in (
+        "start (date, optional)",
+        "budget (number or string, optional)",
+        "mood (one of good, bad, optional)",
+        "people (array of string, optional)",
+        "goal (object of city (string), near (value))",
+        "note (value, optional)",
+    ):
+        assert field in said
 
 
 def test_a_typed_fact_is_remembered_with_its_fields(alice, verbs):

@@ -281,8 +281,9 @@ class FactSchema:
         schema = self.model.model_json_schema(by_alias=True)
         known: dict[str, Any] = schema.get("properties", {})
         needed: list[str] = schema.get("required", [])
+        named: dict[str, Any] = schema.get("$defs", {})
         fields = "; ".join(
-            _described(name, each, is_needed=name in needed) for name, each in known.items()
+            _described(name, each, named, is_needed=name in needed) for name, each in known.items()
         )
         return f"{self.name}{f' ({about})' if about else ''}: {fields}"
 
@@ -481,13 +482,35 @@ def _with_infinity(stored: Any, given: Any) -> Any:
     return stored  # pyright: ignore[reportUnknownVariableType] - any JSON value
 
 
-def _described(name: str, field: Mapping[str, Any], *, is_needed: bool) -> str:
-    """Return the description of a field of a JSON schema."""
-    choices = field.get("enum") or ([field["const"]] if "const" in field else None)
-    kind = f"one of {', '.join(map(str, choices))}" if choices else str(field.get("type", "value"))
+def _described(
+    name: str, field: Mapping[str, Any], named: Mapping[str, Any], *, is_needed: bool
+) -> str:
+    """Return the description of a field of a JSON schema, whose `$defs` are `named`."""
     said = " ".join(str(field.get("description", "")).split())
+    kind = _described_type(field, named)
     notes = [kind, *([] if is_needed else ["optional"]), *([said] if said else [])]
     return f"{name} ({', '.join(notes)})"
+
+
+def _described_type(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+    """Return the type of a field in words, without null, which "optional" says."""
+    if "$ref" in field:
+        name = str(field["$ref"]).rpartition("/")[2]
+        inner = {key: each for key, each in named.items() if key != name}  # it may contain itself
+        return _described_type(named.get(name, {}), inner)
+    choices = field.get("enum") or ([field["const"]] if "const" in field else None)
+    if choices:
+        return f"one of {', '.join(map(str, choices))}"
+    several = [_described_type(each, named) for each in field.get("anyOf", ())]
+    if several:
+        return " or ".join(dict.fromkeys(each for each in several if each != "null")) or "value"
+    if "items" in field:
+        return f"array of {_described_type(field['items'], named)}"
+    if "properties" in field:
+        fields = field["properties"].items()
+        inside = ", ".join(f"{name} ({_described_type(each, named)})" for name, each in fields)
+        return f"object of {inside}"
+    return str(field.get("format") or field.get("type", "value"))
 
 
 def normal_form(text: str) -> str:
