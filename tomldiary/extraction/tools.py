@@ -11,7 +11,14 @@ from typing import Any, Protocol
 
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.preferences import NEW
-from tomldiary.errors import DiaryError, DocumentError, LimitReached, UnknownEntry, without_paths
+from tomldiary.errors import (
+    DiaryError,
+    DocumentError,
+    LimitReached,
+    UnknownEntry,
+    WeakClaim,
+    without_paths,
+)
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.toml.values import in_utc
 
@@ -315,9 +322,8 @@ async def list_facts(ctx: ToolContext, type: str | None = None) -> str:  # noqa:
     Args:
         type: The type to list; leave out to list all of them.
     """
-    known = ctx.deps.fact_schemas
-    if type is not None and type not in known:
-        return f"❌ There is no type of facts {type!r}. Use one of: {', '.join(known)}."
+    if type is not None and type not in ctx.deps.fact_schemas:
+        return _no_type(ctx.deps, type)
     return "\n".join(fact_lines(ctx.deps, type)) or "(none)"
 
 
@@ -336,8 +342,15 @@ async def commit_fact(
         confidence: How sure it is, from 0 to 1.
         valid_from: When it began to hold, such as "2026-03-01", for a temporal type; leave out for now.
     """
+    if ctx.deps.fact_schemas and type not in ctx.deps.fact_schemas:
+        return _no_type(ctx.deps, type)
     try:
         fact_id = ctx.deps.commit_fact(type, fields, confidence, valid_from)
+    except WeakClaim as error:
+        return (
+            f"❌ {quoted(error.where)} has confidence {error.stored:g}, and yours is only {error.claimed:g}. It stays. If the"
+            f" user is sure, give a confidence of at least {error.stored:g}."
+        )
     except DiaryError as error:
         return _refusal(error)
     return f"✅ Stored facts/{fact_id}: {quoted(data_text(fields))}."
@@ -359,6 +372,10 @@ async def remove_fact(
     except DiaryError as error:
         return _refusal(error)
     return f"🗑️ Deleted facts/{id.removeprefix('facts/')}."
+
+
+def _no_type(deps: MemoryDeps, name: str) -> str:
+    return f"❌ There is no type of facts {name!r}. Use one of: {', '.join(deps.fact_schemas)}."
 
 
 def fact_lines(deps: MemoryDeps, type_: str | None = None) -> list[str]:
