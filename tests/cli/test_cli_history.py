@@ -69,8 +69,8 @@ def texts(user, category="likes"):
 def test_history_drops_old_transactions_only_with_yes(alice, call):
     for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
         out = call("history", "--keep", "2", *more, check=0)[1].splitlines()
-        told = r"would drop: transactions 1; transactions 2 \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\) to"
-        assert re.match(told, out[0])
+        told = r"would drop: transactions 1-2; kept: transactions 3-4 and the state after transaction 2 \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\)"
+        assert re.fullmatch(told, out[0])
         assert out[1] == not_done(more)
     assert len(alice.history()) == 4
     planned = json.loads(call("history", "--keep", "2", "--json", check=0)[1])
@@ -80,13 +80,19 @@ def test_history_drops_old_transactions_only_with_yes(alice, call):
     assert done["first"] == 2
     assert [change.seq for change in alice.history()] == [4, 3]
     out = call("history", "--drop-before", "2020-01-01", "--yes", check=0)[1]
-    assert out.startswith("dropped: nothing; transactions 2 (20")
+    assert out.startswith(
+        "dropped: nothing; kept: transactions 3-4 and the state after transaction 2 (20"
+    )
+    out = call("history", "--keep", "1", "--yes", check=0)[1]
+    assert out.startswith(
+        "dropped: transactions 3; kept: transactions 4 and the state after transaction 3 ("
+    )
     code, _, err = call("history", "--drop-before", "3", "--yes")
     assert code == 2
     assert err.startswith("3: expected a time")
     code, _, err = call("show", "--at", "1")
     assert code != 0
-    assert "begins at transaction 2" in err
+    assert "begins at transaction 3" in err
 
 
 def numbers(text):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tomldiary.past.queries import HistoryEntry
+    from tomldiary.past.retention import KeptHistory
     from tomldiary.user.user import UserDiary
 
 _ROUTINE = "Only counters and times differ; --all shows them."
@@ -172,19 +173,27 @@ def _drop(
     moment = point(before, alice) if before is not None else None
     if isinstance(moment, int):
         raise InvalidValue("expected a time such as 2026-11-20", where=str(before))
-    first = alice.kept_history().first
+    first = _first_change(alice.kept_history())
     kept = alice.prune_history(before=moment, keep=keep, dry_run=not is_done)
     if as_json:
         print_json({**asdict(kept), "is_done": is_done})
         return
-    gone = list(range(first, kept.first))
-    dropped = f"transactions {ranges(gone)}" if gone else "nothing"
+    gone = list(range(first, _first_change(kept)))
+    left = ranges([*range(_first_change(kept), kept.last + 1)])
+    told = [f"transactions {left}"] if left else []
+    if kept.is_pruned:
+        told.append(f"the state after transaction {kept.first} ({to_second(kept.since)})")
     print_text(
-        f"{'dropped' if is_done else 'would drop'}: {dropped};"
-        f" transactions {kept.first} ({to_second(kept.since)}) to {kept.last} are kept"
+        f"{'dropped' if is_done else 'would drop'}: {f'transactions {ranges(gone)}' if gone else 'nothing'};"
+        f" kept: {' and '.join(told) or 'nothing'}"
     )
     if gone and not is_done:
         print_not_done(dry_run=dry_run)
+
+
+def _first_change(kept: KeptHistory) -> int:
+    """Return the number of the first transaction whose changes are kept: of a snapshot only the result is known."""
+    return max(kept.first + kept.is_pruned, 1)
 
 
 def why(
