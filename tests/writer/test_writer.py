@@ -11,7 +11,9 @@ import os
 import random
 import threading
 import time
+import tracemalloc
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from unittest.mock import Mock
 
@@ -707,6 +709,38 @@ def test_every_wait_on_a_receipt_returns_the_result(tmp_path):
             assert repr(receipt) == "<Receipt done>"
 
     run(use())
+
+
+def test_a_turn_that_is_not_waited_for_takes_little_memory():
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = [Receipt(Turn("alice", "s", "tea", "ok")) for _ in range(100)]
+        for receipt in kept:
+            receipt.settle(None)
+        assert tracemalloc.get_traced_memory()[0] - before < 1000 * len(kept)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("answer", [Applied(applied=1), RuntimeError("no model")], ids=type)
+def test_threads_that_begin_to_wait_during_the_outcome_get_it(answer):
+    error = answer if isinstance(answer, RuntimeError) else None
+
+    def waited(receipt, together):
+        together.wait()
+        try:
+            return receipt.wait(LONG)
+        except RuntimeError as found:
+            return found
+
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(200):
+            receipt, together = Receipt(Turn("alice", "s", "tea", "ok")), threading.Barrier(4)
+            found = [pool.submit(waited, receipt, together) for _ in range(3)]
+            together.wait()
+            receipt.settle(None if error else answer, error)
+            assert [each.result() for each in found] == [answer] * 3
 
 
 def test_the_own_timeout_of_a_turn_is_what_a_wait_raises():

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from tomldiary.diary import Diary
 from tomldiary.engine.engine import is_erased
@@ -41,7 +41,7 @@ calling_writer: ContextVar[object] = ContextVar("tomldiary_calling_writer", defa
 """In code that a writer calls, such as an extractor: the lock of this writer."""
 
 
-class _Outcome(Future[T]):
+class _Awaited(Future[T]):
     """A future that is not cancelled together with a task that awaits it, or blocked by an interrupted caller."""
 
     def __init__(self) -> None:
@@ -53,6 +53,42 @@ class _Outcome(Future[T]):
         return False
 
 
+class _Outcome(Generic[T]):
+    """The outcome of one step of a turn, which the writer sets once, with its lock held.
+
+    The first caller that waits makes the future. Most turns have no such caller, and a future takes over a kilobyte.
+    """
+
+    __slots__ = ("_futures", "answer", "is_set")
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+        self.is_set = False
+        self._futures: list[Future[T]] = []  # several, if threads make them at the same time
+
+    def set(self, answer: T | BaseException) -> None:
+        """Set the outcome; later calls are ignored."""
+        if not self.is_set:
+            self.answer, self.is_set = answer, True
+        self._pass_on()
+
+    def future(self) -> Future[T]:
+        """Return a future with the outcome."""
+        if not self._futures:
+            self._futures.append(_Awaited())
+        if self.is_set:  # `set` may have found no future
+            self._pass_on()
+        return self._futures[0]
+
+    def _pass_on(self) -> None:
+        for future in self._futures:
+            with suppress(InvalidStateError):  # it has its result
+                if isinstance(self.answer, BaseException):
+                    future.set_exception(self.answer)
+                else:
+                    future.set_result(self.answer)
+
+
 class Receipt(Viewed):
     """Reports the outcome of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
 
@@ -60,8 +96,8 @@ class Receipt(Viewed):
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self._done: Future[Applied | None] = _Outcome()
-        self._stored: Future[bool] = _Outcome()
+        self._done: _Outcome[Applied | None] = _Outcome()
+        self._stored: _Outcome[bool] = _Outcome()
         self._process = os.getpid()
 
     def __reduce__(self) -> NoReturn:
@@ -78,7 +114,7 @@ class Receipt(Viewed):
     @property
     def result(self) -> Applied | BaseException | None:
         """The effect of the turn, or its error, without waiting; None while the turn is not done."""
-        return (self._done.exception() or self._done.result()) if self._done.done() else None
+        return self._done.answer
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
         running_loop()
@@ -87,12 +123,12 @@ class Receipt(Viewed):
     @property
     def is_done(self) -> bool:
         """Whether the turn was applied, or failed for good."""
-        return self._done.done()
+        return self._done.is_set
 
     @property
     def is_stored(self) -> bool:
         """Whether the turn is in the journal, with the durability of the diary; always False for a queue in memory."""
-        return self._stored.done() and self._stored.exception() is None and self._stored.result()
+        return self._stored.answer is True
 
     def wait(self, timeout: float | None = None) -> Applied | None:
         """Block until the turn was applied and return its effect; None if the diary overrides `update_memory`.
@@ -132,27 +168,27 @@ class Receipt(Viewed):
         running_loop()
         return await asyncio.wrap_future(self._reachable(self._stored))
 
-    def _reachable(self, future: Future[T]) -> Future[T]:
-        """Return a future of the receipt.
+    def _reachable(self, outcome: _Outcome[T]) -> Future[T]:
+        """Return the future of an outcome.
 
         Raises:
             RuntimeError: A forked child would wait for it forever.
         """
-        if self._process != os.getpid() and not future.done():
+        if self._process != os.getpid() and not outcome.is_set:
             raise RuntimeError(
                 "the turn was submitted before this process was forked, and only the parent gets its outcome. Wait in"
                 " the parent, or submit another turn in the child."
             )
-        return future
+        return outcome.future()
 
     def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the result itself
         """Set whether the turn is in the journal, or the error that prevented it; the writer calls this."""
-        _settle(self._stored, answer)
+        self._stored.set(answer)
 
     def settle(self, result: Applied | None, error: BaseException | None = None) -> None:
         """Set the outcome; the writer calls this."""
-        _settle(self._done, error if error is not None else result)
-        _settle(self._stored, False)  # noqa: FBT003 - the result itself
+        self._done.set(error if error is not None else result)
+        self._stored.set(False)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -349,12 +385,3 @@ def _answer(future: Future[T], timeout: float | None, step: str) -> T:
         raise TimeoutError(
             f"the turn was not {step} within {timeout} s. It may still be {step}: wait again for the result."
         ) from None
-
-
-def _settle(future: Future[Any], answer: object) -> None:
-    """Set a result or an error; later calls are ignored."""
-    with suppress(InvalidStateError):
-        if isinstance(answer, BaseException):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
