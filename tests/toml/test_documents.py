@@ -105,6 +105,7 @@ def test_edited_values_and_parsed_text_agree_after_any_series_of_edits(data):
             else:
                 edit.delete(path)
         document = edit.done()
+        assert edit.size == len(document.text)
         # The whole text is parsed afresh: block-wise reasoning must give the same values.
         assert same_value(_pruned(tomllib.loads(document.text)), _pruned(document.data))
         fresh = Document.parse(document.text)
@@ -304,6 +305,22 @@ def test_a_change_reaches_neither_a_savepoint_nor_a_document_before_it():
     edit.put(("a", "f"), {"x": 5})
     assert list(seen.data["a"]) == ["b", "c", "e"]
     assert list(edit.done().data["a"]) == ["b", "c", "e", "f"]
+
+
+def test_the_size_of_an_edit_is_exact_after_each_change():
+    edit = Edit(Document.parse("[a.one]\nx = 1\n\n# free\n"))
+    undo = edit.savepoint()
+    changes = [
+        lambda: edit.put(("a", "two"), {"x": "long"}),
+        lambda: edit.put(("a", "one"), {"x": 1000}),
+        lambda: edit.rename({("a", "two"): ("a", "another")}),
+        lambda: edit.restore(("a", "one"), "[a.one]\nx = 1  # old\n", {"x": 1}),
+        lambda: edit.delete(("a", "another")),
+        undo,
+    ]
+    for change in changes:
+        change()
+        assert edit.size == len(edit.peek().text)
 
 
 def test_a_renamed_table_leaves_no_empty_table():

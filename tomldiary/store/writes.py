@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.engine.transaction import Transaction
 from tomldiary.history.record import Source
@@ -18,15 +18,15 @@ from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Owners, Put, is_typed
 from tomldiary.store.typed_entries import Change, TypedEntries
 from tomldiary.store.typed_namespaces import TypedNamespaces
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import timestamp
 from tomldiary.user.pending.held import held_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.toml.document import Path
-    from tomldiary.toml.edit import Edit
+    from tomldiary.toml.document import Document
 
 R = TypeVar("R")
 
@@ -121,12 +121,13 @@ class ItemPuts:
         with tx.nested(Source("put")) if tx.is_open else nullcontext():
             for put in puts:
                 namespace = put.namespace
-                if is_typed(namespace):
+                target = targets.get(namespace)
+                if target is None and is_typed(namespace):
                     changes.append((self._typed.collection(namespace), put.key, put.value))
                     continue
-                if namespace not in targets:
-                    targets[namespace] = _Target(tx, self.catalog(tx.user), namespace)
-                targets[namespace].put(put, self._clock, session)
+                if target is None:
+                    target = targets[namespace] = _Target(tx, self.catalog(tx.user), namespace)
+                target.put(put, self._clock, session)
             if changes:
                 tx.stamped(
                     lambda tx: TypedEntries(self.diary, tx.user, tx, session).apply(
@@ -152,18 +153,15 @@ class _Target:
         self._tx = tx
         self._namespace = namespace
         self._base = document_of(catalog.user, namespace)
-        self._tables: dict[str, Mapping[str, Any]] = {}
+        self._documents: dict[str, Document | Edit] = {**catalog.documents(tx, namespace)}
+        """The documents, or their edits if it has changed them."""
+        self._tables = {
+            kind: document.table((_TABLE,)) or {} for kind, document in self._documents.items()
+        }
         """The stored tables of each document, by key."""
-        self._sizes: dict[str, int] = {}
-        for kind, document in catalog.documents(tx, namespace).items():
-            self._tables[kind] = document.table((_TABLE,)) or {}
-            self._sizes[kind] = document.size
-        self._edits: dict[str, Edit] = {}
-        """The edits of the documents that it has changed, each with the namespace in its `_meta`."""
+        size = sum(document.size for document in self._documents.values())
         self._largest = tx.engine.part_size
-        self._limit = min(
-            self._largest, max(self._largest // _LEAST, sum(self._sizes.values()) // _SHARE)
-        )
+        self._limit = min(self._largest, max(self._largest // _LEAST, size // _SHARE))
         self._most = min(self._largest, _AT_ONCE * self._limit)
 
     def put(self, put: Put, clock: IncreasingClock, session: str) -> None:
@@ -178,21 +176,14 @@ class _Target:
             self._tx.edit(other).delete(path)  # a duplicate made by a hand edit
         old = edit.table(path) if holders else None
         table = table_of(put.value, put, old, now=clock.now(), session=session)
-        grown = self._put(edit, kind, path, table)
-        is_full = holders and self._sizes[kind] > 1.25 * self._largest
-        # Move a grown item out of a full document that also contains other items.
-        if is_full and 0 < grown < edit.length(path) and len(self._tables[kind]) > 1:
-            edit.delete(path)
-            kind = self._document_with_room()
-            self._put(self._edit(kind), kind, path, table)
-
-    def _put(self, edit: Edit, kind: str, path: Path, table: Mapping[str, Any]) -> int:
-        """Write an item to a document and return the growth in characters."""
-        before = edit.length(path)
+        before = edit.size
         edit.put(path, table)
-        grown = edit.length(path) - before
-        self._sizes[kind] += grown
-        return grown
+        # Move a grown item out of a full document that also contains other items.
+        is_full = holders and edit.size > 1.25 * self._largest
+        if is_full and edit.size > before and len(self._tables[kind]) > 1:
+            kind = self._document_with_room()  # before the item leaves room in this one
+            edit.delete(path)
+            self._edit(kind).put(path, table)
 
     def remove(self, key: str) -> None:
         """Remove an item if it exists."""
@@ -205,18 +196,16 @@ class _Target:
     def _document_with_room(self) -> str:
         """Return the document for a new item: the last one, or one at most half full, or a new one."""
         limit = self._limit
-        for kind in reversed(self._sizes):
-            if self._sizes[kind] < (self._most if kind in self._edits else limit):
+        for kind, document in reversed(self._documents.items()):
+            if document.size < (self._most if isinstance(document, Edit) else limit):
                 return kind
             limit = self._limit // 2
-        kind = next_part(self._base, list(self._sizes))
-        self._sizes[kind] = 0
-        return kind
+        return next_part(self._base, list(self._documents))
 
     def _edit(self, kind: str) -> Edit:
-        edit = self._edits.get(kind)
-        if edit is None:
-            edit = self._edits[kind] = self._tx.edit(kind)
+        edit = self._documents.get(kind)
+        if not isinstance(edit, Edit):
+            edit = self._documents[kind] = self._tx.edit(kind)
             if "namespace" not in edit.meta:
                 edit.set_meta(namespace=list(self._namespace))
         return edit

@@ -403,10 +403,8 @@ class ValueEdit:
             InvalidValue: TOML cannot represent a value.
             DocumentError: A value above the table is not a table.
         """
-        known = self.table(path)
+        known = self._found(path)
         if not same_value(known, data):
-            if known is None:
-                self._check_way(path)
             old = known or {}  # its values were checked before
             render_block(path, {k: v for k, v in data.items() if k not in old or old[k] is not v})
             self._set_data(path, dict(data))
@@ -426,26 +424,24 @@ class ValueEdit:
         """Return whether the new table at `path` stands after those beside it, where `put` adds it."""
         return True
 
-    def _check_way(self, path: Path) -> None:
-        """Raise DocumentError if a path above `path` has a value that is not a table."""
+    def _found(self, path: Path) -> Table | None:
+        """Return the table at `path`, or None; raise DocumentError if it, or one above, is a value and no table."""
         table = self._data
         for end, key in enumerate(path, 1):
-            found: Any = table.get(key)
+            found: Table | None = table.get(key)
             if found is None:
-                break
-            if not isinstance(found, dict):
+                return None
+            if not isinstance(found, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - any TOML value
                 raise DocumentError(
                     f"{render_path(path[:end])}: expected a table, found a single value or a list. Remove it"
                     " or choose another name.",
                     path="" if self.file is None else self.file(),
                 )
-            table = cast("Table", found)
+            table = found
+        return table
 
     def _set_data(self, path: Path, value: Table | None) -> None:
         """Set or remove a table; only the tables above it are copied."""
-        if path[0] != META:
-            self.stamp = object()
-            self.touched.setdefault(path, self.table(path))
         if id(self._data) not in self._owned:
             self._data = dict(self._data)
             self._owned[id(self._data)] = self._data
@@ -457,6 +453,9 @@ class ValueEdit:
                 self._owned[id(inner)] = inner
                 table[key] = inner
             table = inner
+        if path[0] != META:
+            self.stamp = object()
+            self.touched.setdefault(path, table.get(path[-1]))
         if value is None:
             table.pop(path[-1], None)
         else:

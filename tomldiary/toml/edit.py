@@ -45,6 +45,8 @@ class Edit(ValueEdit):
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
         self._parents = dict(document.parents)
+        self.size = document.size
+        """The number of characters of the text after the changes so far."""
         first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
 
@@ -58,7 +60,7 @@ class Edit(ValueEdit):
         """
         if self.redact is not None and path[0] != META:
             data = self.redact(path, data)
-        old = self.table(path)
+        old = self._found(path)
         if old is None:
             self._insert(path, data)
         elif same_value(old, data):
@@ -96,7 +98,6 @@ class Edit(ValueEdit):
         Raises:
             DocumentError: A value above the table is not a table.
         """
-        self._check_way(path)
         body = split_tail(text)[0]
         first, *others = split_blocks(body)[1:]
         kept = self._drop_replaced(path, data, [] if first.is_array else others)
@@ -111,7 +112,7 @@ class Edit(ValueEdit):
                 body += self.newline  # the other version ended with this block
             first, *others = split_blocks(body + tail)[1:]
             at = self._position(block)
-            self._swap(block, first)
+            self._swap(at, first)
             for number, each in enumerate(others, at + 1):
                 self._add(each, number)
         elif known is not None:
@@ -128,7 +129,7 @@ class Edit(ValueEdit):
 
         Return True, and keep them, if the text has the same `lists` as the document.
         """
-        known = self.table(path)
+        known = self._found(path)
         if known is None or path not in self._parents:
             return False
         keys = {each.path[len(path)] for each in self._below(path)}
@@ -176,6 +177,7 @@ class Edit(ValueEdit):
         """Take the text of a document that has the same values."""
         self._blocks, self._data = list(document.blocks), document.data
         self._index, self._parents = dict(document.index), dict(document.parents)
+        self.size = document.size
         self._owned, self.stamp = {}, object()
         self.is_changed = self._is_reordered = True
 
@@ -188,9 +190,8 @@ class Edit(ValueEdit):
         Raises:
             DocumentError: A value at or above a new path is not a table.
         """
-        for new in names.values():
-            self._check_way(new)
-        if any(self.table(new) is not None for new in names.values()):
+        known = [self._found(new) for new in names.values()]
+        if any(each is not None for each in known):
             return False
         undo = self.savepoint()
         for old, new in names.items():
@@ -226,16 +227,6 @@ class Edit(ValueEdit):
             "touched": dict(self.touched),
         }
         return lambda: vars(self).update(state)
-
-    @property
-    def size(self) -> int:
-        """The number of characters of the text after the changes so far."""
-        return sum([len(block.text) for block in self._blocks])
-
-    def length(self, path: Path) -> int:
-        """Return the number of characters of the block at `path`; 0 if it has no header."""
-        block = self._index.get(path)
-        return 0 if block is None else len(block.text)
 
     def done(self, place: str = "") -> Document:
         """Return the changed document, or the same object if nothing changed.
@@ -275,10 +266,9 @@ class Edit(ValueEdit):
         after: Path | None = None,
         behind: str = "",
     ) -> None:
-        self._check_way(path)
-        last = self._blocks[-1]
+        anchor = self._blocks[-1]
         # After a sibling with a header, another header is always possible.
-        if len(path) == 1 or last.path[:-1] != path[:-1]:
+        if len(path) == 1 or anchor.path[:-1] != path[:-1]:
             holder = self._holder(path[:-1])
             rest = path[len(holder.path) :]
             inner = self._own_values(holder)
@@ -286,12 +276,13 @@ class Edit(ValueEdit):
                 # The parent is written inline, so a header would define it twice.
                 self._rewrite(holder, inner, _with(inner, rest, dict(data)))
                 return
+            anchor = self._anchor(path)
         is_made = text is None
         if text is None:
             text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
-        before = self._index.get(after) if after else None
-        anchor = before or self._anchor(path)
+        if after:
+            anchor = self._index.get(after) or anchor
         body, tail = split_tail(anchor.text)
         if behind.strip() and tail.rstrip() == behind.rstrip():
             # The anchor still exists, and stays before the new block.
@@ -301,7 +292,7 @@ class Edit(ValueEdit):
             body += self.newline
         gap = self.newline if written.strip() else ""
         at = self._position(anchor)
-        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array))
+        self._swap(at, Block(anchor.path, body + gap, anchor.is_array))
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # a blank line before the text that follows
         if tail and not text.endswith("\n"):
@@ -390,7 +381,7 @@ class Edit(ValueEdit):
             if block is not self._blocks[-1] and _ENDS_IN_COMMENT.search(made.text):
                 # Without a blank line, the comment would belong to the next table.
                 made = Block(made.path, made.text + self.newline)
-        self._swap(block, made)
+        self._swap(self._position(block), made)
 
     def _drop(self, path: Path) -> None:
         """Remove the table or the array of tables at `path`, with all tables below it."""
@@ -402,6 +393,7 @@ class Edit(ValueEdit):
 
     def _add(self, block: Block, at: int) -> None:
         self._blocks.insert(at, block)
+        self.size += len(block.text)
         if not block.is_array:
             self._index[block.path] = block
         self._count(block, 1)
@@ -412,17 +404,20 @@ class Edit(ValueEdit):
         at = self._position(block)
         before = self._blocks[at - 1]
         del self._blocks[at]
+        self.size -= len(block.text)
         self._count(block, -1)
         is_last = at == len(self._blocks)
-        self._swap(before, keep_comments(before, block, is_last=is_last))
+        self._swap(at - 1, keep_comments(before, block, is_last=is_last))
         if self._index.get(block.path) is block:  # lists of tables are not in it
             del self._index[block.path]
 
-    def _swap(self, block: Block, new: Block) -> None:
-        """Replace `block` by `new`."""
+    def _swap(self, at: int, new: Block) -> None:
+        """Replace the block at a position."""
+        block = self._blocks[at]
         if new.text == block.text and new.path == block.path:
             return
-        self._blocks[self._position(block)] = new
+        self._blocks[at] = new
+        self.size += len(new.text) - len(block.text)
         if self._index.get(block.path) is block:  # lists of tables are not in it
             if new.path != block.path:
                 del self._index[block.path]

@@ -191,8 +191,6 @@ class JoinedEdit:
         self._parts = dict(parts)
         self._edit = edit
         self._limit = limit
-        self._sizes: dict[str, int] = {}
-        """The sizes of parts that got new entries, in characters."""
         self._joined: tuple[object, dict[Path, dict[str, Any]]] = (None, {})
 
     def include(self, part: str, edit: Edit) -> None:
@@ -286,9 +284,8 @@ class JoinedEdit:
         if limit is None:
             return last
         for name in reversed(self._parts):
-            size = self._sizes.get(name) or self._parts[name].size
+            size = self._parts[name].size
             if size + length <= limit or size < _NEARLY_EMPTY:
-                self._sizes[name] = size + length
                 return name
             limit = (self._limit or 0) // 2
         return further_part(self._kind.name, [last])
