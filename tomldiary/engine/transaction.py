@@ -567,7 +567,7 @@ def _split_entries(
         for first, end, start, stop in spans
         for block in (*old.blocks[first:end], *new.blocks[start:stop])
     }
-    return {path for path in changed if path and (path in old.parents or path in new.parents)}
+    return {path for path in (*old.parents, *new.parents) if path in changed}
 
 
 def _widened(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tomldiary.store.operations import Put
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
+_NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
 _MINUTE = 60_000_000  # microseconds
 _MICROSECOND = timedelta(microseconds=1)
 _LATEST = datetime(8000, 1, 1, tzinfo=UTC)
@@ -49,7 +50,8 @@ _ESCAPED = frozenset({"_", "\\"})
 
 def written(micros: int) -> str:
     """Return the time of microseconds since 1970 in the format of files."""
-    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+    # A time without a zone is formatted faster.
+    return f"{(_NAIVE_EPOCH + micros * _MICROSECOND).isoformat('T', 'microseconds')}+00:00"
 
 
 def _micros(written: Any) -> int | None:
@@ -161,7 +163,7 @@ def table_of(
         now: The time in microseconds since 1970; the update time of an item never decreases.
         session: The session of the put.
     """
-    fields = {(f"\\{key}" if key[:1] in _ESCAPED else key): value[key] for key in value}
+    fields = {(f"\\{key}" if key[:1] in _ESCAPED else key): each for key, each in value.items()}
     table = encode_nulls(fields)
     began = now
     if put.times is not None:

@@ -120,11 +120,11 @@ def checked(op: Operation) -> Operation:
     Raises:
         InvalidValue: An argument has a wrong type or value; names the place.
     """
+    if isinstance(op, Put):
+        return _checked_put(op)
     if isinstance(op, Get):
         checked_key(op.key, is_new=False)
         return Get(_labels(op.namespace), op.key, op.refresh)
-    if isinstance(op, Put):
-        return _checked_put(op)
     checked_count(op.limit, "limit")
     checked_count(op.offset, "offset")
     if isinstance(op, Search):
