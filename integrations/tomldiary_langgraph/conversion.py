@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tomldiary.store.batch import PreparedBatch
     from tomldiary.store.operations import Result as Answer
 
-_OPERATIONS = (GetOp, PutOp, SearchOp, ListNamespacesOp)
-
 
 def operation(op: Op) -> Operation:
     """Return the core's operation for one of LangGraph's.
@@ -44,22 +42,19 @@ def operation(op: Op) -> Operation:
     Raises:
         ValueError: It is none, or a namespace has a label that LangGraph does not allow.
     """
-    if not isinstance(op, _OPERATIONS):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise wrong_type(op, "a GetOp, SearchOp, PutOp or ListNamespacesOp", "ops")
-    _check_sequences(op)
-    validate_op_namespace(op)
-    if isinstance(op, GetOp):
-        return Get(tuple(op.namespace), op.key, op.refresh_ttl)
     if isinstance(op, PutOp):
-        return Put(
-            tuple(op.namespace), op.key, cast("Any", op.value), cast("Any", op.index), op.ttl
-        )
+        given: Any = op  # its types are checked when it is prepared
+        labels = _checked_labels(op, op.namespace)
+        return Put(labels, given.key, given.value, given.index, given.ttl)
+    if isinstance(op, GetOp):
+        return Get(_checked_labels(op, op.namespace), op.key, op.refresh_ttl)
     if isinstance(op, SearchOp):
-        return Search(
-            tuple(op.namespace_prefix), op.filter, op.limit, op.offset, op.query, op.refresh_ttl
-        )
+        labels = _checked_labels(op, op.namespace_prefix)
+        return Search(labels, op.filter, op.limit, op.offset, op.query, op.refresh_ttl)
+    if not isinstance(op, ListNamespacesOp):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise wrong_type(op, "a GetOp, SearchOp, PutOp or ListNamespacesOp", "ops")
     conditions = [
-        Condition(each.match_type, tuple(cast("tuple[str, ...]", each.path)))
+        Condition(each.match_type, _checked_labels(GetOp(each.path, ""), each.path))
         for each in op.match_conditions or ()
     ]
     return List(tuple(conditions), op.max_depth, op.limit, op.offset)
@@ -69,9 +64,10 @@ def result(answer: Answer) -> Result:
     """Return the result of an operation in LangGraph's types."""
     if isinstance(answer, Stored):
         return item(answer)
-    if not answer or not isinstance(answer[0], Stored):
-        return cast("list[tuple[str, ...]]", answer)
-    return [SearchItem(**each._asdict()) for each in cast("list[Stored]", answer)]
+    if answer and isinstance(answer[0], Stored):
+        return [SearchItem(**each._asdict()) for each in cast("list[Stored]", answer)]
+    found: Any = answer
+    return found
 
 
 def item(found: Stored) -> Item:
@@ -88,28 +84,21 @@ def check_written(namespace: tuple[str, ...]) -> None:
     Raises:
         InvalidNamespaceError: It is empty, begins with "langgraph", or has a label that is not allowed.
     """
-    _check_sequence(namespace)
+    _checked_labels(PutOp(namespace, "", None), namespace)
     if not namespace:
         raise InvalidNamespaceError("Namespace cannot be empty.")
-    validate_op_namespace(PutOp(namespace, "", None))
     if namespace[0] == "langgraph":
         raise InvalidNamespaceError('Root label for namespace cannot be "langgraph".')
 
 
-def _check_sequences(op: Op) -> None:
-    """Refuse a text where labels belong: it would be read letter by letter."""
-    if isinstance(op, ListNamespacesOp):
-        for condition in op.match_conditions or ():
-            _check_sequence(condition.path)
-    else:
-        _check_sequence(op.namespace_prefix if isinstance(op, SearchOp) else op.namespace)
-
-
-def _check_sequence(labels: Any) -> None:
+def _checked_labels(op: Op, labels: Any) -> tuple[str, ...]:
+    """Return the labels of an operation; a text in their place is refused, as it would be read letter by letter."""
     if not isinstance(labels, (tuple, list)):
         raise wrong_type(
             labels, "a tuple of labels", "namespace", 'Give one, such as ("alice", "trips").'
         )
+    validate_op_namespace(op)
+    return tuple(cast("Sequence[str]", labels))
 
 
 # Three are of PostgresStore and SqliteStore. `text_fields` is SqliteStore's name for `fields`; a cosine
