@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from datetime import UTC, datetime
 
@@ -41,29 +40,15 @@ def forget_during(tmp_path, files):
     return forget
 
 
-@pytest.fixture
-def in_thread():
-    """Start a thread that stores something later, and wait until it has read what it needs."""
-    threads = []
-    has_read = threading.Event()
-
-    def start(work):
-        threads.append(threading.Thread(target=work))
-        threads[0].start()
-        assert has_read.wait(30)
-
-    start.has_read = has_read
-    start.join = lambda: threads[0].join(30)
-    return start
-
-
 @pytest.mark.parametrize("way", ["recall", "store", "index"])
-def test_a_search_by_meaning_stores_no_vector(tmp_path, forget_during, in_thread, way):
+def test_a_search_by_meaning_neither_waits_nor_stores_a_vector(
+    tmp_path, forget_during, caplog, way
+):
     pytest.importorskip("numpy")
+    embedded = []
 
     def embed(texts):
-        if "canary" in texts:
-            in_thread.has_read.set()
+        embedded.extend(texts)
         return [[float(len(text)), 1.0] for text in texts]
 
     def search():
@@ -75,11 +60,13 @@ def test_a_search_by_meaning_stores_no_vector(tmp_path, forget_during, in_thread
     def stored():
         return list((tmp_path / ".tomldiary/index").rglob("vectors-*"))
 
-    reader = Diary(tmp_path, agent="rules", embedder=None if way == "index" else embed)
+    embedder = None if way == "index" else embed
+    reader = Diary(tmp_path, agent="rules", embedder=embedder, lock_timeout=0.01)
     store = ItemStore(reader, embedding=Embedding(2, embed, ("text",)) if way == "index" else None)
-    forget_during(lambda: in_thread(search))
-    in_thread.join()
+    forget_during(search)
+    assert "canary" in embedded
     assert stored() == []
+    assert caplog.text == ""
     assert len(search()) == 2
     assert len(stored()) == 1
 
@@ -160,6 +147,19 @@ def test_a_put_beside_a_search_waits_for_the_end_of_a_forget(tmp_path, forget_du
     run(Diary(tmp_path, agent="rules"))
     assert "rice" in embedded
     assert "canary" not in embedded
+
+
+def test_a_put_beside_a_search_of_a_user_with_a_forget_is_stored(tmp_path, forget_during):
+    pytest.importorskip("numpy")
+
+    def run():
+        bob = Put(("bob", "notes"), "rice", {"text": "rice"})
+        assert store.run([bob, Search(("alice",), query="drink")])[1]
+
+    embedding = Embedding(2, lambda texts: [[1.0, 1.0] for _ in texts], ("text",))
+    store = ItemStore(Diary(tmp_path, agent="rules", lock_timeout=0.01), embedding=embedding)
+    forget_during(run)
+    assert store.run([Get(("bob", "notes"), "rice")])[0].value == {"text": "rice"}
 
 
 @pytest.mark.parametrize("way", ["embedder", "index", "pinned"])

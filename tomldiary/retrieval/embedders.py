@@ -80,6 +80,8 @@ class Vectors:
         Raises:
             Forgotten: Content of the user was erased since.
         """
+        if epoch < 0:  # a forget job may hold the lock for long
+            raise Forgotten.meanwhile()
         with self._engine.locked(user):
             if self._engine.backend.epoch(user) != epoch:
                 raise Forgotten.meanwhile()

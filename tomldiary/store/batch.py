@@ -36,6 +36,8 @@ class PreparedBatch:
     asked: list[str] = field(default_factory=list[str])
     """The same queries before their redaction."""
     epochs: dict[str, int] = field(default_factory=dict[str, int])
+    owners: frozenset[str] = frozenset()
+    """The users of the items to put."""
     signed_in: str | None = None
     """The user whose namespaces the batch may use in addition to the shared ones; None allows all."""
 

@@ -193,6 +193,7 @@ class ItemStore(ItemPuts):
         # Read before the namespaces that are searched, so that a later erasure refuses their vectors.
         searched: list[Snapshot] = []
         work.epochs = {user: self.diary.engine.awaited_epoch(user) for user in put}
+        work.owners = frozenset(put)
         for op in work.ops:
             if isinstance(op, Search) and op.query and op.query.strip():
                 searched += self.below(op.prefix, signed_in, work.epochs)
@@ -228,7 +229,7 @@ class ItemStore(ItemPuts):
             try:
                 self._finder.add(user, mine, list(islice(vectors, len(mine))), work.epochs[user])
             except Forgotten:
-                if puts:
+                if user in work.owners:
                     raise
         results: list[Result] = [None] * len(puts)
         if len(puts) < len(work.ops):
