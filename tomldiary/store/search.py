@@ -66,7 +66,7 @@ class Finder:
     ) -> list[Item]:
         """Return one page of the results of a search.
 
-        `epochs` has the fencing token of each user, read before the `snapshots`; it may be empty unless `embeds`.
+        `epochs` has the fencing token of each user, read before the `snapshots`; it may be empty without a query.
         """
         fits = op.fits
         found = self._ranked(op.query, snapshots, vectors, epochs)
@@ -93,12 +93,7 @@ class Finder:
             return None
         if self.embedding is None:
             return self._by_words(query, snapshots, epochs)
-        return self._by_vectors(query, vectors[query], snapshots)
-
-    def embeds(self, query: str | None) -> bool:
-        """Return whether a search by words also embeds texts, with the embedder of the diary."""
-        is_asked = query is not None and bool(query.strip())
-        return is_asked and self.embedding is None and self._diary.embedder is not None
+        return self._by_vectors(query, vectors[query], snapshots, epochs)
 
     def _by_words(
         self, query: str, snapshots: Sequence[Snapshot], epochs: Mapping[str, int]
@@ -107,18 +102,24 @@ class Finder:
         known = self._diary.embedder
         for user, mine in _by_user(snapshots).items():
             asked = None if known is None else known.prepared(user, mine, query, epochs[user])
-            found = self._index(user).search(mine, query, asked)
+            found = self._indexes.of(user, epochs[user]).search(mine, query, asked)
             if found is None:
                 return None
             several.append(found.matches)
         return _matches_then_others(merge(*several, key=lambda each: -(each[0] or 0.0)), snapshots)
 
     def _by_vectors(
-        self, query: str, vector: Sequence[float], snapshots: Sequence[Snapshot]
+        self,
+        query: str,
+        vector: Sequence[float],
+        snapshots: Sequence[Snapshot],
+        epochs: Mapping[str, int],
     ) -> Iterable[Found]:
         assert self._vectors is not None  # noqa: S101 - checked by the caller
         several = [
-            self._index(user).fused(mine, query, self._vectors.of(user).asked(vector))
+            self._indexes.of(user, epochs[user]).fused(
+                mine, query, self._vectors.of(user).asked(vector)
+            )
             for user, mine in _by_user(snapshots).items()
         ]
         ranked = merge(*several, key=lambda each: -each.rank)
@@ -150,12 +151,6 @@ class Finder:
         """Store vectors; see `Vectors.add`."""
         assert self._vectors is not None  # noqa: S101 - the texts are a result of `missing`
         self._vectors.add(user, texts, vectors, epoch)
-
-    def _index(self, user: str) -> Index:
-        return self._indexes.of(user, self._epoch(user))
-
-    def _epoch(self, user: str) -> int:
-        return self._diary.engine.backend.epoch(user)
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:

@@ -296,8 +296,8 @@ class ItemStore(ItemPuts):
             return as_item(snapshot, entry)
         if isinstance(op, Search):
             epochs: dict[str, int] = {}
-            embeds = self._finder.embeds(op.query)
-            below = self.below(op.prefix, view.signed_in, epochs if embeds else None)
+            # Only for a query, because reading a token costs as much as a search without one.
+            below = self.below(op.prefix, view.signed_in, epochs if op.query else None)
             snapshots = [view.pinned(each) for each in below]
             # An earlier operation may have read a state of before the token, so no vector of it is stored.
             epochs.update((now.user, -1) for now in below if view.pinned(now) is not now)
