@@ -192,6 +192,8 @@ def test_an_erasure_takes_its_queued_turns_with_it(engine, opened):
                 kept.wait(LONG)
         else:
             assert kept.wait(LONG).applied == 1
+        stats = writer.stats()
+        assert (stats["failed"] > 0, stats["recent_error_rate"]) == (True, 0.0)
     assert texts(opened()) == ["the zebra of kept"] * (engine.name != "memory")
     diary_on(opened()).user("alice").forget(everything=True)
     assert "zebra" not in engine.texts()

@@ -296,7 +296,7 @@ def test_health_names_its_reasons(tmp_path, change, status, reason):
 
 def test_the_failures_of_an_outage_leave_the_recent_error_rate():
     metrics = Metrics()
-    metrics.ended.extend([(time.time() - 301, True)] * 9)
+    metrics.ended.extend([(time.monotonic() - 301, True)] * 9)
     assert metrics.recent_error_rate() == 0.0
     metrics.fail(1)
     assert metrics.recent_error_rate() == 1.0

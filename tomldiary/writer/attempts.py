@@ -26,7 +26,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-from tomldiary.errors import BackendError, Conflict, LockTimeout, wrong_value
+from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout, wrong_value
 from tomldiary.extraction.failures import NoCompletion, attribute, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 from tomldiary.runtime.fork_safety import fork_safe
@@ -306,12 +306,13 @@ class Metrics:
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     """The time in seconds since 1970 and the latency in seconds of each of the turns applied last."""
     ended: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """When each of the last turns ended, in seconds since 1970, and whether it failed."""
+    """When each of the last turns ended (monotonic clock), and whether it failed; without erased turns."""
 
-    def fail(self, count: int) -> None:
+    def fail(self, count: int, error: BaseException | None = None) -> None:
         """Count turns that failed for good."""
         self.failed += count
-        self.ended.extend([(time.time(), True)] * count)
+        if not isinstance(error, Forgotten):
+            self.ended.extend([(time.monotonic(), True)] * count)
 
     def complete(self, seconds: float, count: int = 1) -> None:
         """Count applied turns; `seconds` is the time from submitting to applying them."""
@@ -319,11 +320,14 @@ class Metrics:
         self.last_failure = None
         self.last_success = time.time()
         self.recent.append((self.last_success, seconds))
-        self.ended.extend([(self.last_success, False)] * count)
+        self.ended.extend([(time.monotonic(), False)] * count)
 
     def recent_error_rate(self) -> float:
-        """Return the share of failed turns among the last 1,024 that ended in the last five minutes; 0 without any."""
-        since = time.time() - _RECENTLY
+        """Return the share of failed turns among the last 1,024 that ended in the last five minutes; 0 without any.
+
+        Turns that a `forget` erased are not counted.
+        """
+        since = time.monotonic() - _RECENTLY
         failed = [has_failed for when, has_failed in self.ended if when >= since]
         return sum(failed) / len(failed) if failed else 0.0
 

@@ -239,7 +239,7 @@ class Admission:
 
     def refuse(self, jobs: list[Job], error: BaseException) -> None:
         """Fail turns that could not be stored; called with the lock held."""
-        self._metrics.fail(len(jobs))
+        self._metrics.fail(len(jobs), error)
         if not isinstance(error, Forgotten):
             self._metrics.last_failure = f"{cause_name(error)}."
         self._give_back(*jobs)

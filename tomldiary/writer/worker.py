@@ -389,7 +389,7 @@ class Workers:
             self.queues.requeue(each)
         self._metrics.retries += bool(again)
         if error is not None:
-            self._metrics.fail(len(done))
+            self._metrics.fail(len(done), error)
         elif done:
             self._metrics.complete(time.monotonic() - job.queued_at, len(done))
             if result is not None:
