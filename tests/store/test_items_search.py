@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time
 from functools import partial
 from time import process_time
@@ -641,6 +642,28 @@ def test_async_embedding_does_not_hold_the_event_loop(tmp_path):
 
     assert len(asyncio.run(run())) == 5
     assert waiting
+
+
+@pytest.mark.parametrize("holder", ["alice", "bob"])
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_search_by_meaning_succeeds_beside_a_transaction(tmp_path, caplog, has_index, holder):
+    embed = Embeds()
+    diary = Diary(tmp_path, embedder=None if has_index else embed, lock_timeout=0.05)
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+    embedding = Embedding(26, embed, ("text",)) if has_index else None
+    store = ItemStore(diary, embedding=embedding)
+    ItemStore(Diary(tmp_path)).run([Put(NS, "k", {"text": "pecan"})])
+    is_here = holder == "bob"  # a lock of another user could wait for this one
+    with (
+        (diary if is_here else Diary(tmp_path)).user(holder).transaction(),
+        ThreadPoolExecutor() as pool,
+    ):
+        search = partial(store.run, [Search(NS, query="pecan")])
+        [[item]] = search() if is_here else pool.submit(search).result(30)
+    assert (item.key, embed.asked.count("pecan"), caplog.text) == ("k", 2, "")
+    store.run([Search(NS, query="tart")])
+    store.run([Search(NS, query="tart")])
+    assert embed.asked.count("pecan") == 3  # now its vector is stored
 
 
 def test_a_cosine_of_rounded_vectors_is_at_most_1():

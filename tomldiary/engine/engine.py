@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
@@ -468,14 +469,18 @@ class Engine(DocumentCache):
         for notify in tuple(self.after_change):
             notify(user)
 
-    def locked(self, user: str) -> AbstractContextManager[None]:
+    def locked(self, user: str, timeout: float = inf) -> AbstractContextManager[None]:
         """Return a context that holds the user's lock, which an open transaction of the user holds already.
 
+        It waits for at most `timeout` seconds, and no longer than `lock_timeout`.
+
         Raises:
+            LockTimeout: Another writer kept the lock.
             NestedTransaction: A transaction of another user is open here.
         """
         is_mine = self._joined(user) is not None
-        return nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout)
+        seconds = min(timeout, self.lock_timeout)
+        return nullcontext() if is_mine else self.backend.lock(user, seconds)
 
     def awaited_epoch(self, user: str) -> int:
         """Return the fencing token of what is read next; wait for the end of a forget job.

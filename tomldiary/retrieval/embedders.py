@@ -12,11 +12,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
+from math import inf
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import DiaryError, Forgotten, InvalidValue, MissingExtra, wrong_type
+from tomldiary.errors import (
+    DiaryError,
+    Forgotten,
+    InvalidValue,
+    LockTimeout,
+    MissingExtra,
+    NestedTransaction,
+    wrong_type,
+)
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 
 LOCAL_DIMS = 256
 """The number of dimensions of a vector of `local_embedder`."""
+_PATIENCE = 1.0  # how long a search waits for the user's lock, in seconds
 _BATCH = 256  # the maximum number of texts in one call of the embedder
 _PLAIN = (str, bytes, int, float)
 _logger = get_logger(__name__)
@@ -73,29 +83,49 @@ class Vectors:
         return VectorIndex(self.embedding, place.index_folder(user), place.files)
 
     def add(
-        self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
+        self,
+        user: str,
+        texts: Sequence[str],
+        vectors: Sequence[Sequence[float]],
+        epoch: int,
+        timeout: float = inf,
     ) -> None:
         """Store vectors of texts that were read before any later erasure.
 
         Raises:
             Forgotten: Content of the user was erased since.
+            LockTimeout: Another writer kept the user's lock for `timeout` seconds.
+            NestedTransaction: A transaction of another user is open here.
         """
-        if epoch < 0:  # a forget job may hold the lock for long
-            raise Forgotten.meanwhile()
-        with self._engine.locked(user):
+        with self._engine.locked(user, timeout):
             if self._engine.backend.epoch(user) != epoch:
                 raise Forgotten.meanwhile()
             is_due = self.of(user).add(texts, vectors)
         if is_due:
             with suppress(DiaryError):  # the vectors of an unreadable document stay
-                self._drop_others(user, texts)
+                self._drop_others(user, texts, timeout)
 
-    def _drop_others(self, user: str, added: Sequence[str]) -> None:
+    def add_searched(
+        self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
+    ) -> bool:
+        """Store vectors of texts that a search met, unless it would wait for long; return whether they are stored.
+
+        `epoch` is -1 if a forget job was under way when the texts were read.
+        """
+        if epoch < 0:
+            return False
+        try:
+            self.add(user, texts, vectors, epoch, _PATIENCE)
+        except (Forgotten, LockTimeout, NestedTransaction):
+            return False
+        return True
+
+    def _drop_others(self, user: str, added: Sequence[str], timeout: float) -> None:
         """Drop the vectors of texts that are neither stored nor about to be, if these are the majority."""
         parts = (part for each in self._stored(user) for part in each.searched.values())
         entries = (entry for part in parts for entry in part.entries.values())
         kept = [*added, *(text for entry in entries for text in self.embedding.texts_of(entry))]
-        with self._engine.locked(user):
+        with self._engine.locked(user, timeout):
             self.of(user).keep(kept)
 
 
@@ -131,14 +161,13 @@ class DiaryEmbedder:
 
         Return None also for a vector of zeros, which is like no text.
 
-        No vector is stored if the user's fencing token is no longer `epoch`, as it was before any text was embedded.
+        Return None also if vectors cannot be stored now: the user's fencing token is no longer `epoch`, as it was before
+        any text was embedded, or another writer keeps the user's lock.
         """
         if not query.strip():
             return None
         try:
             return self._prepared(user, collections, query, epoch)
-        except Forgotten:  # no failure of the embedder
-            return None
         except Exception as error:  # noqa: BLE001 - search must work without the embedder
             if not self._has_warned:
                 self._has_warned = True
@@ -167,7 +196,8 @@ class DiaryEmbedder:
         for start in range(0, len(missing), _BATCH):
             texts = missing[start : start + _BATCH]
             found = embedding.checked(embedding.embed(texts), len(texts))
-            self._vectors.add(user, texts, found, epoch)
+            if not self._vectors.add_searched(user, texts, found, epoch):
+                return None
         asked = self._vectors.of(user).asked(vector)
         return asked if asked.vector.any() else None
 

@@ -146,11 +146,18 @@ class Finder:
         return {user: mine for user, mine in found.items() if mine}
 
     def add(
-        self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
+        self,
+        user: str,
+        texts: Sequence[str],
+        vectors: Sequence[Sequence[float]],
+        epoch: int,
+        *,
+        is_put: bool,
     ) -> None:
-        """Store vectors; see `Vectors.add`."""
+        """Store vectors; see `Vectors.add`, or `Vectors.add_searched` unless an item of the user is put."""
         assert self._vectors is not None  # noqa: S101 - the texts are a result of `missing`
-        self._vectors.add(user, texts, vectors, epoch)
+        add = self._vectors.add if is_put else self._vectors.add_searched
+        add(user, texts, vectors, epoch)
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:

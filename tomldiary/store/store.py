@@ -17,7 +17,6 @@ from tomldiary.entries.kinds.collections import checked_value
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
-    Forgotten,
     NotSupported,
     wrong_type,
 )
@@ -226,11 +225,8 @@ class ItemStore(ItemPuts):
         puts = [op for op in work.ops if isinstance(op, Put)]
         vectors = iter(texts)
         for user, mine in work.texts.items():
-            try:
-                self._finder.add(user, mine, list(islice(vectors, len(mine))), work.epochs[user])
-            except Forgotten:
-                if user in work.owners:
-                    raise
+            found, is_put = list(islice(vectors, len(mine))), user in work.owners
+            self._finder.add(user, mine, found, work.epochs[user], is_put=is_put)
         results: list[Result] = [None] * len(puts)
         if len(puts) < len(work.ops):
             asked = dict(zip(work.asked, queries, strict=True))
