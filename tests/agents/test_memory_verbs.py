@@ -226,6 +226,16 @@ def test_a_key_that_does_not_exist_is_not_searched_for():
     assert asked == []
 
 
+@pytest.mark.parametrize("operation", ["", "call-1"])
+def test_no_embedder_is_asked_about_an_entry_named_by_its_line(operation):
+    asked = []
+    alice = Diary("memory:", agent="rules", embedder=asked.append).user("alice")
+    alice.upsert_preference("likes", "tea")
+    answer = MemoryVerbs(alice, "s", operation).forget("- likes: tea")
+    assert answer == "🗑️ Removed likes/pref001: tea"
+    assert asked == []
+
+
 def test_a_line_of_an_item_is_compared_with_all_other_items(alice, verbs):
     store = DiaryStore(alice.diary)
     for number in range(MOST_HITS):

@@ -108,6 +108,7 @@ CALLS: dict[str, Any] = {
     "episodes.amessages": ("s1",),
     "episodes.adelete": None,
     "arecall": ("walnuts",),
+    "amatching": ("walnuts", ("preferences",)),
     "arender": ("walnuts",),
     "amemory_lines": (),
     "ahistory": (),

@@ -363,7 +363,7 @@ class MemoryVerbs:
         if ":" not in said or self._exists(key):
             return key
         line = escape_for_model(said).removeprefix("- ")
-        hits = self._user.recall(said, None, kinds=_NAMED_BY_LINE)
+        hits = self._user.matching(said, _NAMED_BY_LINE)
         keys = [hit.full_key for hit in hits if _is_line_of(line, hit)]
         return keys[0] if len(keys) == 1 else key
 

@@ -199,6 +199,12 @@ class UserRecall:
         words = telling_words(asked)
         return Hits(_hit(source, score, words) for score, source in islice(found, limit))
 
+    def matching(self, text: str, kinds: Collection[str]) -> Hits:
+        """Return all entries with words of a text. A transaction may call it, because it asks no embedder."""
+        asked, found = self._found(text, kinds, by_words=True)
+        words = telling_words(asked)
+        return Hits(_hit(source, score, words) for score, source in found)
+
     def ranked_keys(self, query: str, kind: str, limit: int) -> list[str]:
         """Return the keys of the entries of a kind that match a text best, as `recall` ranks them."""
         return [source.key for _, source in islice(self._found(query, [kind])[1], limit)]
@@ -213,10 +219,12 @@ class UserRecall:
         kinds: Collection[str] | None,
         time_range: TimeRange | None = None,
         valid_at: When | None = None,
+        *,
+        by_words: bool = False,
     ) -> tuple[list[Asked], Iterator[tuple[float, IndexedEntry]]]:
         """Return the words of a question as searched, and an iterator over the score and the entry of each match.
 
-        The best match is first. The iterator filters lazily.
+        The best match is first. The iterator filters lazily. With `by_words`, no embedder is asked.
         """
         checked_text(query, "query")
         at, context, rules = self._context.moment(valid_at), self._context, self._diary
@@ -224,7 +232,7 @@ class UserRecall:
         start, end = _bounds(time_range)
         with context.reading():
             # An entry of the past is not embedded again.
-            embedder = rules.embedder if context.past is None else None
+            embedder = rules.embedder if context.past is None and not by_words else None
             epoch = rules.engine.epoch_read(context.user_id) if embedder is not None else 0
             index, current = self._current(searched)
             vector = embedder and embedder.prepared(context.user_id, current, query, epoch)

@@ -57,6 +57,7 @@ _FOR_PROGRAMS = {
     "is_past",
     "kept_history",
     "last_transaction",
+    "matching",
     "memory_lines",
     "plot_merges",
     "prune_history",
@@ -189,6 +190,7 @@ class UserDiary(Viewed, DeprecatedNames):
     # Recall
 
     recall, arecall = delegated(UserRecall, UserRecall.recall)
+    matching, amatching = delegated(UserRecall, UserRecall.matching)
     render, arender = delegated(UserRecall, UserRecall.render)
     memory_lines, amemory_lines = delegated(UserRecall, UserRecall.memory_lines)
 
