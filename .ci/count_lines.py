@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 CORE = "tomldiary"
-ADAPTERS = ("tomldiary_langchain", "tomldiary_langgraph", "tomldiary_pydantic_ai")
+ADAPTERS = tuple(sorted(each.parent.name for each in ROOT.glob("integrations/*/__init__.py")))
 MOST_MODULES = 12  # in one package, beside its subpackages
 MOST_FLAT = 6  # in tomldiary/ itself, beside __init__ and __main__
 MOST_PRIVATE = 59  # uses of private names and patched attributes in tests

@@ -32,6 +32,7 @@ import pictures
 import programs
 import tomldiary
 from command_line import call
+from count_lines import ADAPTERS
 from tomldiary import Diary, UserDiary
 from tomldiary.storage import protocol
 
@@ -239,9 +240,7 @@ def test_every_page_of_the_docs_is_in_the_navigation_once():
         ("tomldiary.ingest", ("core",)),
         ("tomldiary.storage", ("storage",)),
         ("tomldiary.testing", ("storage",)),
-        ("tomldiary_langgraph", ("langgraph",)),
-        ("tomldiary_langchain", ("langchain",)),
-        ("tomldiary_pydantic_ai", ("pydantic-ai",)),
+        *((name, (name.partition("_")[2].replace("_", "-"),)) for name in ADAPTERS),
     ],
 )
 def test_every_public_name_has_an_entry_in_the_reference(module, pages):

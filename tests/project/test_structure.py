@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
 
 import pytest
@@ -46,6 +47,23 @@ def lines_with(known, mark):
 
 def test_no_modules_import_each_other(everything):
     assert circles(imports(everything)) == []
+
+
+def lists_in(value):
+    """Each list of texts in a TOML value."""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from lists_in(each)
+
+
+def test_each_list_of_adapters_in_the_project_file_names_all_of_them():
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    named = [{each.removeprefix("integrations/") for each in one} for one in lists_in(known)]
+    lists = [one & {*ADAPTERS} for one in named if one & {*ADAPTERS}]
+    assert len(lists) == 6
+    assert [{*ADAPTERS} - one for one in lists if one != {*ADAPTERS}] == []
 
 
 def test_an_import_in_a_function_of_the_core_has_a_reason(core):
