@@ -22,7 +22,7 @@ from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 from openai_server import OpenAIServer, Step, broken, calls, closed_url, resets, says, slow, status
 from tomldiary import Diary, MemoryDeps, MemoryWriter, RetryPolicy, Turn
 from tomldiary.errors import ExtractionError, InvalidValue
-from tomldiary.extraction.failures import explained
+from tomldiary.extraction.failures import cause_and_remedy
 from tomldiary_pydantic_ai import extractor_agent
 
 pytestmark = pytest.mark.skipif(find_spec("openai") is None, reason="needs the extra openai")
@@ -95,7 +95,7 @@ def test_an_agent_with_tools_for_the_draft_is_used_unchanged():
 def test_a_host_without_an_address_is_named():
     cause = httpx.ConnectError("connection failed")
     cause.__cause__ = socket.gaierror(-2, "Name or service not known")
-    assert "the host name is not known" in explained(cause)[0]
+    assert "the host name is not known" in cause_and_remedy(cause)[0]
 
 
 def test_an_agent_with_tools_that_are_known_later_is_used_unchanged():
@@ -128,7 +128,9 @@ def test_an_error_names_its_cause_after_a_bounded_number_of_requests(steps, says
 
 @pytest.mark.parametrize("key", ["AIza" + "Sy" * 17 + "A", "hf_" + "a1" * 16, "gsk_" + "b2" * 10])
 def test_a_key_of_any_provider_is_masked(key):
-    assert explained(RuntimeError(f"bad key {key} given"))[0].endswith("bad key [secret] given")
+    assert cause_and_remedy(RuntimeError(f"bad key {key} given"))[0].endswith(
+        "bad key [secret] given"
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -14,7 +14,7 @@ from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.entries.constraints import normal_form
 from tomldiary.errors import InvalidTOML
-from tomldiary.extraction.failures import explained
+from tomldiary.extraction.failures import cause_and_remedy
 from tomldiary.retrieval.render import without_memory
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
@@ -122,7 +122,7 @@ def test_a_text_with_quotes_is_escaped_nearly_as_fast_as_one_without(start):
 
 @pytest.mark.parametrize("run", ["a.", "sk-a-", "1+"])
 def test_the_error_of_a_provider_is_explained_quickly(run):
-    assert took(explained, ValueError(run * 10 * LONGEST)) < 0.5
+    assert took(cause_and_remedy, ValueError(run * 10 * LONGEST)) < 0.5
 
 
 @pytest.mark.parametrize("lines", ["", "x "])

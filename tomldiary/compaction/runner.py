@@ -19,7 +19,7 @@ from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.kinds.pending import Why, place_of, waiting
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
-from tomldiary.extraction.operations import Operation, apply_turn
+from tomldiary.extraction.operations import Operation, apply_operations
 from tomldiary.extraction.turns import run_extractor
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger, tell
@@ -195,7 +195,7 @@ class CompactionRunner:
         ]
 
         def change(tx: Transaction) -> None:
-            apply_turn(
+            apply_operations(
                 tx, fitting, self._diary, session_id=deps.live_session, now=deps.now, turns=0
             )
 

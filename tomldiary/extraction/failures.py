@@ -43,7 +43,7 @@ class NoCompletion(Exception):
     """A response without a completion; gateways report an overload this way, with status 200."""
 
 
-def explained(error: BaseException) -> tuple[str, str]:
+def cause_and_remedy(error: BaseException) -> tuple[str, str]:
     """Return the cause, and a sentence with the remedy."""
     found = [each for each in causes(error) if not isinstance(each, BaseExceptionGroup)]
     where = _host(found)

@@ -223,7 +223,7 @@ class Applied(Viewed):
     """Whether the operation was applied before, so that nothing changed now."""
 
 
-def apply_turn(
+def apply_operations(
     transaction: Transaction,
     operations: Sequence[Operation],
     rules: Rules,
@@ -240,12 +240,12 @@ def apply_turn(
 
     Args:
         transaction: The current state.
-        operations: The operations of the extractor.
+        operations: The operations of an extractor or of a compaction.
         rules: The options of the diary.
         session_id: The conversation.
         now: The time of the turn.
-        turns: The number of turns that were read together.
-        origin: The source of the content if it is no new turn, such as `episodes/id`.
+        turns: The number of turns that were read together; 0 for a compaction and for stored episodes.
+        origin: The source of the content if it is no new turn, such as `episodes/id`; "" for a compaction.
     """
     # Begun first, so that history lists its changes first.
     transaction.entries("preferences")

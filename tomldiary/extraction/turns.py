@@ -29,7 +29,7 @@ from tomldiary.errors import (
 from tomldiary.extraction.context import Turn, find_tool_writes, last_exchanges
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import Extractor, ExtractorStats, resolve_extractor
-from tomldiary.extraction.failures import explained
+from tomldiary.extraction.failures import cause_and_remedy
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.operations import (
     Applied,
@@ -40,7 +40,7 @@ from tomldiary.extraction.operations import (
     SetSummary,
     TurnOperation,
     UpsertPreference,
-    apply_turn,
+    apply_operations,
     current_operation,
     redacted,
     turn_source,
@@ -150,7 +150,7 @@ class Turns:
         """
 
         def change(tx: Transaction) -> Applied:
-            return apply_turn(
+            return apply_operations(
                 tx, operations, self._diary,
                 session_id=session_id, now=now, turns=turns, origin=episode,
             )  # fmt: skip
@@ -359,7 +359,7 @@ class Turns:
                     f"the extractor took longer than {seconds:g} s. Nothing was changed. Try again later, or"
                     " raise Diary(extraction_timeout=…), for the turns of a writer MemoryWriter(timeout=…)."
                 ) from error
-            why, remedy = explained(error)
+            why, remedy = cause_and_remedy(error)
             raise ExtractionError(
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
             ) from error
