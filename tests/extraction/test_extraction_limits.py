@@ -7,6 +7,7 @@ import pytest
 from tomldiary import Diary
 from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.errors import InvalidValue
+from tomldiary.extraction.draft import MOST_REMOVED
 from tomldiary.extraction.tools import (
     forget_preference,
     list_conversation_summary,
@@ -173,6 +174,18 @@ def test_one_turn_removes_ten_preferences_at_most():
     answers = turn(diary, work)
     assert "which is the limit" in answers[-1]
     assert len(diary.user("alice").preferences("likes")) == 20
+
+
+def test_direct_changes_of_a_draft_remove_any_number_of_preferences():
+    async def clear(message, deps):
+        deps.prefs["preferences"]["likes"].clear()
+
+    alice = Diary("memory:", agent=clear).user("alice")
+    with alice.transaction():
+        for number in range(MOST_REMOVED + 1):
+            alice.upsert_preference("likes", f"tea {number}")
+    done = alice.add_turn("Forget it all.", "Done.", "s1")
+    assert (done.applied, alice.preferences("likes")) == (MOST_REMOVED + 1, {})
 
 
 def test_a_compaction_deletes_at_most_half_of_the_blocks():

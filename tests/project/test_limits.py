@@ -39,7 +39,7 @@ NAMED = [
     ("extraction", f"cut to {MAX_EXCHANGE:,} characters"),
     ("extraction", f"text of a preference | {MAX_TEXT:,} "),
     ("extraction", f"summary | {default(Diary, 'max_summary_chars'):,} "),
-    ("extraction", f"one turn removes | {MOST_REMOVED} |"),
+    ("extraction", f"remove in one turn | {MOST_REMOVED};"),
     ("extraction", f"no end after {default(Diary, 'extraction_timeout'):g} seconds"),
     ("extraction", f"{default(Diary, 'similarity'):g} of 100"),
     ("extraction", f"the first {MAX_CHARACTERS:,} characters"),

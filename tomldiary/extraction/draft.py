@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Store = dict[str, Any]
 MOST_REMOVED = 10
-"""The maximum number of preferences and facts that the extraction of one turn may remove."""
+"""The maximum number of preferences and facts that `forget` and `remove_fact` remove in one turn."""
 _NAMES_OF_USERS = {
     "remove_preference": "forget(category, key)",
     "upsert_preference": "upsert(category, None, text)",
