@@ -191,16 +191,10 @@ class Diary(Viewed, AncestorCoroutines):
             max_prefs_per_category, "max_prefs_per_category", least=1
         )
         self.context_turns = checked_count(context_turns, "context_turns")
-        expected = f"0 or more seconds, at most {LONGEST_WAIT:,}"
-        checked_number(
-            lock_timeout, "lock_timeout", expected, lambda each: 0 <= each <= LONGEST_WAIT
-        )
         self.extraction_timeout = checked_seconds(extraction_timeout, "extraction_timeout")
-        # A score between 0 and 1 is refused, because the scale is 0 to 100.
-        checked_number(
-            similarity, "similarity", "a percentage such as 80", lambda each: each == 0 or each > 1
+        _check_options(
+            compaction_config, compactor, draft_lifetime, scorer, similarity, lock_timeout
         )
-        _check_options(compaction_config, compactor, draft_lifetime, scorer)
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
         self.redactor = redactor_of(redact)
@@ -496,9 +490,20 @@ class Diary(Viewed, AncestorCoroutines):
 
 
 def _check_options(
-    compaction_config: Any, compactor: Any, draft_lifetime: Any, scorer: Any
+    compaction_config: Any,
+    compactor: Any,
+    draft_lifetime: Any,
+    scorer: Any,
+    similarity: Any,
+    lock_timeout: Any,
 ) -> None:
     """Raise InvalidValue or SchemaError for a wrong option, which would otherwise fail in a later turn."""
+    expected = f"0 or more seconds, at most {LONGEST_WAIT:,}"
+    checked_number(lock_timeout, "lock_timeout", expected, lambda each: 0 <= each <= LONGEST_WAIT)
+    # A score between 0 and 1 is refused, because the scale is 0 to 100.
+    checked_number(
+        similarity, "similarity", "a percentage such as 80", lambda each: each == 0 or each > 1
+    )
     check_instance(compaction_config, "compaction_config")
     check_instance(compactor, "compactor")
     if compaction_config is not None and not hasattr(compaction_config, "should_run"):
