@@ -212,6 +212,18 @@ def test_an_item_and_a_block_can_be_named_by_their_lines_in_the_memory(alice, ve
     assert alice.render() == ""
 
 
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [("Work", "Work"), ("книги", "книги"), ("a/b: 5%", "a/b: 5%"), ("<b>\n- x", "&lt;b&gt; - x")],
+)
+def test_a_line_of_an_item_shows_the_labels_of_its_namespace(alice, verbs, label, shown):
+    DiaryStore(alice.diary).put(("alice", label), "k1", {"text": "write to Bo"})
+    line = f"- {shown}: write to Bo"
+    assert line in alice.render().splitlines()
+    assert line in alice.render("Bo").splitlines()
+    assert "Removed" in verbs.forget(line)
+
+
 def test_a_text_with_hidden_characters_can_be_named_by_its_line(alice, verbs):
     alice.upsert_preference("likes", "tea  &\nmil\u200bk")
     assert "- likes: tea &amp; milk\n" in alice.render()

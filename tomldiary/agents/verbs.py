@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
+from urllib.parse import unquote
 
 from tomldiary.agents.answers import ACTOR, WAITS, Answer, DoneBefore, failure, once
 from tomldiary.engine.engine import is_erased
@@ -477,7 +478,7 @@ def _is_line_of(line: str, hit: Hit) -> bool:
     """Return whether a line of a prompt, escaped and without its bullet, is that of an entry."""
     group = hit.key  # of a block
     if hit.kind == ITEMS.name:
-        group = hit.full_key.removeprefix(f"{ITEMS.name}/").rpartition("/")[0]
+        group = unquote(hit.full_key.removeprefix(f"{ITEMS.name}/").rpartition("/")[0])
     elif hit.kind in {PREFERENCES.name, FACTS.name}:
         group = hit.key.partition("/")[0]
     text = re.escape(escape_for_model(f"{group}: {hit.text}"))
