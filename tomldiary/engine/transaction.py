@@ -567,7 +567,7 @@ def _split_entries(
         for first, end, start, stop in spans
         for block in (*old.blocks[first:end], *new.blocks[start:stop])
     }
-    return {path for path in (*old.parents, *new.parents) if path in changed}
+    return (old.parents.keys() & changed) | (new.parents.keys() & changed)
 
 
 def _widened(
