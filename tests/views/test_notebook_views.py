@@ -240,6 +240,12 @@ def test_empty_collections_say_so():
     assert "No transactions." in bob.kept_history()._repr_html_()
 
 
+def test_kept_history_tells_the_state_before_its_transactions(alice):
+    assert "transactions 1 to 2, since 20" in repr(alice.kept_history())
+    kept = repr(alice.prune_history(keep=1))
+    assert "transactions 2 to 2, and the state after 1 (20" in kept
+
+
 def collections(user):
     return [user.recall("roast"), user.history(), user.diff(0), user.preferences(),
             user.preferences("likes"), user.similar("likes", "dark roast"), user.blocks(),

@@ -185,7 +185,11 @@ def view_kept_history(kept: KeptHistory) -> Sheet:
     if not kept.last:
         return Sheet("History", line="empty", empty="No transactions.")
     line = f"transactions {kept.first} to {kept.last}, since {minute(kept.since)}"
-    note = "Older transactions were dropped." if kept.is_pruned else ""
+    note = ""
+    if kept.is_pruned:  # of the first one, only the result is known
+        since = minute(kept.since)
+        line = f"transactions {kept.first + 1} to {kept.last}, and the state after {kept.first} ({since})"
+        note = "Older transactions were dropped."
     return Sheet("History", notes=[line, note], line=line)
 
 
