@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -92,6 +93,14 @@ def test_the_backend_suite_fails_for_a_broken_backend(tmp_path):
     suite = BackendSuite()
     with pytest.raises(AssertionError):
         suite.test_a_diary_on_it_keeps_comments(Forgetful())
+
+
+def test_the_backend_suite_leaves_out_each_capability_of_the_page():
+    page = (Path(__file__).parents[2] / "docs/backends.md").read_text("utf-8")
+    table = page.partition("| capability |")[2].partition("\n\n")[0]
+    [mark] = BackendSuite.test_a_diary_works_without_an_optional_capability.pytestmark
+    named = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+    assert sorted(each.__name__ for each in mark.args[1]) == sorted(named)
 
 
 def test_a_backend_of_six_methods_names_what_it_lacks():

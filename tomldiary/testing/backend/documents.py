@@ -11,16 +11,16 @@ import pytest
 
 from tomldiary.diary import Diary
 from tomldiary.runtime.sources import HOOKS
+from tomldiary.storage import protocol
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import (
     Backend,
+    BackendProtocol,
     CheapTokens,
     FixedDocuments,
     KeepsHidden,
-    KeepsJournal,
     ListsFolders,
     LocalFolder,
-    ReadsUsersAtOnce,
 )
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
@@ -180,14 +180,12 @@ class Documents(BackendFixtures):
         assert alice.conversations()["s"].turns == 10  # noqa: PLR2004
 
 
-_CAPABILITIES: tuple[type, ...] = (
-    CheapTokens,
-    FixedDocuments,
-    KeepsJournal,
-    ListsFolders,
-    LocalFolder,
-    ReadsUsersAtOnce,
+_CAPABILITIES: tuple[type, ...] = tuple(
+    each
+    for each in vars(protocol).values()
+    if getattr(each, "_is_runtime_protocol", False) and each not in (Backend, BackendProtocol)
 )
+"""All optional capabilities."""
 
 
 class Capabilities(BackendFixtures):
@@ -232,6 +230,8 @@ class Capabilities(BackendFixtures):
         self, backend: Any, left_out: type
     ) -> None:
         opened = open_backend(backend, None)
+        if not isinstance(opened, left_out):
+            return
         others = [each for each in _CAPABILITIES if left_out not in each.__mro__]
         kept = [each for each in others if isinstance(opened, each)]
         diary = Diary(_subset(opened, (Backend, *kept)), agent="rules")
@@ -259,6 +259,8 @@ def _subset(backend: Backend, protocols: tuple[type, ...]) -> Any:
     }
 
     def member(name: str) -> property:
-        return property(lambda _: getattr(backend, name))
+        return property(
+            lambda _: getattr(backend, name), lambda _, value: setattr(backend, name, value)
+        )
 
     return type("Subset", (), {name: member(name) for name in names})()
