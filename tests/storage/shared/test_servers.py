@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import inspect
 import json
 import logging
 import re
@@ -1551,6 +1552,13 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
 def test_a_wrong_address_is_refused_at_once(url, message):
     with pytest.raises(BackendError, match=message):
         Diary(url)
+
+
+@pytest.mark.parametrize("backend", [PostgresBackend, RedisBackend, FirestoreBackend])
+def test_options_of_an_address_have_the_types_of_the_arguments(backend):
+    arguments = inspect.signature(backend).parameters
+    defaults = {name: type(arguments[name].default) for name in backend.options}
+    assert defaults == backend.options
 
 
 def test_an_odd_path_of_firestore_is_refused_as_in_0_9():

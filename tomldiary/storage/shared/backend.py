@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from tomldiary.errors import BackendError, Forgotten, LockTimeout, RevisionConflict
 from tomldiary.history.record import next_sequence
@@ -61,8 +61,8 @@ class SharedBackend(AsyncVerbs):
             the database reports a change. With 0, each read queries the version.
     """
 
-    options: tuple[str, ...] = ()
-    """The arguments that the query of an address may set."""
+    options: ClassVar[Mapping[str, type]] = {}
+    """The arguments that the query of an address may set, with the types of their values."""
     is_atomic = True
     is_shared = True
     is_quick = False

@@ -16,7 +16,7 @@ import re
 import sys
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from tomldiary.errors import BackendError
@@ -457,7 +457,7 @@ def _split(value: str) -> tuple[str, int]:
 class RedisBackend(SharedBackend):
     """Stores all users in a Redis or Valkey server; see `RedisDatabase` and `SharedBackend` for the arguments."""
 
-    options = ("prefix", "timeout", "watch")
+    options: ClassVar = {"prefix": str, "timeout": float, "watch": float}
     part_size = 32 * 1024
     """The size in characters at which new entries go to another document, as a write stores whole documents."""
 

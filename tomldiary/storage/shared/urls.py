@@ -25,8 +25,6 @@ _INCOMPLETE = re.compile(
     rf"(?:{'|'.join(_SCHEMES)})(?::/|//|(?=.*:.*@|.*\?)[:/])", re.DOTALL | re.IGNORECASE
 )
 
-_NUMBERS: dict[str, type[float]] = {"connections": int, "timeout": float, "watch": float}
-
 
 def is_shared_url(place: str) -> bool:
     """Return whether `place` is the address of a shared database."""
@@ -42,8 +40,7 @@ def incomplete_start(place: str) -> str:
 def open_url(url: str) -> SharedBackend:
     """Return the backend for an address; nothing is connected yet.
 
-    `schema`, `prefix`, `database`, `connections`, `timeout` and `watch` in the query are arguments of the backend.
-    Other parameters are passed to the client library.
+    The `options` of the backend in the query are its arguments. Other parameters are passed to the client library.
 
     Raises:
         BackendError: The address is incomplete or ends with white space, or an option is unknown or not a number.
@@ -69,7 +66,7 @@ def open_url(url: str) -> SharedBackend:
             rest.append(parameter)  # not decoded, because client libraries decode it differently
             continue
         try:
-            options[key] = _NUMBERS[key](value) if key in _NUMBERS else value
+            options[key] = made.options[key](value)
         except ValueError as error:
             raise BackendError(
                 f"{parts.scheme}://…: {key}={value!r} is not a valid number. Write a positive number."

@@ -25,7 +25,7 @@ import random
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 from tomldiary.errors import BackendError
@@ -414,7 +414,7 @@ def _delete_all(connection: Connection, query: Any) -> None:
 class FirestoreBackend(SharedBackend):
     """Stores all users in Firestore, with the documents of TOMLDiary 0.9; see `Connection` for the arguments."""
 
-    options = ("database", "timeout")
+    options: ClassVar = {"database": str, "timeout": float}
     queue_part = 128 * 1024
     """As in `SharedBackend`, but larger, because each document of a user costs a read whenever they are listed."""
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from threading import Lock
-from typing import TYPE_CHECKING, Any, LiteralString, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, LiteralString, NoReturn, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger, tell
@@ -493,7 +493,7 @@ def _close_dropped(pool: ConnectionPool[psycopg.Connection[Any]], pid: int) -> N
 class PostgresBackend(SharedBackend):
     """Stores all users in a PostgreSQL database; see `PostgresDatabase` and `SharedBackend` for the arguments."""
 
-    options = ("schema", "connections", "timeout", "watch")
+    options: ClassVar = {"schema": str, "connections": int, "timeout": float, "watch": float}
     part_size = 32 * 1024
     """The size in characters at which new entries go to another document, as a write stores whole documents."""
 
