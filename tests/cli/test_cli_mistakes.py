@@ -338,6 +338,23 @@ def test_a_dry_run_of_an_import_creates_no_folder(memories, tmp_path):
         assert not (tmp_path / "m").exists()
 
 
+def test_a_dry_run_of_an_import_refuses_an_address_of_no_backend(memories, tmp_path):
+    file = tmp_path / "alice.json"
+    call("export", "--user", "alice", "--path", str(memories), "--output", str(file))
+    for address in ("sqlite:x.db", "mysql://host/x"):
+        done = call("import", file, "--user", "bob", "--path", address, "--dry-run", check=2)
+        assert "there is no backend for this kind of address" in done.stderr
+
+
+def test_a_name_of_a_folder_may_contain_a_colon_and_slashes(memories, tmp_path):
+    file = tmp_path / "alice.json"
+    call("export", "--user", "alice", "--path", str(memories), "--output", str(file))
+    place = ("--path", f"{tmp_path}/a://b")
+    assert "there is no such folder" in call("users", *place, check=2).stderr
+    call("import", file, "--user", "bob", *place, "--dry-run")
+    assert not (tmp_path / "a:").exists()
+
+
 def test_a_point_before_a_document_does_not_show_it(memories):
     Diary(memories, agent="rules").user("alice").upsert_preference("goals", "a marathon")
     shown = call("show", "alice", "--at", "1", "--path", str(memories)).stdout

@@ -44,7 +44,7 @@ def open_storage(path: str, remedy: str = "name another one with --path") -> Bac
         InvalidValue: The folder does not exist; reading must not create it.
     """
     backend = open_backend(writable(path), None)  # refuses an unknown scheme
-    if "://" not in path and not folder_at(path).is_dir():
+    if not is_shared_url(path) and not folder_at(path).is_dir():
         raise InvalidValue(f"there is no such folder; {remedy}", where=path)
     return backend
 

@@ -40,6 +40,8 @@ from tomldiary.ingest import ingest as run_ingest
 from tomldiary.ingest.source import decode, parse, read_text
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import Copied, copy_users
+from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.urls import is_shared_url
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -188,7 +190,8 @@ def import_memory(
     """
     is_trial = dry_run or (not yes and (replace or source is not None))
     place = writable(path)
-    if is_trial and "://" not in place and not folder_at(place).exists():
+    if is_trial and not is_shared_url(place) and not folder_at(place).exists():
+        open_backend(place, None)  # refuses an address of no backend
         place = "memory:"  # a dry run creates no folder
     if source is None:
         for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
