@@ -272,7 +272,7 @@ def next_sequence(last: str | None) -> int:
 
 
 def sequence_of(text: str) -> int:
-    """Return the number of a record; 0 if it is torn."""
+    """Return the number of a record; 0 if it is torn, where `next_sequence` raises an error."""
     try:
         return next_sequence(text) - 1
     except InvalidTOML:

@@ -1,4 +1,4 @@
-"""The record log of one user: segments of 4 MB, appended to by writers and read without a lock.
+"""The record log of one user: segments of `Environment.segment_bytes`, appended to by writers and read without a lock.
 
 Only forgetting and retention rewrite segments.
 """

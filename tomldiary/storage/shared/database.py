@@ -188,8 +188,9 @@ class DatabaseAway(DatabaseLost):
 
 
 class Database(Protocol):
-    """The state of all users in one database. Thread-safe; all methods block.
+    """The state of all users in one database. Thread-safe; all methods block. A forked child opens its own connections.
 
+    A user id may be any text that UTF-8 can encode, also with NUL characters, which `stored_id` replaces.
     Every method raises `DatabaseLost` if the connection breaks, and `BackendError` for an error that a
     retry cannot resolve, such as a missing permission.
     """
@@ -235,6 +236,9 @@ class Database(Protocol):
 
     def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if the user's revision is still that of `head`; the revision then grows by `step.growth`.
+
+        Each document of the step gets a version that no other text of it had, even if it was removed since; the new
+        revision is such a version.
 
         Returns:
             The state after the step; None if the revision has changed and nothing was applied.
