@@ -32,7 +32,8 @@ class BackendSuite(Documents, Capabilities):
 class AtomicBackendSuite(BackendSuite, Contract, Transactions, History):
     """Tests of a backend with `is_atomic`: it commits several documents and their history at once.
 
-    Override `stored_text` to read the storage directly, so that the tests of erasure check every stored byte.
+    Override `stored_text` to read all bytes of the storage. Otherwise the tests of erasure read through the backend only,
+    and miss erased text in its files or logs.
     """
 
 
