@@ -21,11 +21,16 @@ from tomldiary.storage.shared.backend import SharedBackend
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SERVERS = ("postgres", "redis", "firestore")
+_SERVERS = {
+    "postgres": (POSTGRES, "{server}?schema={space}"),
+    "redis": (REDIS, "{server}?prefix={space}"),
+    "firestore": (FIRESTORE, "firestore://tests/{space}/users"),
+}
+"""The variable with the address of each server, and the address of a space in it; `_READERS` returns its texts."""
+SERVERS = (*_SERVERS,)
 SHARED = ("folder", *SERVERS)
 """Several processes may open these at once."""
 ALL = ("memory", *SHARED)
-_VARIABLES = {"postgres": POSTGRES, "redis": REDIS, "firestore": FIRESTORE}
 
 
 _opened: WeakSet[Any] = WeakSet()
@@ -69,7 +74,7 @@ def needs(name: str) -> pytest.MarkDecorator:
     """Mark tests that need a server; without it they are skipped before anything is set up."""
     reason = f"no {name} server; run: python tests/support/servers.py python -m pytest"
     _LACKING.add(reason)
-    return pytest.mark.skipif(not os.environ.get(_VARIABLES[name]), reason=reason)
+    return pytest.mark.skipif(not os.environ.get(_SERVERS[name][0]), reason=reason)
 
 
 def with_one_of_each_file(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -96,16 +101,11 @@ def space(name: str, folder: Path | None = None) -> Engine:
         return Engine(name, str(folder / "memories"))
     if name == "memory":
         return Engine(name, "memory:", only=open_backend("memory:", None))
-    server = os.environ.get(_VARIABLES[name], "")
+    variable, address = _SERVERS[name]
+    server = os.environ.get(variable, "")
     if not server:
         pytest.skip(needs(name).kwargs["reason"])
-    name_of_space = f"t{uuid4().hex[:12]}"
-    urls = {
-        "postgres": f"{server}?schema={name_of_space}",
-        "redis": f"{server}?prefix={name_of_space}",
-        "firestore": f"firestore://tests/{name_of_space}/users",
-    }
-    return Engine(name, urls[name], server)
+    return Engine(name, address.format(server=server, space=f"t{uuid4().hex[:12]}"), server)
 
 
 _EACH = [pytest.param(name, marks=needs(name)) for name in SERVERS]
