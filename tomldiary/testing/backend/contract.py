@@ -198,13 +198,15 @@ class Contract(BackendFixtures):
         assert opened.epoch("bob") == 0
 
     def test_an_erased_user_leaves_the_fencing_token_only(self, opened: Backend) -> None:
-        for user in ("alice", "bob"):
+        for user in ("alice", "bob", "carol"):
             with opened.lock(user, _PATIENCE):
                 opened.commit(
                     user, Commit({"facts": _FIRST.encode()}, {"facts": None}, [_record(1)])
                 )
         with opened.lock("alice", _PATIENCE):
             opened.rewrite("alice", Rewrite({"everything": True}, 1))
+        with opened.lock("carol", _PATIENCE):
+            opened.erase("carol", "facts")  # without an erasure of the user
         assert (opened.users(), opened.kinds("alice")) == (["bob"], [])
         assert (opened.read("alice", "facts"), opened.token("alice", "facts")) == (None, None)
         assert (opened.last_record("alice"), list(opened.records("alice"))) == (None, [])
