@@ -15,14 +15,17 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import (
     AliasChoices,
+    AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     RootModel,
     SecretStr,
     create_model,
@@ -1189,6 +1192,109 @@ def test_times_decimals_and_durations_compare_as_what_they_are(diary, alice):
     ):
         with pytest.raises(InvalidValue, match=r"^shift\.(rate|start|length): expected a "):
             found(wrong)
+
+
+def querying(annotation, *values, **model):
+    """Return a function that queries facts with these values, and returns the positions of those that it finds."""
+    diary = Diary("memory:")
+    fields = {"n": (int, ...), "value": (annotation, ...)}
+    made = create_model("Measured", **fields, **model)
+    diary.register_schema("measured", made)
+    alice = diary.user("alice")
+    for n, value in enumerate(values):
+        alice.facts.commit(made(n=n, value=value))
+    return lambda where=None, **order: [
+        fact.data.n for fact in alice.facts.query("measured", where, **order)
+    ]
+
+
+@pytest.mark.parametrize("kind", [datetime, AwareDatetime, datetime | date])
+def test_a_month_and_a_year_are_times_in_a_query(kind):
+    first, last = (datetime(2026, month, 20, tzinfo=UTC) for month in (10, 11))
+    found = querying(kind, first, last)
+    assert found({"value": {"$lt": "2026-11"}}) == [0]
+    assert found({"value": {"$gte": "2026-11"}}) == found({"value": {"$gt": "2026-10-21"}}) == [1]
+    assert found({"value": {"$gte": "2026"}}) == found({"value": {"$gt": ""}}) == [0, 1]
+    assert found({"_created": {"$gte": "2020-01"}}) == found({"_updated": {"$gt": ""}}) == [0, 1]
+    tokyo = timezone(timedelta(hours=9))
+    assert found({"value": first.astimezone(tokyo)}) == found({"value": {"$lte": first}}) == [0]
+
+
+def test_a_field_that_may_have_text_compares_as_text():
+    found = querying(str | Decimal, "0041", "41", "Nan", "soon")
+    for n, value in enumerate(("0041", "41", "Nan", "soon")):
+        assert found({"value": value}) == [n]
+
+
+@pytest.mark.parametrize("number", ["1e999999999", "-1e999999999", "1" * 60, "1e-999999999"])
+def test_a_decimal_of_many_digits_stalls_no_query(number):
+    found = querying(Decimal, Decimal(5), Decimal(number))
+    assert found({"value": 5}) == found({"value": {"$in": ["5.0"]}}) == [0]
+    assert found({"value": {"$gt": 5}}) == ([1] if Decimal(number) > 5 else [])
+    assert found({"value": Decimal(number)}) == [1]
+
+
+def test_annotated_fields_compare_as_what_they_are():
+    euros = list[Annotated[Decimal, {"unit": "euro"}]]
+    assert querying(euros, [Decimal("9.50")])({"value": ["9.5"]}) == [0]
+    found = querying(Annotated[Decimal, Field(gt=0)] | None, Decimal("9.5"), Decimal("10.50"))
+    assert found(order_by="value") == [0, 1]
+    assert found({"value": "10.5"}) == [1]
+    with pytest.raises(InvalidValue, match=r"^measured\.value: expected a number, found 'much'"):
+        found({"value": "much"})
+
+
+def test_values_that_a_model_serializes_itself_compare_as_stored():
+    noon = datetime(2026, 1, 20, 12, tzinfo=UTC)
+    seconds = Annotated[datetime, PlainSerializer(datetime.timestamp)]
+    assert querying(seconds, noon)({"value": {"$gt": noon.timestamp() - 1}}) == [0]
+
+    def read(value):
+        return datetime.strptime(value, "%d.%m.%Y %z") if isinstance(value, str) else value
+
+    def written(value):
+        return value.strftime("%d.%m.%Y +0000")
+
+    german = Annotated[datetime, BeforeValidator(read), PlainSerializer(written)]
+    assert querying(german, noon)({"value": "20.01.2026 +0000"}) == [0]
+
+
+def test_a_query_of_all_types_refuses_no_value_of_one_of_them(diary, alice):
+    class Price(BaseModel):
+        level: Decimal
+
+    class Skill(BaseModel):
+        level: str
+
+    diary.register_schema("price", Price)
+    diary.register_schema("skill", Skill)
+    price, skill = alice.commit(Price(level=Decimal(2))), alice.commit(Skill(level="high"))
+
+    def found(level):
+        return [fact.id for fact in alice.query(where={"level": level})]
+
+    assert found("high") == [skill]
+    assert found({"$ne": "high"}) == [price]
+    assert found({"$in": ["high", "2.0"]}) == [price, skill]
+
+
+def test_times_are_sorted_among_dates_and_lists_of_times_as_text(diary, alice):
+    class Meeting(BaseModel):
+        when: datetime
+
+    class Party(BaseModel):
+        when: date
+
+    diary.register_schema("meeting", Meeting)
+    diary.register_schema("party", Party)
+    for month in (10, 2, 9):
+        alice.commit(Meeting(when=datetime(2026, month, 1, tzinfo=UTC)))
+        alice.commit(Party(when=date(2026, month, 15)))
+    said = [(fact.data.when.month, fact.type) for fact in alice.query(order_by="when")]
+    assert said == [(month, kind) for month in (2, 9, 10) for kind in ("meeting", "party")]
+    months = [[datetime(2026, month, 1, tzinfo=UTC)] for month in (10, 2, 9)]
+    assert querying(list[datetime], *months)(order_by="value") == [1, 2, 0]
+    assert querying(set[datetime], *map(set, months))({"value": set(months[1])}) == [1]
 
 
 def test_a_date_is_a_singleton_key_of_temporal_facts(alice):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from math import isfinite
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -376,22 +376,28 @@ class FactSchema:
         except ValidationError as error:
             raise explained(error, where or self.name) from None
 
-    @cached_property
-    def _field_types(self) -> dict[str, set[Any]]:
-        return _types_of_fields(self.model)
+    def field_at(self, name: str) -> tuple[type[BaseModel], str, list[Any]] | None:
+        """Return the model of a field, its name there, and the types that its annotation consists of; None if unknown.
 
-    def types_of(self, name: str) -> set[Any]:
-        """Return the types that the annotation of a field consists of; inner fields are dotted paths."""
-        first, *inner = name.split(".")
-        types = self._field_types.get(first, set())
-        for part in inner:
+        Inner fields are dotted paths. A path into a table without a model has the types of this table.
+        """
+        found: tuple[type[BaseModel], str, list[Any]] | None = None
+        models: list[type[BaseModel]] = [self.model]
+        for part in name.split("."):
+            if not models:
+                return found
+            known = [
+                (model, each, list(_types(field.annotation)))
+                for model in models
+                for each, field in model.model_fields.items()
+                if (field.serialization_alias or each) == part
+            ]
+            types = [each for *_, several in known for each in several]
+            found = (*known[0][:2], types) if known else None
             models = [
                 each for each in types if isinstance(each, type) and issubclass(each, BaseModel)
             ]
-            if not models:
-                break  # a table of values
-            types = {each for model in models for each in _types_of_fields(model).get(part, ())}
-        return types
+        return found
 
     def as_read(
         self, entry: Mapping[str, Any], names: Iterable[str], read: dict[str, Any] | None
@@ -553,14 +559,12 @@ def _reason(error: ErrorDetails) -> str:
     return error["msg"].removeprefix("Value error, ").rstrip(".")
 
 
-def _types_of_fields(model: type[BaseModel]) -> dict[str, set[Any]]:
-    """Return the types in the annotation of each field, by the names of the fields in the file."""
-    fields = model.model_fields.items()
-    return {info.serialization_alias or name: {*_types(info.annotation)} for name, info in fields}
-
-
 def _types(annotation: Any) -> Iterator[Any]:
     """Yield the types that an annotation consists of."""
-    yield get_origin(annotation) or annotation
-    for each in get_args(annotation):
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        inner = inner[:1]  # without the metadata, which may be anything
+    else:
+        yield origin or annotation
+    for each in inner:
         yield from _types(each)

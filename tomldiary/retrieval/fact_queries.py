@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
 from operator import itemgetter
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, cast
 
-from pydantic import TypeAdapter
+from pydantic import AwareDatetime, FutureDatetime, NaiveDatetime, PastDatetime, TypeAdapter
 
 from tomldiary.entries.constraints import normal_form
 from tomldiary.entries.facts import confidence_of
@@ -20,6 +22,8 @@ from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, moment
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.facts import Held
 
@@ -31,13 +35,17 @@ MANAGED = (
 """The managed fields that a query can name."""
 
 
-_SCALED: dict[type[Any], str] = {
-    datetime: "a time such as 2026-11-20T12:00",
-    Decimal: "a number",
-    timedelta: "a duration such as PT1H30M",
+_SCALED: dict[Any, tuple[Any, str]] = {
+    datetime: (datetime(2026, 1, 1, tzinfo=UTC), "a time such as 2026-11-20T12:00"),
+    Decimal: (Decimal(1), "a number"),
+    timedelta: (timedelta(hours=1), "a duration such as PT1H30M"),
 }
-"""The types whose values are text in a file that does not sort as they do."""
+"""The types whose values are text in a file that does not sort as they do, with an example and its words for errors."""
+_DATETIMES = (AwareDatetime, NaiveDatetime, PastDatetime, FutureDatetime)
 _TIMES = ("_created", "_updated", "_valid_from")
+_PERIOD = re.compile(r"(?:[0-9]{4}(?:-[0-9]{2})?)?")
+_EXACT = 50
+"""The most digits of whole numbers that compare exactly; one such as 1e999999999 would not fit into memory."""
 
 
 class _Scale:
@@ -46,18 +54,18 @@ class _Scale:
     Args:
         kind: One of `_SCALED`.
         where: The field, for errors.
-        is_only: Whether the field has values of this type only, so that others are refused in a query.
+        is_strict: Whether a text or number that is no value of the type is refused in a query.
     """
 
-    def __init__(self, kind: type[Any], where: str, *, is_only: bool) -> None:
+    def __init__(self, kind: Any, where: str, *, is_strict: bool) -> None:
         self._kind = kind
         self._where = where
-        self._is_only = is_only
+        refused = (str, int, float) if kind is datetime else (str,)
+        self._refused = refused if is_strict else ()
 
     def stored(self, value: Any) -> Any:
         """Return what a stored value compares as."""
-        found = self._read(value)
-        return _mapped(self.stored, value) if found is None else found
+        return self._converted(value, self._read)
 
     def asked(self, value: Any) -> Any:
         """Return what a value or a condition in a query compares as.
@@ -65,29 +73,51 @@ class _Scale:
         Raises:
             InvalidValue: The field cannot have the value.
         """
+        return self._converted(value, self._read_asked)
+
+    def _converted(self, value: Any, read: Callable[[Any], Any]) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str | int | float):
+            return read(value)
+        if isinstance(value, Mapping):
+            table = cast("Mapping[Any, Any]", value)
+            return {name: self._converted(each, read) for name, each in table.items()}
+        if isinstance(value, list | tuple):
+            return [self._converted(each, read) for each in cast("Sequence[Any]", value)]
+        return self._converted(plain({"": value}, self._where)[""], read)
+
+    def _read_asked(self, value: Any) -> Any:
         found = self._read(value)
-        if found is not None:
-            return found
-        if self._is_only and not isinstance(value, bool | NoneType | Mapping | list | tuple):
-            raise wrong_value(value, _SCALED[self._kind], self._where)
-        return _mapped(self.asked, value)
+        if (
+            found is value
+            and self._kind is datetime
+            and isinstance(value, str)
+            and _PERIOD.fullmatch(value)
+        ):
+            # A year or a month means its start, and "" is before all times.
+            found = moment(value + "0001-01-01"[len(value) :]) or value
+        if found is value and isinstance(value, self._refused):
+            raise wrong_value(value, _SCALED[self._kind][1], self._where)
+        return found
 
     def _read(self, value: Any) -> Any:
-        """Return a value of the type as a time or a number, or None if it is another value."""
-        if isinstance(value, bool):
-            return None
+        """Return a value of the type as a time or a number, and another one unchanged."""
         try:
             if self._kind is datetime:
-                return moment(value)
-            if self._kind is timedelta and isinstance(value, str | timedelta):
+                return moment(value) or value
+            if not isinstance(value, str):
+                return value
+            if self._kind is timedelta:
                 return _durations().validate_python(value).total_seconds()
-            if self._kind is Decimal and isinstance(value, str | Decimal):
-                number = Decimal(value)
-                is_whole = number == number.to_integral_value()
-                return int(number) if is_whole else float(number)
+            number = Decimal(value)
+            if number.is_nan():
+                return value
+            is_short = number.is_finite() and number.adjusted() < _EXACT
+            is_whole = is_short and number == number.to_integral_value()
+            return int(number) if is_whole else float(number)
         except (ArithmeticError, ValueError):
-            return None
-        return value if isinstance(value, int | float) else None
+            return value
 
 
 @cache
@@ -95,24 +125,32 @@ def _durations() -> TypeAdapter[timedelta]:
     return TypeAdapter(timedelta)  # slow, and most queries need none
 
 
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Return a table or list with changed values, and another value in the form that files store."""
-    if isinstance(value, Mapping):
-        table = cast("Mapping[Any, Any]", value)
-        return {name: change(each) for name, each in table.items()}
-    if isinstance(value, list | tuple):
-        return [change(each) for each in cast("Sequence[Any]", value)]
-    return plain({"": value}, "")[""]
-
-
-def _scale(schema: FactSchema, name: str) -> _Scale | None:
+def _scale(schema: FactSchema, name: str, *, is_strict: bool = False) -> _Scale | None:
     """Return the scale of a field; None if its stored values compare as they are."""
-    types = {datetime} if name in _TIMES else schema.types_of(name)
-    kind = next((kind for kind in _SCALED if kind in types), None)
-    if kind is None:
+    where = f"{schema.name}.{name}"
+    if name in _TIMES:
+        return _Scale(datetime, where, is_strict=is_strict)
+    found = schema.field_at(name)
+    if found is None:
         return None
-    is_only = types <= {kind, NoneType, Union, UnionType}
-    return _Scale(kind, f"{schema.name}.{name}", is_only=is_only)
+    model, field, given = found
+    types = [datetime if each in _DATETIMES else each for each in given]
+    kind = next((kind for kind in _SCALED if kind in types), None)
+    # A field that may have text, too, such as "0041", compares as text. The keys of a table are always text.
+    if kind is None or (str in types and dict not in types):
+        return None
+    is_only = all(each in (kind, NoneType, Union, UnionType) for each in types)
+    scale = _Scale(kind, where, is_strict=is_strict and is_only)
+    return scale if _is_written(model, field, _SCALED[kind][0], scale) else None
+
+
+def _is_written(model: type[BaseModel], field: str, example: Any, scale: _Scale) -> bool:
+    """Return whether the scale reads what the model writes for a value, which a serializer of its own may decide."""
+    with suppress(Exception):  # of a function of the model
+        fact = model.model_construct(None, **{**dict.fromkeys(model.model_fields), field: example})
+        dumped = fact.model_dump(mode="json", include={field}, round_trip=True, warnings=False)
+        return [scale.stored(each) for each in dumped.values()] == [scale.stored(example)]
+    return True
 
 
 def _operand(condition: Any, where: str, scales: Mapping[str, _Scale], outer: str = "") -> Any:
@@ -170,16 +208,24 @@ class FactFilter:
         schema: The type of the facts.
         where: Values and conditions by field.
         session: The session that committed or last changed the facts; None is any.
+        is_strict: Whether a value that a field cannot have is refused. Another type may have it.
 
     Raises:
-        InvalidValue: An operator is unknown, or a value cannot be stored.
+        InvalidValue: An operator is unknown, or a value cannot be stored, or is no value of its field.
     """
 
-    def __init__(self, schema: FactSchema, where: Mapping[str, Any], session: str | None) -> None:
+    def __init__(
+        self,
+        schema: FactSchema,
+        where: Mapping[str, Any],
+        session: str | None,
+        *,
+        is_strict: bool,
+    ) -> None:
         self._schema = schema
         self._session = session
         self._asked = set(fields_of(where))
-        scales = {name: _scale(schema, name) for name in self._asked}
+        scales = {name: _scale(schema, name, is_strict=is_strict) for name in self._asked}
         self._scales = {name: scale for name, scale in scales.items() if scale is not None}
         normal = set(schema.constraint.normalised)
         self._is_compared = not normal.isdisjoint(self._asked)
@@ -286,11 +332,11 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
         schema, held = each
         value = _value(schema.as_read(held.entry, [name], held.read), name)
         scale = scales[schema.name]
-        value = value if scale is None else scale.stored(value)
-        if isinstance(value, bool | int | float):
-            return ("number", value)
-        if isinstance(value, datetime):
-            return ("time", value)
+        found = value if scale is None else scale.stored(value)
+        if isinstance(found, bool | int | float):
+            return ("number", found)
+        if isinstance(found, datetime):
+            return ("text", found.isoformat())  # another type may have dates
         return ("text", str(value)) if value is not None else ("", "")
 
     ranked = [(rank(each), each) for each in found]

@@ -25,7 +25,7 @@ _DEPTH = 64  # the maximum depth of a filter, which also stops one that contains
 _MISSING = object()
 _NO_NAME = "expected text as a field's name."
 _NUMBERS = (int, float)
-_HASHED = (str, *_NUMBERS)
+_HASHED = (str, *_NUMBERS, datetime)
 
 
 def compile_filter(condition: Any) -> Predicate:
@@ -180,12 +180,13 @@ def _equals(wanted: Any) -> _Test:
 def _membership(operand: Any, where: str, *, is_in: bool) -> _Test:
     if not isinstance(operand, list | tuple):
         raise InvalidValue("expected a list of values.", where=where)
-    values = list(cast("Sequence[Any]", operand))
-    # A text or number is looked up, and not compared with each one of perhaps many.
+    values = [_zoned(one) for one in cast("Sequence[Any]", operand)]
+    # A text, number or time is looked up, and not compared with each one of perhaps many.
     known = {one for one in values if type(one) in _HASHED and one == one}  # noqa: PLR0124 - NaN equals nothing
     others = [one for one in values if type(one) not in _HASHED]
 
     def check(found: Any) -> bool:
+        found = _zoned(found)
         is_plain = type(found) in _HASHED
         compared = others if is_plain else values
         is_known = (is_plain and found in known) or any(_equal(found, one) for one in compared)
@@ -228,9 +229,14 @@ def _equal(left: Any, right: Any) -> bool:
         first, second = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
         return len(first) == len(second) and all(map(_equal, first, second))
     if isinstance(left, datetime) and isinstance(right, datetime):
-        # A time without a zone is in UTC, as everywhere in a diary.
-        left, right = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (left, right))
+        left, right = _zoned(left), _zoned(right)
     return bool(left == right)
+
+
+def _zoned(value: Any) -> Any:
+    """Return a time without a zone in UTC, as everywhere in a diary, and another value unchanged."""
+    is_naive = isinstance(value, datetime) and value.tzinfo is None
+    return value.replace(tzinfo=UTC) if is_naive else value
 
 
 def _order(value: Any) -> type[Any] | None:

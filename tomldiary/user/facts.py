@@ -251,7 +251,8 @@ class UserFacts(ListAccessor[Fact]):
 
         Raises:
             SchemaError: The type is not registered.
-            InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
+            InvalidValue: The model has no such field, a number is negative, an operator is unknown, or a field of the
+                only type cannot have the value.
         """
         start = min(checked_count(offset, "offset"), maxsize)
         limit = checked_limit(limit)
@@ -313,8 +314,9 @@ class UserFacts(ListAccessor[Fact]):
         at = self._context.moment(valid_at)
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
         found: list[tuple[FactSchema, Held]] = []
-        for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):
-            meets = FactFilter(schema, given, session_id)
+        types = self._types(book, name, [each for each in asked if each not in MANAGED])
+        for schema in types:
+            meets = FactFilter(schema, given, session_id, is_strict=len(types) == 1)
             found += [
                 (schema, held)
                 for held in book.held(schema.name, single_key(schema, given), matching=meets)
