@@ -55,6 +55,8 @@ _SECRET: tuple[Any, ...] = (Secret, SecretBytes, SecretStr)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[^\W_]+")
 
+_DEEPEST = 2
+"""How many objects within each other a description of a type shows, because types that name each other have no end."""
 _EXPECTED = {
     "string": "text",
     "int": "a whole number",
@@ -273,15 +275,17 @@ class FactSchema:
         """Whether the model allows extra fields."""
         return self.model.model_config.get("extra") == "allow"
 
-    @property
+    @cached_property
     def described(self) -> str:
         """The description of the type for a model, in one line: its name, docstring and fields."""
         notes = ["temporal" if self.constraint.temporal else "", self.model.__doc__ or ""]
         about = " ".join("; ".join(filter(None, notes)).split())
         schema = self.model.model_json_schema(by_alias=True)
+        named: dict[str, Any] = schema.get("$defs", {})
+        # A model that contains itself is a definition, too.
+        schema = named.get(_reference(schema), schema)
         known: dict[str, Any] = schema.get("properties", {})
         needed: list[str] = schema.get("required", [])
-        named: dict[str, Any] = schema.get("$defs", {})
         fields = "; ".join(
             _described(name, each, named, is_needed=name in needed) for name, each in known.items()
         )
@@ -498,24 +502,29 @@ def _described(
     return f"{name} ({', '.join(notes)})"
 
 
-def _described_type(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    """Return the type of a field in words, without null, which "optional" says."""
-    if "$ref" in field:
-        name = str(field["$ref"]).rpartition("/")[2]
+def _reference(field: Mapping[str, Any]) -> str:
+    """Return the name of the definition that a JSON schema refers to, or ""."""
+    return str(field.get("$ref", "")).rpartition("/")[2]
+
+
+def _described_type(field: Mapping[str, Any], named: Mapping[str, Any], depth: int = 0) -> str:
+    """Return the type of a field in words, without null, which "optional" says; `depth` counts the objects around it."""
+    if name := _reference(field):
         inner = {key: each for key, each in named.items() if key != name}  # it may contain itself
-        return _described_type(named.get(name, {}), inner)
+        return _described_type(named.get(name, {}), inner, depth)
     choices = field.get("enum") or ([field["const"]] if "const" in field else None)
     if choices:
         return f"one of {', '.join(map(str, choices))}"
-    several = [_described_type(each, named) for each in field.get("anyOf", ())]
-    if several:
+    joined = [each for key in ("anyOf", "oneOf", "allOf") for each in field.get(key, ())]
+    if joined:
+        several = [_described_type(each, named, depth) for each in joined]
         return " or ".join(dict.fromkeys(each for each in several if each != "null")) or "value"
     if "items" in field:
-        return f"array of {_described_type(field['items'], named)}"
-    if "properties" in field:
+        return f"array of {_described_type(field['items'], named, depth)}"
+    if field.get("properties") and depth < _DEEPEST:
         fields = field["properties"].items()
-        inside = ", ".join(f"{name} ({_described_type(each, named)})" for name, each in fields)
-        return f"object of {inside}"
+        inside = [f"{name} ({_described_type(each, named, depth + 1)})" for name, each in fields]
+        return f"object of {', '.join(inside)}"
     return str(field.get("format") or field.get("type", "value"))
 
 
