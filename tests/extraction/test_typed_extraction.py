@@ -110,7 +110,8 @@ def test_rules_answer_as_sentences_and_nothing_is_stored():
             commit_fact(ctx, "diet", {"role": "user", "hat": 1}),
             commit_fact(ctx, "hats", {}),
             remove_fact(ctx, "facts/diet/none"),
-            list_facts(ctx, "hats"),
+            remove_fact(ctx, "hats/none"),
+            list_facts(ctx, "hats" * 1_000),
         ]
 
     script = Scripted(work)
@@ -121,21 +122,26 @@ def test_rules_answer_as_sentences_and_nothing_is_stored():
         "no such field",
         "no type of facts 'hats'. Use one of: diet, home.",
         "facts/diet/none does not exist. list_facts() shows the ids.",
+        "facts/hats/none does not exist. list_facts() shows the ids.",
         "no type",
     ]
     for answer, hint in zip(script.answers, hints, strict=True):
         assert answer.startswith("❌")
         assert hint in answer
+        assert len(answer) < 400
     assert alice.facts.count() == 0
 
 
 def test_a_weak_claim_is_skipped_on_fresh_state():
-    script = Scripted(lambda ctx: [commit_fact(ctx, "diet", {**FIELDS, "food": "omnivore"}, 0.1)])
+    claims = [{"role": role, "food": "omnivore"} for role in ("user", "guest")]
+    script = Scripted(lambda ctx: [commit_fact(ctx, "diet", claim, 0.1) for claim in claims])
     diary = typed(script)
     alice = diary.user("alice")
     alice.facts.commit(Diet(**FIELDS))
+    alice.facts.commit(Diet(role="guest", food="vegan"), confidence=5 / 6)
     alice.add_turn("Maybe meat?", "Hm.", "s1")
-    (answer,) = script.answers
+    answer, other = script.answers
+    assert f"at least {5 / 6}." in other
     assert answer == (
         "❌ facts/diet/user has confidence 1, and yours is only 0.1. It stays. If the user is sure, give a confidence"
         " of at least 1."

@@ -15,8 +15,10 @@ from tomldiary.errors import (
     DiaryError,
     DocumentError,
     LimitReached,
+    SchemaError,
     UnknownEntry,
     WeakClaim,
+    printed,
     without_paths,
 )
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
@@ -347,9 +349,10 @@ async def commit_fact(
     try:
         fact_id = ctx.deps.commit_fact(type, fields, confidence, valid_from)
     except WeakClaim as error:
+        stored = str(error.stored).removesuffix(".0")  # a rounded one would be too little
         return (
-            f"❌ {quoted(error.where)} has confidence {error.stored:g}, and yours is only {error.claimed:g}. It stays. If the"
-            f" user is sure, give a confidence of at least {error.stored:g}."
+            f"❌ {quoted(error.where)} has confidence {stored}, and yours is only {error.claimed:g}. It stays. If the"
+            f" user is sure, give a confidence of at least {stored}."
         )
     except DiaryError as error:
         return _refusal(error)
@@ -365,17 +368,20 @@ async def remove_fact(
     Args:
         id: The id of the fact, as it is listed.
     """
+    fact_id = id.removeprefix("facts/")
     try:
-        ctx.deps.remove_fact(id.removeprefix("facts/"))
-    except UnknownEntry as error:
-        return f"❌ {error.where} does not exist. list_facts() shows the ids."
+        ctx.deps.remove_fact(fact_id)
+    except (UnknownEntry, SchemaError):  # there is no such type
+        return f"❌ facts/{quoted(fact_id)} does not exist. list_facts() shows the ids."
     except DiaryError as error:
         return _refusal(error)
-    return f"🗑️ Deleted facts/{id.removeprefix('facts/')}."
+    return f"🗑️ Deleted facts/{fact_id}."
 
 
 def _no_type(deps: MemoryDeps, name: str) -> str:
-    return f"❌ There is no type of facts {name!r}. Use one of: {', '.join(deps.fact_schemas)}."
+    return (
+        f"❌ There is no type of facts {printed(name)}. Use one of: {', '.join(deps.fact_schemas)}."
+    )
 
 
 def fact_lines(deps: MemoryDeps, type_: str | None = None) -> list[str]:
