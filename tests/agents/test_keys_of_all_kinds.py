@@ -119,6 +119,13 @@ def test_types_that_contain_themselves_or_each_other_are_described_in_short():
     assert len(naming_categories(diary)) < 20_000
 
 
+def test_fields_of_an_unknown_type_are_answered_with_the_known_types(alice, verbs):
+    told = "❌ category: there is no type of facts 'hats'. Use one of: diet"
+    assert verbs.remember("", "hats", fields={"size": 7}).startswith(told)
+    assert verbs.update("hats/user", fields={"size": 7}).startswith(told)
+    assert not alice.history()
+
+
 def test_a_typed_fact_is_remembered_with_its_fields(alice, verbs):
     answer = verbs.remember("", "diet", fields={"role": "user", "food": "vegan"})
     assert answer == "✅ Noted as facts/diet/user: role = user, food = vegan"

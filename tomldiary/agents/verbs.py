@@ -31,11 +31,7 @@ from tomldiary.entries.kinds import (
     find_entry,
     path_of,
 )
-from tomldiary.errors import (
-    Forgotten,
-    InvalidValue,
-    UnknownEntry,
-)
+from tomldiary.errors import Forgotten, InvalidValue, UnknownEntry, printed
 from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
@@ -206,11 +202,17 @@ class MemoryVerbs:
     aremember = async_twin(remember)
 
     def _refuse_fields(self, category: str, fields: dict[str, Any] | None) -> None:
-        """Refuse fields for a preference, because they would be dropped silently."""
+        """Refuse fields for what is no type of facts, because they would be dropped silently."""
         if fields and category in self._user.diary.allowed:
             raise InvalidValue(
                 "a preference has a text and no fields. Say it all in `text`. Nothing was changed.",
                 where=category,
+            )
+        types = ", ".join(self._user.diary.fact_schemas)
+        if fields and types:
+            raise InvalidValue(
+                f"there is no type of facts {printed(category)}. Use one of: {types}.",
+                where="category",
             )
 
     def _commit(self, schema: FactSchema, fields: dict[str, Any] | None, text: str) -> Answer:
