@@ -2,7 +2,7 @@
 
 A rule is set for a collection, such as `preferences/likes`, `blocks`, `blocks/persona` or `items/work`; the most
 specific rule applies. The constraints of types of facts are set by `register_schema`. Of these, a commit of a fact
-checks itself all but `append_only` and `required`; an import, a rollback and a hand edit are checked here.
+checks itself all options but those of `Constraint.limits_fields`; an import, a rollback and a hand edit are checked here.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class EntryRules:
         self._rules = {**self._rules, collection: rule}
         self.kinds.add(kind)
         # A commit of a fact checks the other options itself.
-        if kind != FACTS.name or rule.append_only or rule.required:
+        if kind != FACTS.name or rule.limits_fields:
             self.checked.add(kind)
         timed = [place for place, each in self._rules.items() if each.ttl is not None]
         self._timed = {place.partition("/")[0] for place in timed}

@@ -154,6 +154,11 @@ class Constraint:
         return _names(self.required)
 
     @property
+    def limits_fields(self) -> bool:
+        """Whether an option limits the fields of one entry, which each commit checks for facts too."""
+        return self.append_only or bool(self.required_fields)
+
+    @property
     def normalised(self) -> tuple[str, ...]:
         """The fields whose text is compared in its normal form."""
         return _names(self.normalise)
