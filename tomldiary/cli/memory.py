@@ -227,8 +227,8 @@ def fact_key(written: str, user: UserDiary) -> str:
     return f"{FACTS.name}/{written}" if first in types else written
 
 
-def full_key(written: str, user: UserDiary) -> str:
-    """Return a typed key in its long form, which also finds entries of a category that is now empty.
+def key_with_kind(written: str, user: UserDiary) -> str:
+    """Return a typed key with its kind, which also finds entries of a category that is now empty.
 
     Raises:
         InvalidValue: The key has no slash, so it may be the name of a user.

@@ -209,7 +209,7 @@ class EntryRules:
         kinds = {entry_kind(name).name for name, _ in states}
         before, now = self._states(tx, kinds, partial(_before, tx))
         own = [
-            (full_key(path, name), entry_key(path, name), state)
+            (key_with_kind(path, name), entry_key(path, name), state)
             for (name, path), state in states.items()
             if _is_entry(path, name)
         ]
@@ -393,7 +393,7 @@ def _before(tx: Transaction, name: str) -> Document:
 def _entries(name: str, document: Document) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     """Yield the key including the kind, the path and the table of each entry of a document."""
     for path, entry in entry_kind(name).tables(document).items():
-        yield full_key(path, name), path, entry
+        yield key_with_kind(path, name), path, entry
 
 
 def _is_entry(path: Path, name: str) -> bool:
@@ -401,8 +401,8 @@ def _is_entry(path: Path, name: str) -> bool:
     return entry_path(name, path) == path and (kind.has_short_layout or path[0] == kind.name)
 
 
-def full_key(path: Path, name: str) -> str:
-    """Return the key of an entry including its kind."""
+def key_with_kind(path: Path, name: str) -> str:
+    """Return the key of an entry including its kind, unlike `full_key` of a hit, which omits that of preferences."""
     key = entry_key(path, name)
     return f"{PREFERENCES.name}/{key}" if entry_kind(name) is PREFERENCES else key
 

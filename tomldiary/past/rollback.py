@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.rules import full_key
+from tomldiary.engine.rules import key_with_kind
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.kinds import (
     entry_key,
@@ -238,7 +238,7 @@ class Undo:
             return False
         now, expires = self._past.engine.now(), moment(values.get("_expires"))
         is_past = expires is not None and expires <= now
-        return is_past or self._rules.entry_rules.is_over(full_key(entry, kind), values, now)
+        return is_past or self._rules.entry_rules.is_over(key_with_kind(entry, kind), values, now)
 
     def _forbidden(self, transaction: Transaction, former: _Values) -> list[str]:
         """Return the keys of the entries whose former state a rule forbids."""

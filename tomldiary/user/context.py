@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
-from tomldiary.engine.rules import full_key
+from tomldiary.engine.rules import key_with_kind
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind, path_of
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import Why, held_entry
@@ -447,7 +447,7 @@ class DraftContext(UserContext):
         if entry is None:
             return None
         end, now = moment(entry.get("_expires")), self.moment(None)
-        if not self.is_over(full_key(path, document), entry) and (end is None or now < end):
+        if not self.is_over(key_with_kind(path, document), entry) and (end is None or now < end):
             return entry
         return renewed({**entry, "_updated": timestamp(now)})
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from tomldiary.cli.memory import full_key, known_user, overwritable, point
+from tomldiary.cli.memory import key_with_kind, known_user, overwritable, point
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     AsJson,
@@ -113,7 +113,7 @@ def history(
         return
     if yes:
         raise InvalidValue("use --yes with --keep or --drop-before", where="--yes")
-    wanted = None if key is None else full_key(key, alice)
+    wanted = None if key is None else key_with_kind(key, alice)
     start, end = (None if each is None else point(each, alice) for each in (since, before))
 
     def read(most: int | None) -> list[HistoryEntry]:
@@ -208,7 +208,7 @@ def why(
 ) -> None:
     """Show the origin of an entry and all its changes."""
     alice = known_user(path, user)
-    origin = alice.why(full_key(key, alice))
+    origin = alice.why(key_with_kind(key, alice))
     if as_json:
         print_json(origin)
         return
