@@ -188,6 +188,16 @@ def test_an_entry_is_not_named_by_its_text_alone_nor_by_a_line_of_two(alice, ver
     assert "likes: tea does not exist. Look the entry up" in verbs.forget("likes: tea")
 
 
+def test_an_entry_can_be_named_by_its_line_before_it_was_confirmed(alice, verbs):
+    alice.upsert_preference("likes", "tea (green)")
+    for contexts in ([], ["work"], ["home"]):
+        alice.upsert_preference("likes", "tea", contexts=contexts)
+    assert "- likes: tea [work home] (3×)\n" in alice.render()
+    assert verbs.update("likes: tea [work] (2×)", "coffee") == "✅ Changed likes/pref002."
+    alice.upsert_preference("likes", "tea")
+    assert verbs.forget("likes: tea (green)") == "🗑️ Removed likes/pref001: tea (green)"
+
+
 def test_a_fact_can_be_named_by_its_line_in_the_memory(alice, verbs):
     class Diet(BaseModel):
         food: str
@@ -222,6 +232,18 @@ def test_a_line_of_an_item_shows_the_labels_of_its_namespace(alice, verbs, label
     assert line in alice.render().splitlines()
     assert line in alice.render("Bo").splitlines()
     assert "Removed" in verbs.forget(line)
+
+
+def test_a_conversation_can_be_named_by_its_line_in_the_memory(alice, verbs):
+    def note(message, *, deps):
+        deps.summarise("A trip to Oslo.", None)
+
+    alice.diary.agent = note
+    alice.add_turn("I'm planning a trip to Oslo.", "Nice.", session_id="private")
+    (line,) = [line for line in alice.render().splitlines() if line.startswith("- conversation")]
+    assert line in f"- {verbs.recall('Oslo').splitlines()[1]}"
+    assert "Removed" in verbs.forget(line)
+    assert not alice.conversations()
 
 
 def test_a_text_with_hidden_characters_can_be_named_by_its_line(alice, verbs):

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from contextlib import suppress
 from dataclasses import asdict
 from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
-from urllib.parse import unquote
 
 from tomldiary.agents.answers import ACTOR, WAITS, Answer, DoneBefore, failure, once
 from tomldiary.engine.engine import is_erased
@@ -64,7 +62,7 @@ _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
 _BLOCKS_SHOWN = 20
 _REMOVED_SHOWN = 2_000  # characters of a removed entry; an episode may have 200,000
-_NAMED_BY_LINE = (PREFERENCES.name, FACTS.name, BLOCKS.name, ITEMS.name)
+_WITH_DAY = (PREFERENCES.name, FACTS.name, BLOCKS.name, ITEMS.name)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -365,9 +363,7 @@ class MemoryVerbs:
         key, said = _named(shown, self._exists), unescape(str(shown))
         if ":" not in said or self._exists(key):
             return key
-        line = escape_for_model(said).removeprefix("- ")
-        hits = self._user.matching(said, _NAMED_BY_LINE)
-        keys = [hit.full_key for hit in hits if _is_line_of(line, hit)]
+        keys = self._user.keys_of_line(escape_for_model(said).removeprefix("- "))
         return keys[0] if len(keys) == 1 else key
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
@@ -476,18 +472,6 @@ def _named(shown: str, exists: Callable[[str], bool]) -> str:
     return stored if not exists(shown) and exists(stored) else shown
 
 
-def _is_line_of(line: str, hit: Hit) -> bool:
-    """Return whether a line of a prompt, escaped and without its bullet, is that of an entry."""
-    group = hit.key  # of a block
-    if hit.kind == ITEMS.name:
-        group = unquote(hit.full_key.removeprefix(f"{ITEMS.name}/").rpartition("/")[0])
-    elif hit.kind in {PREFERENCES.name, FACTS.name}:
-        group = hit.key.partition("/")[0]
-    text = re.escape(escape_for_model(f"{group}: {hit.text}"))
-    notes = r"( \[[^\]]*\])?( \(\d+×\))?"
-    return re.fullmatch(text + notes, line) is not None
-
-
 def _refused(kind: EntryKind, name: str) -> InvalidValue:
     """Return the error for an entry that a verb cannot change."""
     why = kind.unchanged_because or "only the application changes such an entry."
@@ -505,5 +489,5 @@ def _block_data(name: str, block: TextBlock) -> dict[str, Any]:
 def _fact(hit: Hit) -> str:
     """Return a hit as a line with the day it was last said or changed, which tells an older statement from its correction."""
     kind, when = entry_kind(hit.kind), moment(hit.updated or hit.created)
-    note = f"({when.date()})" if when is not None and hit.kind in _NAMED_BY_LINE else ""
+    note = f"({when.date()})" if when is not None and hit.kind in _WITH_DAY else ""
     return rendered(EntryLine(kind.title(hit.key, hit.updated), hit.text, note, kind.is_long))

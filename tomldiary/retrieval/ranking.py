@@ -7,6 +7,7 @@ and their order are kept between versions of a document, so that only changes ar
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.kind import EntryKind, Group, Rank, Rules
     from tomldiary.toml.document import Document
+
+
+_NOTES = re.compile(r"( \[[^\]]*\])?( \([^()]*\))?")
 
 
 class MemoryLines(NamedTuple):
@@ -39,6 +43,8 @@ class ShownFact:
     """The kind, and the key without the kind."""
     entry: Mapping[str, Any]
     line: str
+    note: str
+    """The end of the line, not escaped; a line that names the entry may omit it."""
     rank: Rank
 
     @property
@@ -50,6 +56,19 @@ class ShownFact:
     def is_pinned(self) -> bool:
         """Whether it is shown before unpinned entries."""
         return self.rank[0]
+
+    def is_named_by(self, line: str, *, is_older: bool = False) -> bool:
+        """Return whether an escaped line without line breaks is the one of this entry, with or without its note.
+
+        Args:
+            line: The line.
+            is_older: Whether the line may have another note, because the entry may have been confirmed since.
+        """
+        own = " ".join(self.line.split())
+        bare = own.removesuffix(f" {escape_for_model(self.note)}")
+        if not is_older:
+            return line in {own, bare}
+        return line.startswith(bare) and _NOTES.fullmatch(line, len(bare)) is not None
 
 
 class _Ranking(NamedTuple):
@@ -107,7 +126,7 @@ def _fact(kind: EntryKind, group: Group, key: str, entry: Mapping[str, Any]) -> 
     line = kind.line(name, entry, group)
     if line is None or not (line.is_long or escape_for_model(line.text)):
         return None  # an entry without text is not shown
-    return ShownFact((kind.name, name), entry, rendered(line), kind.rank(entry))
+    return ShownFact((kind.name, name), entry, rendered(line), line.note, kind.rank(entry))
 
 
 def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFact]:

@@ -86,7 +86,7 @@ class Hit(Viewed):
         """The key for `history`, `why` and the tools; it includes the kind except for preferences."""
         if self.kind == ITEMS.name:
             return ITEMS.full_key(self.key)
-        return self.key if self.kind == PREFERENCES.name else f"{self.kind}/{self.key}"
+        return _full_key(self.kind, self.key)
 
 
 class Searched(NamedTuple):
@@ -199,12 +199,6 @@ class UserRecall:
         words = telling_words(asked)
         return Hits(_hit(source, score, words) for score, source in islice(found, limit))
 
-    def matching(self, text: str, kinds: Collection[str]) -> Hits:
-        """Return all entries with words of a text. A transaction may call it, because it asks no embedder."""
-        asked, found = self._found(text, kinds, by_words=True)
-        words = telling_words(asked)
-        return Hits(_hit(source, score, words) for score, source in found)
-
     def ranked_keys(self, query: str, kind: str, limit: int) -> list[str]:
         """Return the keys of the entries of a kind that match a text best, as `recall` ranks them."""
         return [source.key for _, source in islice(self._found(query, [kind])[1], limit)]
@@ -219,12 +213,10 @@ class UserRecall:
         kinds: Collection[str] | None,
         time_range: TimeRange | None = None,
         valid_at: When | None = None,
-        *,
-        by_words: bool = False,
     ) -> tuple[list[Asked], Iterator[tuple[float, IndexedEntry]]]:
         """Return the words of a question as searched, and an iterator over the score and the entry of each match.
 
-        The best match is first. The iterator filters lazily. With `by_words`, no embedder is asked.
+        The best match is first. The iterator filters lazily.
         """
         checked_text(query, "query")
         at, context, rules = self._context.moment(valid_at), self._context, self._diary
@@ -232,7 +224,7 @@ class UserRecall:
         start, end = _bounds(time_range)
         with context.reading():
             # An entry of the past is not embedded again.
-            embedder = rules.embedder if context.past is None and not by_words else None
+            embedder = rules.embedder if context.past is None else None
             epoch = rules.engine.epoch_read(context.user_id) if embedder is not None else 0
             index, current = self._current(searched)
             vector = embedder and embedder.prepared(context.user_id, current, query, epoch)
@@ -332,6 +324,26 @@ class UserRecall:
                 order = [(source.kind.name, source.key) for _, source in matches]
                 shown = [*first, *(fact.line for fact in _matches_first(facts, order))]
         return MemoryLines(shown, rest)
+
+    def keys_of_line(self, line: str) -> list[str]:
+        """Return the full keys of the entries that `render` shows by a line, also those that do not fit its budget.
+
+        Args:
+            line: The line without its bullet, with line breaks as spaces. It may omit the note, such as contexts. A line
+                with another note is that of an earlier version, and counts if no entry has exactly this line.
+        """
+        at, until = self._context.moment(None), self._context.until
+        with self._diary.engine.reading():
+            facts = [
+                fact
+                for name, kind, document in self._documents(_places(shown_kinds(), self._listed()))
+                for _, facts in ranked(kind.within(name, until), document, self._diary, at)
+                for fact in facts
+                if not self._context.is_over("/".join(fact.key), fact.entry)
+            ]
+        same = [fact for fact in facts if fact.is_named_by(line)]
+        found = same or [fact for fact in facts if fact.is_named_by(line, is_older=True)]
+        return [_full_key(*fact.key) for fact in found]
 
     def _ranked(
         self, documents: Sequence[Searched], but_session: str, valid_at: When | None
@@ -451,6 +463,10 @@ def _is_within(entry: Mapping[str, Any], start: datetime | None, end: datetime |
         return True
     when = moment(last_used(entry))
     return when is not None and (start is None or start <= when) and (end is None or when < end)
+
+
+def _full_key(kind: str, key: str) -> str:
+    return key if kind == PREFERENCES.name else f"{kind}/{key}"
 
 
 def _hit(source: IndexedEntry, score: float, asked: Sequence[Asked]) -> Hit:

@@ -56,8 +56,8 @@ _FOR_PROGRAMS = {
     "import_preview",
     "is_past",
     "kept_history",
+    "keys_of_line",
     "last_transaction",
-    "matching",
     "memory_lines",
     "plot_merges",
     "prune_history",
@@ -190,8 +190,8 @@ class UserDiary(Viewed, DeprecatedNames):
     # Recall
 
     recall, arecall = delegated(UserRecall, UserRecall.recall)
-    matching, amatching = delegated(UserRecall, UserRecall.matching)
     render, arender = delegated(UserRecall, UserRecall.render)
+    keys_of_line, akeys_of_line = delegated(UserRecall, UserRecall.keys_of_line)
     memory_lines, amemory_lines = delegated(UserRecall, UserRecall.memory_lines)
 
     # Transactions
