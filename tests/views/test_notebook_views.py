@@ -634,7 +634,7 @@ def test_a_subclass_is_shown_like_its_base():
 
     mine = MyFact("diet/user", "diet", Diet(role="user", food="rice"), "", "", "", "", "")
     assert repr(mine) == "<MyFact diet/user role=user, food=rice>"
-    with pytest.raises(TypeError, match="no view of Viewed"):
+    with pytest.raises(TypeError, match=r"no view of Viewed\. Write view_viewed in"):
         repr(Viewed())
 
 

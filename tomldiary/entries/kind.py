@@ -184,7 +184,10 @@ class EntryKind:
     leads = False
     """Whether its pinned entries come before every other entry in a prompt."""
     is_reserved = False
-    """Whether its name at the beginning of a key has precedence over a category of the same name."""
+    """Whether its name at the beginning of a key has precedence over a category of the same name.
+
+    If the built-in table has such a category, `path` returns None for the keys of its preferences.
+    """
     unchanged_because = ""
     """Why a model's tool cannot change an entry, for its answer; "" for a general reason."""
     is_split = False

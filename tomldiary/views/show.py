@@ -67,8 +67,8 @@ def sheet_of(shown: Any) -> Sheet:
     Raises:
         TypeError: There is no view for objects of this class.
     """
-    for kind in type(shown).__mro__:
-        maker = f"view{_CAPITAL.sub('_', kind.__name__).lower()}"
+    makers = [f"view{_CAPITAL.sub('_', kind.__name__).lower()}" for kind in type(shown).__mro__]
+    for maker in makers:
         for name in _MODULES:
             make = getattr(import_module(f"tomldiary.views.{name}"), maker, None)
             if make is not None:
@@ -78,7 +78,7 @@ def sheet_of(shown: Any) -> Sheet:
                     badge = Badge("cannot be read", "bad")
                     return Sheet(repr(shown), [], [str(error)], badges=[badge])
     raise TypeError(
-        f"there is no view of {type(shown).__name__}. Write its maker in tomldiary/views."
+        f"there is no view of {type(shown).__name__}. Write {makers[0]} in a module of tomldiary/views."
     )
 
 
