@@ -142,7 +142,7 @@ def test_each_view_is_made_of_some_object_here(hostile):
         if name.startswith("view_")
     }
     assert len(makers) > 30
-    assert makers - made == set()
+    assert makers - made == set(), "add an object of each class to `filled`"
 
 
 def test_nothing_that_is_stored_runs_in_a_notebook(hostile):

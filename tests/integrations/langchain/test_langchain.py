@@ -27,12 +27,11 @@ from pydantic_ai.models.function import FunctionModel
 
 from scripted_chat import Scripted, calling
 from tomldiary import Diary
+from tomldiary.agents.verbs import VERBS
 from tomldiary.errors import IdentifierError, InvalidValue, MissingExtra
 from tomldiary_langchain import DiaryRetriever, diary_tools
 from tomldiary_langgraph import DiaryStore
 
-FOUR = ("recall", "remember", "update", "forget")
-BLOCKS = ("read_block", "append_block", "replace_in_block")
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 
 both = pytest.mark.parametrize("mode", ["sync", "async"])
@@ -287,7 +286,7 @@ def test_the_tools_read_and_change_blocks(diary, mode):
 @pytest.mark.parametrize(
     ("tools", "made"),
     [
-        ("all", [*FOUR, *BLOCKS]),
+        ("all", [*VERBS]),
         ("read", ["recall", "read_block"]),
         ("none", []),
         (["forget", "recall"], ["recall", "forget"]),
@@ -304,7 +303,7 @@ def test_names_and_descriptions_of_tools_can_be_replaced(diary):
         names={"recall": "search_diary"},
         descriptions={"recall": "Ask away.", "remember": "Note it."},
     )
-    assert list(tools) == ["search_diary", *FOUR[1:], *BLOCKS]
+    assert list(tools) == ["search_diary", *VERBS[1:]]
     assert tools["search_diary"].description == "Ask away."
     assert tools["remember"].description.startswith("Note it. Categories: One of: likes,")
     diary.user("alice").upsert_preference("likes", "tea")
@@ -355,7 +354,7 @@ def test_bound_tools_work_through_the_bridge_of_pydantic_ai(diary):
     told = []
 
     def model(messages, info):
-        assert {one.name for one in info.function_tools} == {*FOUR, *BLOCKS}
+        assert {one.name for one in info.function_tools} == {*VERBS}
         told.extend(part.content for part in messages[-1].parts if part.part_kind == "tool-return")
         if len(told) < len(steps):
             name, arguments = steps[len(told)]

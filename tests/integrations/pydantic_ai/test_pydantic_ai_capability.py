@@ -39,6 +39,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import Diary, MemoryWriter
+from tomldiary.agents.verbs import ENTRY_VERBS
 from tomldiary.errors import BackendError, IdentifierError, InvalidTOML, InvalidValue
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 from tomldiary_pydantic_ai.conversation import CAN_APPEND
@@ -544,7 +545,7 @@ def test_a_capability_offers_the_tools_of_the_toolset(tmp_path: Path):
         assert parameters is not None
         return [tool.name for tool in parameters.function_tools]
 
-    assert offered() == ["recall", "remember", "update", "forget"]
+    assert offered() == [*ENTRY_VERBS]
     assert offered(tools="read") == ["recall"]
     assert offered(tools="none") == []
     with pytest.raises(InvalidValue, match="there is no tool 'write'"):

@@ -30,7 +30,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary
-from tomldiary.agents.verbs import VERBS
+from tomldiary.agents.verbs import ENTRY_VERBS, VERBS
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
 from tomldiary_pydantic_ai import DiaryToolset
 from tomldiary_pydantic_ai.conversation import CAN_APPEND
@@ -288,7 +288,7 @@ def test_only_the_chosen_tools_are_offered(tmp_path: Path):
         run(caller, toolset)
         return caller.tools
 
-    assert offered(DiaryToolset(tmp_path, "a")) == ["recall", "remember", "update", "forget"]
+    assert offered(DiaryToolset(tmp_path, "a")) == [*ENTRY_VERBS]
     assert offered(DiaryToolset(tmp_path, "a", tools=VERBS)) == list(VERBS)
     assert offered(DiaryToolset(tmp_path, "a", tools="read")) == ["recall"]
     assert offered(DiaryToolset(tmp_path, "a", tools="none")) == []
@@ -333,7 +333,7 @@ def test_tools_and_memory_work_inside_any_wrapper(tmp_path: Path, wrapper: str):
     caller = Caller((name, {"query": "tea"}))
     assert "likes/pref001: tea" in run(caller, toolset)
     assert "- likes: tea" in caller.instructions
-    assert len(caller.tools) == 4
+    assert len(caller.tools) == len(ENTRY_VERBS)
 
 
 def test_the_owner_of_a_run_is_resolved_without_disk_access(tmp_path: Path):
