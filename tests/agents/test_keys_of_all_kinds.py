@@ -243,3 +243,25 @@ def test_items_have_coroutine_twins(alice, diary):
         )
 
     assert asyncio.run(use()) == ({"text": "y"}, {"text": "y"})
+
+
+def test_a_category_named_like_a_kind_hides_no_entry_of_the_kind():
+    class Table(BaseModel):
+        """A table."""
+
+        blocks: dict[str, PreferenceItem] = {}
+        conversations: dict[str, PreferenceItem] = {}
+
+    alice = Diary("memory:", pref_table_cls=Table, agent="rules").user("alice")
+    verbs = MemoryVerbs(alice, "s1")
+    alice.blocks.set("persona", "calm")
+    alice.upsert_preference("blocks", "wooden")
+    assert {hit.full_key for hit in alice.recall("calm wooden")} == {
+        "blocks/persona",
+        "blocks/pref001",
+    }
+    alice.confirm("blocks/persona")
+    assert verbs.update("blocks/persona", "brief") == "✅ Changed blocks/persona."
+    assert verbs.update("blocks/pref001", "oaken") == "✅ Changed blocks/pref001."
+    assert verbs.forget("blocks/persona") == "🗑️ Removed blocks/persona: brief"
+    assert verbs.forget("blocks/pref001") == "🗑️ Removed blocks/pref001: oaken"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kinds.blocks import TextBlock
     from tomldiary.entries.models import PreferenceItem
+    from tomldiary.toml.document import Path
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
 
@@ -368,9 +369,8 @@ class MemoryVerbs:
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
         """Return the kind and the name of an entry from a key in an answer of `recall`."""
-        diary = self._user.diary
         try:
-            path = path_of(key, diary.allowed, diary.fact_schemas)
+            path = self._path(key)
         except UnknownEntry:
             first, slash, _ = key.partition("/")
             if first in KINDS or not slash:
@@ -379,13 +379,19 @@ class MemoryVerbs:
         kind, name = entry_kind(path[0]), entry_key(path)
         return kind, name if kind is PREFERENCES else name.removeprefix(f"{kind.name}/")
 
+    def _path(self, key: str) -> Path:
+        diary = self._user.diary
+        return path_of(key, diary.allowed, diary.fact_schemas, self._is_entry)
+
     def _exists(self, key: str) -> bool:
-        diary, user = self._user.diary, self._user.user_id
         with suppress(UnknownEntry):
-            path = path_of(key, diary.allowed, diary.fact_schemas)
-            read = functools.partial(diary.engine.document, user)
-            return find_entry(path, diary.engine.kinds(user), read) is not None
+            return self._is_entry(self._path(key))
         return False
+
+    def _is_entry(self, path: Path) -> bool:
+        engine, user = self._user.diary.engine, self._user.user_id
+        read = functools.partial(engine.document, user)
+        return find_entry(path, engine.kinds(user), read) is not None
 
     @_answering
     def read_block(self, name: str) -> Answer:

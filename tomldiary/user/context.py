@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from tomldiary.engine.rules import key_with_kind
-from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind, path_of
+from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind, find_entry, path_of
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import Why, held_entry
 from tomldiary.errors import InvalidValue, SchemaError, missing_attribute
@@ -222,7 +222,11 @@ class UserContext:
         Raises:
             UnknownEntry: The text is not a key.
         """
-        path = path_of(key, self.diary.allowed, self.diary.fact_schemas)
+
+        def exists(path: Path) -> bool:
+            return find_entry(path, self.kinds(), self.read) is not None
+
+        path = path_of(key, self.diary.allowed, self.diary.fact_schemas, exists)
         return entry_kind(path[0]).resolved(path, self.read, self.diary, self.moment(None))
 
     def session(self, given: str) -> str:

@@ -203,13 +203,20 @@ def entry_key(path: Path, document: str = "") -> str:
     return entry_kind(path[0]).key(path, document)
 
 
-def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) -> Path:
+def path_of(
+    key: str,
+    categories: Collection[str],
+    types: Collection[str] = (),
+    exists: Callable[[Path], bool] | None = None,
+) -> Path:
     """Return the path of the entry with a key; for an item, the document replaces `items`.
 
     Args:
         key: A result of `entry_key`; it may also begin with a category or a type of facts without its kind.
         categories: The categories of preferences.
         types: The types of facts.
+        exists: Returns whether there is an entry at a path. A key that begins with a category named like a kind, such
+            as `blocks`, then names the entry of this kind if there is no such preference.
 
     Raises:
         UnknownEntry: The text is not a key.
@@ -223,6 +230,9 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
     is_fact = named is FACTS and rest.partition("/")[0] in types
     if named is not None and (named.is_reserved or is_fact or first not in categories):
         found = named.path(key)
+    elif named is not None and exists is not None and not exists((PREFERENCES.name, first, rest)):
+        own = named.path(key)
+        found = own if own is not None and exists(own) else None
     if found is None and rest:
         if first in categories:
             found = (PREFERENCES.name, first, rest)
