@@ -266,7 +266,7 @@ class FactSchema:
         }
 
     @cached_property
-    def _names(self) -> set[Any]:
+    def _model_names(self) -> set[Any]:
         """The names by which the model reads or writes its fields."""
         found: set[Any] = {*self.fields, *self.model.model_fields}
         for field in self.model.model_fields.values():
@@ -352,7 +352,7 @@ class FactSchema:
         """
         stored = _as_json(self.parse(data))
         if is_stored:
-            stored = {**{key: data[key] for key in data if key not in self._names}, **stored}
+            stored = {**{key: data[key] for key in data if key not in self._model_names}, **stored}
         # None is not stored if it is the default of the field.
         return encode_nulls(
             {
