@@ -326,6 +326,86 @@ def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opene
     assert "walnuts" not in engine.texts()
 
 
+def test_submits_of_one_id_that_wait_for_space_are_one_turn(opened):
+    began, gate = threading.Semaphore(0), threading.Event()
+
+    def slow(message, *, deps):
+        began.release()
+        gate.wait(LONG)
+        remember(message, deps=deps)
+
+    with MemoryWriter(diary_on(opened(), slow), workers=2, qsize=2) as writer:
+        for text in ("water", "tea"):  # in work, and then waiting
+            for user in ("bob", "cem"):
+                assert writer.submit_nowait(turn(text, user)).wait_stored(LONG) is not None
+            if text == "water":
+                assert all(began.acquire(timeout=LONG) for _ in range(2))
+        first = writer.submit_later(turn("jazz", operation_id="op"))
+        assert writer.submit_nowait(turn("jazz", operation_id="op")) is first
+        with pytest.raises(Conflict):
+            writer.submit_later(turn("chess", operation_id="op"))
+        gate.set()
+        assert first.wait(LONG).applied == 1
+        assert writer.flush(LONG)
+        stats = writer.stats()
+    assert (stats["submitted"], stats["completed"], stats["repeated"]) == (5, 5, 0)
+
+
+def test_a_waiting_turn_of_two_submits_survives_the_cancellation_of_one(opened):
+    began, gate = threading.Event(), threading.Event()
+
+    def slow(message, *, deps):
+        began.set()
+        gate.wait(LONG)
+        remember(message, deps=deps)
+
+    async def submit_all():
+        async with MemoryWriter(diary_on(opened(), slow), workers=1, qsize=1) as writer:
+            await writer.submit_turn(turn("water", "bob"))
+            await asyncio.to_thread(began.wait, LONG)
+            await writer.submit_turn(turn("tea", "bob"))
+            again = [
+                asyncio.create_task(writer.submit_turn(turn("jazz", operation_id="op")))
+                for _ in range(2)
+            ]
+            await asyncio.sleep(0.3)
+            again[0].cancel()
+            await asyncio.sleep(0)
+            gate.set()
+            assert (await (await again[1])).applied == 1
+
+    asyncio.run(asyncio.wait_for(submit_all(), LONG))
+    assert texts(opened()) == ["jazz"]
+
+
+def test_a_close_refuses_each_submit_of_a_turn_that_waits_for_space(opened):
+    began, gate = threading.Event(), threading.Event()
+
+    def slow(message, *, deps):
+        began.set()
+        gate.wait(LONG)
+
+    async def submit_all():
+        writer = MemoryWriter(diary_on(opened(), slow), workers=1, qsize=1)
+        await writer.submit_turn(turn("water", "bob"))
+        await asyncio.to_thread(began.wait, LONG)
+        await writer.submit_turn(turn("tea", "bob"))
+        again = [
+            asyncio.create_task(writer.submit_turn(turn("jazz", operation_id="op")))
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0.3)
+        closing = asyncio.create_task(writer.close())
+        for each in again:
+            with pytest.raises(RuntimeError, match="is closed"):
+                await each
+        gate.set()
+        stats = await closing
+        assert (stats["submitted"], stats["completed"], stats["pending"]) == (2, 2, 0)
+
+    asyncio.run(asyncio.wait_for(submit_all(), LONG))
+
+
 @shared
 def test_doctor_names_users_whose_turns_wait_for_long(opened, monkeypatch):
     began, gate = threading.Event(), threading.Event()

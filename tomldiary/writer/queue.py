@@ -59,7 +59,7 @@ class Admission:
         self.is_closed = False
         self.state = state
         self.waiting: deque[Job] = deque()
-        """The turns that wait for space in the queue, in their order; those of `submit_later` have no waiter."""
+        """The turns that wait for space in the queue, in their order; those of `submit_later` are counted."""
         self._qsize = qsize
         self._backend = None if diary is None else diary.engine.backend
         self._sessions = None if diary is None else diary.sessions
@@ -77,8 +77,8 @@ class Admission:
 
     @property
     def in_memory(self) -> int:
-        """The number of turns of `submit_later` that wait for space."""
-        return sum(job.waiter is None for job in self.waiting)
+        """The number of turns that wait for space without a `submit` that waits for it."""
+        return sum(job.is_counted for job in self.waiting)
 
     @property
     def _admitted(self) -> int:
@@ -129,6 +129,7 @@ class Admission:
         with self.state:
             same = self._same(job)
             if same is not None:
+                self._count(same)
                 return same.receipt
             if not self._is_full:
                 self._admit(job)
@@ -162,6 +163,7 @@ class Admission:
         if queue is not None and backend is not None:  # in memory, the token is known already
             # In another thread, because a database that is down would hold this one.
             self._epoch_reader.submit(self._note_epoch, job, queue, backend)
+        self._register(job)
         self.waiting.append(job)
 
     def _note_epoch(self, job: Job, queue: JournalQueue | SharedQueue, backend: Backend) -> None:
@@ -183,7 +185,7 @@ class Admission:
             self.state.notify_all()  # an erasure may wait for this token
 
     def _same(self, job: Job) -> Job | None:
-        """Return the admitted turn with the same operation id; None if the turn is new and the writer is open."""
+        """Return the unfinished turn with the same operation id; None if the turn is new and the writer is open."""
         before = self._by_operation.get((job.turn.user_id, job.operation))
         if before is None and not self.is_closed:
             return None
@@ -207,13 +209,16 @@ class Admission:
     def _admit(self, job: Job) -> None:
         """Count a turn and pass it to the journal or the workers; the caller holds the lock."""
         self._count(job)
-        if not job.is_new:
-            self._by_operation[job.turn.user_id, job.operation] = job
+        self._register(job)
         if self.journal_queue is None:
             job.receipt.settle_stored(False)  # noqa: FBT003 - the result itself
             self._workers.add([job])
         else:
             self.journal_queue.put(job)
+
+    def _register(self, job: Job) -> None:
+        if not job.is_new:
+            self._by_operation[job.turn.user_id, job.operation] = job
 
     def _count(self, job: Job) -> None:
         if not job.is_counted:
@@ -255,26 +260,27 @@ class Admission:
         while self.waiting and self._admitted < self._qsize:
             if self.journal_queue is not None and self.waiting[0].wait_epoch is None:
                 return  # `_note_epoch` calls this again when the token is known
-            job = self.waiting.popleft()
-            self._admit(job)
-            if self.journal_queue is None:
-                wake([job], None)
+            self._admit_waiting(self.waiting.popleft())
+
+    def _admit_waiting(self, job: Job) -> None:
+        self._admit(job)
+        if self.journal_queue is None:
+            wake([job], None)
 
     def _cancel(self, job: Job) -> None:
         with self.state:
-            if job in self.waiting:
-                self.waiting.remove(job)
-                self._give_back(job)
-                self.admit_waiting()
-                return
             job.wanted -= 1
             if job.wanted:
                 return
-            is_unstored = self.journal_queue is not None and self.journal_queue.remove(job)
-            if is_unstored or self._workers.queues.remove(job):
-                self._withdraw(job)
-                self.admit_waiting()
-                self.state.notify_all()
+            if job in self.waiting:
+                self.waiting.remove(job)
+            else:
+                is_unstored = self.journal_queue is not None and self.journal_queue.remove(job)
+                if not is_unstored and not self._workers.queues.remove(job):
+                    return
+            self._withdraw(job)
+            self.admit_waiting()
+            self.state.notify_all()
 
     def _withdraw(self, job: Job) -> None:
         """Undo the admission of a turn; called with the lock held."""
@@ -300,16 +306,20 @@ class Admission:
             del self._by_operation[job.turn.user_id, job.operation]
 
     def close(self) -> None:
-        """Refuse further turns, fail the submits that wait for space, and admit the waiting turns without a submit."""
+        """Refuse further turns, fail the submits that wait for space, and admit the other waiting turns."""
         with self.state:
             self.is_closed = True
-            waiting = [*self.waiting]
+            waiting, error = [*self.waiting], RuntimeError(_CLOSED)
             self.waiting.clear()
-            wake(waiting, RuntimeError(_CLOSED))
-            self._give_back(*(job for job in waiting if job.waiter is not None))
+            refused = [job for job in waiting if not job.is_counted]
+            wake(refused, error)
+            for job in reversed(refused):  # another caller may wait for the receipt
+                job.receipt.settle_stored(error)
+                job.receipt.settle(None, error)
+                self._withdraw(job)
             for job in waiting:
-                if job.waiter is None:
-                    self._admit(job)
+                if job.is_counted:
+                    self._admit_waiting(job)
 
 
 class UserQueues:
