@@ -808,6 +808,44 @@ def test_a_dropped_writer_is_collected_and_its_threads_end(opened):
     until(has_ended)
 
 
+def test_a_lost_turn_that_was_submitted_again_settles_both_receipts(opened):
+    began, gate = threading.Event(), threading.Event()
+
+    def slow(message, deps):
+        began.set()
+        gate.wait(20)
+
+    again = Turn("alice", "s", "I love tea.", "Noted.", operation_id="op")
+    other = Claims(opened(), lease=0.01, works=True)
+    with MemoryWriter(Diary(opened(), agent=None), workers=0) as web:
+        first = web.submit_nowait(again)
+        assert first.wait_stored(20)
+        with MemoryWriter(Diary(opened(), agent=slow)) as writer:
+            assert began.wait(20)
+            second = writer.submit_nowait(again)
+            assert second.wait_stored(20)
+            until(lambda: other.store("alice"))  # the writer seems dead for the other one
+            gate.set()
+            until(lambda: not writer.stats()["active_workers"])
+            stats = writer.stats()
+            assert (stats["submitted"], stats["pending"]) == (2, 2)
+            other.release("alice")
+            assert [each.wait(30).transaction for each in (first, second)] == [1, 1]
+            until(lambda: not writer.stats()["pending"])
+            assert writer.stats()["completed"] == 2
+
+
+def test_the_turn_that_was_stored_first_keeps_its_operation_id(opened):
+    delivered = []
+    first, other = (Job(Turn("alice", "s", text, "ok"), "op", is_new=False) for text in "ab")
+    for job, works in ((first, False), (other, True)):
+        job.rendered = render_turn(job.turn, job.operation, job.time)
+        queue = queue_of(opened(), delivered, works=works)
+        queue.store("alice", [job])
+    assert [job.turn.user_msg for job in delivered] == ["a"]
+    assert len(queue) == 1  # the other turn waits for the result, which is a conflict
+
+
 def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
     backend = opened()
     change, began, go_on = backend.change_parts, threading.Event(), threading.Event()

@@ -7,6 +7,7 @@ in `claims`.
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout, TurnTaken
@@ -16,6 +17,7 @@ from tomldiary.runtime.unstored_turns import awaited_by_erasures
 from tomldiary.storage.shared.database import unreachable
 from tomldiary.writer.attempts import lost_database
 from tomldiary.writer.journal_queue import StoringQueue, wake
+from tomldiary.writer.receipts import Job
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Durability
     from tomldiary.storage.shared.backend import SharedBackend
     from tomldiary.writer.queue import Admission
-    from tomldiary.writer.receipts import Job
     from tomldiary.writer.shared.turns import Turns
 
 _logger = get_logger(__name__)
@@ -60,8 +61,8 @@ class SharedQueue(StoringQueue):
         self._works = works
         self._held: dict[str, set[str]] = {}
         """The operation ids of the turns that the workers have, by claimed user."""
-        self._remote: dict[str, dict[str, Job]] = {}
-        """Turns that were submitted here but that another writer applies, by user and operation id."""
+        self._remote: dict[str, set[Job]] = {}
+        """Turns that were submitted or lost here and that another writer applies, by user; two may have one operation id."""
         self._ended: dict[str, set[str]] = {}
         """The operation ids of the turns that ended while turns of the same user are being stored, by this user."""
         self._cancelled: set[tuple[str, str]] = set()
@@ -76,12 +77,12 @@ class SharedQueue(StoringQueue):
 
     def unstored(self) -> int:
         """Return the number of turns that a killed process would lose."""
-        others = (job for jobs in self._remote.values() for job in jobs.values())
+        others = chain.from_iterable(self._remote.values())
         return super().__len__() + sum(not job.receipt.is_stored for job in others)
 
     def oldest(self) -> float | None:
         """Return when the oldest of these turns was submitted (monotonic clock), or None."""
-        others = (job.queued_at for jobs in self._remote.values() for job in jobs.values())
+        others = (job.queued_at for jobs in self._remote.values() for job in jobs)
         return min(filter(None, (super().oldest(), *others)), default=None)
 
     # The caller holds the lock
@@ -91,15 +92,15 @@ class SharedQueue(StoringQueue):
         for job in jobs:
             job.is_new, job.group = False, []  # the other writer may apply it, and alone
             self._held.pop(job.turn.user_id, None)
-            self._remote.setdefault(job.turn.user_id, {})[job.operation] = job
+            self._remote.setdefault(job.turn.user_id, set()).add(job)
 
     def resolved(self, job: Job) -> None:
         """Stop watching a turn that another writer has finished."""
-        del self._remote[job.turn.user_id][job.operation]
+        self._remote[job.turn.user_id].remove(job)
 
     def drain(self) -> list[Job]:
         """Remove and return the turns that were submitted here and that another writer will apply."""
-        left = [job for jobs in self._remote.values() for job in jobs.values()]
+        left = [*chain.from_iterable(self._remote.values())]
         self._remote.clear()
         return left
 
@@ -134,7 +135,7 @@ class SharedQueue(StoringQueue):
         return isinstance(backend, type(mine)) or isinstance(mine, type(backend))
 
     def _unstored(self, user: str) -> set[Job]:
-        remote = self._remote.get(user, {}).values()
+        remote = self._remote.get(user, ())
         return super()._unstored(user).union(job for job in remote if not job.receipt.is_stored)
 
     def store(self, user: str, jobs: list[Job]) -> None:
@@ -146,15 +147,15 @@ class SharedQueue(StoringQueue):
                 # Before the turns are stored, because a worker that finishes a turn of this user may find the new
                 # turns at once.
                 job.journal = self
-                self._remote.setdefault(user, {})[job.operation] = job
+            self._remote.setdefault(user, set()).update(jobs)
         try:
             claim = self.claims.store(user, jobs)
         except BaseException:
             with self._state:
                 self._ended = {}
                 self._batch += jobs
+                self._remote.get(user, set[Job]()).difference_update(jobs)
                 for job in jobs:
-                    self._remote.get(user, {}).pop(job.operation, None)
                     if self._works and not job.wanted:  # it may be stored, if the answer was lost
                         self._cancelled.add((user, job.operation))
             raise
@@ -164,7 +165,7 @@ class SharedQueue(StoringQueue):
             for job in jobs:
                 job.rendered = ""
                 if job.epoch is None:  # an erasure refuses it
-                    self._remote.get(user, {}).pop(job.operation, None)
+                    self._remote.get(user, set[Job]()).discard(job)
                 else:
                     job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
                     # Another writer with the claim may apply it and die before it removes it.
@@ -178,7 +179,7 @@ class SharedQueue(StoringQueue):
 
     def _take(self, user: str, turns: Turns) -> None:
         """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock."""
-        mine = self._remote.get(user, {})
+        watched = self._remote.get(user, set[Job]())
         held = self._held.setdefault(user, set())
         jobs: list[Job] = []
         ids = [*turns.numbers()]
@@ -186,11 +187,14 @@ class SharedQueue(StoringQueue):
         after = max((place for place, each in enumerate(ids, 1) if each in held), default=0)
         # `turns` may have been read before some of them ended.
         wanted = set(ids[after:]) - self._ended.get(user, set())
+        mine = {job.operation: job for job in watched} if wanted else {}
         for job in turns.jobs(wanted) if wanted else ():
             held.update(each.operation for each in (job, *job.group))
             known = mine.get(job.operation)
-            if known is not None and not job.group:
-                del mine[job.operation]
+            if known is not None and known.turn.content != job.turn.content:
+                del mine[job.operation]  # the turn that was stored first has the id
+            elif known is not None and not job.group:
+                watched.remove(known)
                 known.epoch, known.operations = job.epoch, job.operations
                 jobs.append(known)
                 continue
@@ -199,10 +203,11 @@ class SharedQueue(StoringQueue):
             for each in (job, *job.group):
                 each.journal = self
                 if each.operation in mine:
-                    before = mine.pop(each.operation)
+                    before = mine[each.operation]
+                    watched.remove(before)
                     each.receipt, each.is_counted = before.receipt, before.is_counted
             jobs.append(job)
-        if not mine:
+        if not watched:
             self._remote.pop(user, None)
         self._admission.deliver(jobs)
 
@@ -238,8 +243,8 @@ class SharedQueue(StoringQueue):
 
     def _resolve_finished(self, user: str, waiting: Iterable[str]) -> None:
         with self._state:
-            jobs = self._remote.get(user, {})
-            done = [jobs[each] for each in set(jobs).difference(waiting)]
+            jobs, still = self._remote.get(user, set[Job]()), {*waiting}
+            done = [job for job in jobs if job.operation not in still]
             if not jobs:
                 self._remote.pop(user, None)
         for job in done:
