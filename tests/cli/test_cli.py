@@ -367,6 +367,8 @@ def test_search_with_an_embedder_finds_what_recall_finds(memories):
     found = json.loads(call(*asked, "local").stdout)
     assert [each["text"] for each in found] == [hit.text for hit in hits] != []
     assert json.loads(call(*asked, "words", check=0).stdout) == []
+    asked.remove("--json")
+    assert "vectors or word forms" in call(*asked, "local").stdout
     assert "'nope' is unknown" in call(*asked, "nope", check=2).stderr
 
 

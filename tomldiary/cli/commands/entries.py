@@ -224,13 +224,15 @@ def search(
     if as_json:
         print_json([{**asdict(hit), "key": hit.full_key} for hit in hits])
         return
-    print_rows(_HIT_COLUMNS, map(_hit_row, hits))
+    otherwise = "word forms" if embedder == WORDS else "vectors or word forms"
+    print_rows(_HIT_COLUMNS, (_hit_row(hit, otherwise) for hit in hits))
     if not hits:
         print_text("No entry matches.")
 
 
-def _hit_row(hit: Hit) -> Row:
-    words = f"words: {', '.join(map(one_line, hit.reasons))}" if hit.reasons else "word forms"
+def _hit_row(hit: Hit, otherwise: str) -> Row:
+    """Return the row of a hit; `otherwise` says how an entry without a word of the question was found."""
+    words = f"words: {', '.join(map(one_line, hit.reasons))}" if hit.reasons else otherwise
     found = (
         f"{hit.kind}, {words}, updated {one_line((hit.updated or hit.created)[:10] or 'unknown')}"
     )
