@@ -846,6 +846,16 @@ def test_the_turn_that_was_stored_first_keeps_its_operation_id(opened):
     assert len(queue) == 1  # the other turn waits for the result, which is a conflict
 
 
+def test_a_cancelled_repetition_leaves_the_turn_of_another_writer(opened):
+    backend, delivered = opened(), []
+    first, again = (Job(Turn("alice", "s", "tea", "ok"), "op", is_new=False) for _ in range(2))
+    for job, works in ((first, False), (again, True)):
+        job.rendered = render_turn(job.turn, job.operation, job.time)
+        job.wanted = int(not works)  # the second submit is cancelled while the turn is being stored
+        queue_of(backend, delivered, works=works).store("alice", [job])
+    assert [job.wanted for job in delivered] == [1]
+
+
 def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
     backend = opened()
     change, began, go_on = backend.change_parts, threading.Event(), threading.Event()

@@ -170,6 +170,8 @@ class SharedQueue(StoringQueue):
                     job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
                     # Another writer with the claim may apply it and die before it removes it.
                     job.is_new = job.is_new and claim is not None
+                    # A cancellation of this submit does not remove what another writer stored.
+                    job.wanted += job.was_stored
             if erased:
                 self.fail(erased, Forgotten.meanwhile())
             if claim is not None and stored:
