@@ -1185,13 +1185,12 @@ def test_times_decimals_and_durations_compare_as_what_they_are(diary, alice):
     for condition in ({"rest.noon": hour}, {"rest": {"noon": {"$gt": timedelta(minutes=9)}}}):
         assert found(condition) == ["d"]
     assert found({"length": None}) == []
-    for wrong in (
+    for other in (
         {"rate": {"$gt": "much"}},
         {"start": {"$lt": "soon"}},
         {"length": {"$in": ["x"]}},
     ):
-        with pytest.raises(InvalidValue, match=r"^shift\.(rate|start|length): expected a "):
-            found(wrong)
+        assert found(other) == []
 
 
 def querying(annotation, *values, **model):
@@ -1226,6 +1225,17 @@ def test_a_field_that_may_have_text_compares_as_text():
         assert found({"value": value}) == [n]
 
 
+def test_decimals_compare_exactly_and_with_floats_by_their_digits():
+    values = [f"0.{number}0000000000000000001" for number in (2, 1)] + ["0.1", "Infinity", "NaN"]
+    found = querying(Annotated[Decimal, Field(allow_inf_nan=True)] | float, *map(Decimal, values))
+    for n, value in enumerate(values[:4]):
+        assert found({"value": Decimal(value)}) == found({"value": {"$in": [value]}}) == [n]
+    assert found({"value": {"$gt": 0.1}}) == [0, 1, 3]
+    assert found({"value": {"$lte": 0.1}}) == found({"value": 0.1}) == [2]
+    assert found({"value": {"$gt": float("nan")}}) == []
+    assert found(order_by="value") == [2, 1, 0, 3, 4]
+
+
 @pytest.mark.parametrize("number", ["1e999999999", "-1e999999999", "1" * 60, "1e-999999999"])
 def test_a_decimal_of_many_digits_stalls_no_query(number):
     found = querying(Decimal, Decimal(5), Decimal(number))
@@ -1240,8 +1250,6 @@ def test_annotated_fields_compare_as_what_they_are():
     found = querying(Annotated[Decimal, Field(gt=0)] | None, Decimal("9.5"), Decimal("10.50"))
     assert found(order_by="value") == [0, 1]
     assert found({"value": "10.5"}) == [1]
-    with pytest.raises(InvalidValue, match=r"^measured\.value: expected a number, found 'much'"):
-        found({"value": "much"})
 
 
 def test_values_that_a_model_serializes_itself_compare_as_stored():
@@ -1257,6 +1265,32 @@ def test_values_that_a_model_serializes_itself_compare_as_stored():
 
     german = Annotated[datetime, BeforeValidator(read), PlainSerializer(written)]
     assert querying(german, noon)({"value": "20.01.2026 +0000"}) == [0]
+
+
+def test_a_query_calls_no_serializer_of_a_model(diary, alice):
+    written = []
+
+    class Timed(BaseModel):
+        at: datetime
+
+        @field_serializer("at")
+        def write(self, value: datetime) -> str:
+            written.append(value)
+            return value.strftime("%Y-%m")
+
+        @field_validator("at", mode="before")
+        @classmethod
+        def read(cls, value: Any) -> Any:
+            return f"{value}-01T00:00Z" if isinstance(value, str) else value
+
+    diary.register_schema("timed", Timed)
+    for month in (1, 11):
+        alice.commit(Timed(at=datetime(2026, month, 1, tzinfo=UTC)))
+    written.clear()
+    assert alice.facts.count("timed", {"at": "2026-11"}) == 1
+    assert alice.facts.count("timed", {"at": {"$gte": datetime(2026, 2, 1, tzinfo=UTC)}}) == 1
+    assert [fact.data.at.month for fact in alice.query("timed", order_by="-at")] == [11, 1]
+    assert not written
 
 
 def test_a_query_of_all_types_refuses_no_value_of_one_of_them(diary, alice):

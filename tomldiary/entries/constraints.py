@@ -385,28 +385,26 @@ class FactSchema:
         except ValidationError as error:
             raise explained(error, where or self.name) from None
 
-    def field_at(self, name: str) -> tuple[type[BaseModel], str, list[Any]] | None:
-        """Return the model of a field, its name there, and the types that its annotation consists of; None if unknown.
+    def types_at(self, name: str) -> list[Any]:
+        """Return the types that the annotation of a field consists of; for a path into a table, those of the table.
 
-        Inner fields are dotted paths. A path into a table without a model has the types of this table.
+        Inner fields are dotted paths. An unknown field has none.
         """
-        found: tuple[type[BaseModel], str, list[Any]] | None = None
-        models: list[type[BaseModel]] = [self.model]
+        types: list[Any] = [self.model]
         for part in name.split("."):
-            if not models:
-                return found
-            known = [
-                (model, each, list(_types(field.annotation)))
-                for model in models
-                for each, field in model.model_fields.items()
-                if (field.serialization_alias or each) == part
-            ]
-            types = [each for *_, several in known for each in several]
-            found = (*known[0][:2], types) if known else None
             models = [
                 each for each in types if isinstance(each, type) and issubclass(each, BaseModel)
             ]
-        return found
+            if not models:
+                break
+            types = [
+                each
+                for model in models
+                for key, field in model.model_fields.items()
+                if (field.serialization_alias or key) == part
+                for each in _types(field.annotation)
+            ]
+        return types
 
     def as_read(
         self, entry: Mapping[str, Any], names: Iterable[str], read: dict[str, Any] | None

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cache
 from operator import itemgetter
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import AwareDatetime, FutureDatetime, NaiveDatetime, PastDatetime, TypeAdapter
+from pydantic import AwareDatetime, FutureDatetime, NaiveDatetime, PastDatetime
+from pydantic_core import SchemaValidator, core_schema
 
 from tomldiary.entries.constraints import normal_form
 from tomldiary.entries.facts import confidence_of
 from tomldiary.entries.fields import entry_data, inner_value, plain
-from tomldiary.errors import InvalidValue, wrong_value
-from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
+from tomldiary.errors import InvalidValue
+from tomldiary.retrieval.filters import ExactNumber, compile_filter, fields_of, is_condition
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, moment
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.facts import Held
 
@@ -33,149 +29,97 @@ MANAGED = (
     "_created", "_updated", "_created_by", "_updated_by", "_source", "_confidence", "_valid_from",
 )  # fmt: skip
 """The managed fields that a query can name."""
-
-
-_SCALED: dict[Any, tuple[Any, str]] = {
-    datetime: (datetime(2026, 1, 1, tzinfo=UTC), "a time such as 2026-11-20T12:00"),
-    Decimal: (Decimal(1), "a number"),
-    timedelta: (timedelta(hours=1), "a duration such as PT1H30M"),
-}
-"""The types whose values are text in a file that does not sort as they do, with an example and its words for errors."""
-_DATETIMES = (AwareDatetime, NaiveDatetime, PastDatetime, FutureDatetime)
+_Reader = Callable[[Any], Any]
 _TIMES = ("_created", "_updated", "_valid_from")
-_PERIOD = re.compile(r"(?:[0-9]{4}(?:-[0-9]{2})?)?")
-_EXACT = 50
-"""The most digits of whole numbers that compare exactly; one such as 1e999999999 would not fit into memory."""
+_SCALARS = (str, int, float)
+_DURATION = SchemaValidator(core_schema.timedelta_schema())
+_STARTS = {0: "0001-01-01", 4: "-01-01", 7: "-01"}
+"""What makes a date of a year or a month, by their lengths; "" is before all times."""
 
 
-class _Scale:
-    """Converts the values of a field to times in UTC or numbers, so that they compare; durations are in seconds.
-
-    Args:
-        kind: One of `_SCALED`.
-        where: The field, for errors.
-        is_strict: Whether a text or number that is no value of the type is refused in a query.
-    """
-
-    def __init__(self, kind: Any, where: str, *, is_strict: bool) -> None:
-        self._kind = kind
-        self._where = where
-        refused = (str, int, float) if kind is datetime else (str,)
-        self._refused = refused if is_strict else ()
-
-    def stored(self, value: Any) -> Any:
-        """Return what a stored value compares as."""
-        return self._converted(value, self._read)
-
-    def asked(self, value: Any) -> Any:
-        """Return what a value or a condition in a query compares as.
-
-        Raises:
-            InvalidValue: The field cannot have the value.
-        """
-        return self._converted(value, self._read_asked)
-
-    def _converted(self, value: Any, read: Callable[[Any], Any]) -> Any:
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, str | int | float):
-            return read(value)
-        if isinstance(value, Mapping):
-            table = cast("Mapping[Any, Any]", value)
-            return {name: self._converted(each, read) for name, each in table.items()}
-        if isinstance(value, list | tuple):
-            return [self._converted(each, read) for each in cast("Sequence[Any]", value)]
-        return self._converted(plain({"": value}, self._where)[""], read)
-
-    def _read_asked(self, value: Any) -> Any:
-        found = self._read(value)
-        if (
-            found is value
-            and self._kind is datetime
-            and isinstance(value, str)
-            and _PERIOD.fullmatch(value)
-        ):
-            # A year or a month means its start, and "" is before all times.
-            found = moment(value + "0001-01-01"[len(value) :]) or value
-        if found is value and isinstance(value, self._refused):
-            raise wrong_value(value, _SCALED[self._kind][1], self._where)
-        return found
-
-    def _read(self, value: Any) -> Any:
-        """Return a value of the type as a time or a number, and another one unchanged."""
-        try:
-            if self._kind is datetime:
-                return moment(value) or value
-            if not isinstance(value, str):
-                return value
-            if self._kind is timedelta:
-                return _durations().validate_python(value).total_seconds()
-            number = Decimal(value)
-            if number.is_nan():
-                return value
-            is_short = number.is_finite() and number.adjusted() < _EXACT
-            is_whole = is_short and number == number.to_integral_value()
-            return int(number) if is_whole else float(number)
-        except (ArithmeticError, ValueError):
-            return value
+def _time(value: Any) -> Any:
+    return moment(value + _STARTS.get(len(value), "")) if isinstance(value, str) else None
 
 
-@cache
-def _durations() -> TypeAdapter[timedelta]:
-    return TypeAdapter(timedelta)  # slow, and most queries need none
+def _number(value: Any) -> Any:
+    number = ExactNumber(str(value))  # of a float the digits that Python and files show
+    return None if number.is_nan() else number
 
 
-def _scale(schema: FactSchema, name: str, *, is_strict: bool = False) -> _Scale | None:
-    """Return the scale of a field; None if its stored values compare as they are."""
-    where = f"{schema.name}.{name}"
-    if name in _TIMES:
-        return _Scale(datetime, where, is_strict=is_strict)
-    found = schema.field_at(name)
-    if found is None:
-        return None
-    model, field, given = found
-    types = [datetime if each in _DATETIMES else each for each in given]
-    kind = next((kind for kind in _SCALED if kind in types), None)
+def _seconds(value: Any) -> Any:
+    return _DURATION.validate_python(value).total_seconds() if isinstance(value, str) else None
+
+
+_READERS: tuple[tuple[tuple[Any, ...], _Reader], ...] = (
+    ((datetime, AwareDatetime, NaiveDatetime, PastDatetime, FutureDatetime), _time),
+    ((Decimal,), _number),
+    ((timedelta,), _seconds),
+)
+"""The types whose values are text in a file that does not compare as they do, and what reads it."""
+
+
+def _reader(schema: FactSchema, name: str) -> _Reader | None:
+    """Return what reads the stored values of a field; None if they compare as they are."""
+    types = schema.types_at(name)
     # A field that may have text, too, such as "0041", compares as text. The keys of a table are always text.
-    if kind is None or (str in types and dict not in types):
+    if str in types and dict not in types:
         return None
-    is_only = all(each in (kind, NoneType, Union, UnionType) for each in types)
-    scale = _Scale(kind, where, is_strict=is_strict and is_only)
-    return scale if _is_written(model, field, _SCALED[kind][0], scale) else None
+    return next((read for kinds, read in _READERS if any(each in kinds for each in types)), None)
 
 
-def _is_written(model: type[BaseModel], field: str, example: Any, scale: _Scale) -> bool:
-    """Return whether the scale reads what the model writes for a value, which a serializer of its own may decide."""
-    with suppress(Exception):  # of a function of the model
-        fact = model.model_construct(None, **{**dict.fromkeys(model.model_fields), field: example})
-        dumped = fact.model_dump(mode="json", include={field}, round_trip=True, warnings=False)
-        return [scale.stored(each) for each in dumped.values()] == [scale.stored(example)]
-    return True
+def _converted(value: Any, read: _Reader) -> Any:
+    """Return a value with the texts and numbers in it as read, or unchanged where that fails."""
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        return {key: _converted(each, read) for key, each in table.items()}
+    if isinstance(value, list):
+        return [_converted(each, read) for each in cast("list[Any]", value)]
+    if type(value) in _SCALARS:
+        with suppress(ArithmeticError, ValueError):
+            found = read(value)
+            return value if found is None else found
+    return value
 
 
-def _operand(condition: Any, where: str, scales: Mapping[str, _Scale], outer: str = "") -> Any:
+def _operand(condition: Any, where: str) -> Any:
     """Return a filter with values in the form that files store; operands of ordering operators stay dates."""
     if isinstance(condition, Mapping):
-        changed: dict[Any, Any] = {}
-        for key, value in cast("Mapping[Any, Any]", condition).items():
-            is_field = isinstance(key, str) and not key.startswith("$")
-            name = f"{outer}{key}" if is_field else outer
-            if is_field and name in scales:
-                changed[key] = scales[name].asked(value)
-            elif key in _ORDERING and isinstance(value, date | time):
-                changed[key] = value
-            else:
-                changed[key] = _operand(value, where, scales, f"{name}." if is_field else outer)
-        return changed
+        table = cast("Mapping[Any, Any]", condition)
+        return {
+            key: value
+            if key in _ORDERING and isinstance(value, date | time)
+            else _operand(value, where)
+            for key, value in table.items()
+        }
     if isinstance(condition, list | tuple):
-        return [_operand(each, where, scales, outer) for each in cast("list[Any]", condition)]
+        return [_operand(each, where) for each in cast("list[Any]", condition)]
     return plain({"": condition}, where)[""]
 
 
-def _replaced(entry: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return an entry with another value for a field; the path to it leads through tables."""
+def _with_read(condition: Any, readers: Mapping[str, _Reader], outer: str = "") -> Any:
+    """Return a filter with the values for the fields of `readers` as read."""
+    if isinstance(condition, list):
+        return [_with_read(each, readers, outer) for each in cast("list[Any]", condition)]
+    if not readers or not isinstance(condition, dict):
+        return condition
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", condition).items():
+        name = outer if key.startswith("$") else f"{outer}.{key}" if outer else key
+        found[key] = (
+            _converted(value, readers[name])
+            if name in readers
+            else _with_read(value, readers, name)
+        )
+    return found
+
+
+def _replace(fields: dict[str, Any], path: Sequence[str], read: _Reader) -> None:
+    """Replace the value of a field, if the entry has it, by the value as read."""
     name, inner = path[0], path[1:]
-    return {**entry, name: _replaced(entry[name], inner, value) if inner else value}
+    if isinstance(value := fields.get(name), dict) and inner:
+        _replace(cast("dict[str, Any]", value), inner, read)
+    elif name in fields and not inner:
+        fields[name] = _converted(value, read)
 
 
 def _dates_as_text(value: Any) -> Any:
@@ -208,25 +152,17 @@ class FactFilter:
         schema: The type of the facts.
         where: Values and conditions by field.
         session: The session that committed or last changed the facts; None is any.
-        is_strict: Whether a value that a field cannot have is refused. Another type may have it.
 
     Raises:
-        InvalidValue: An operator is unknown, or a value cannot be stored, or is no value of its field.
+        InvalidValue: An operator is unknown, or a value cannot be stored.
     """
 
-    def __init__(
-        self,
-        schema: FactSchema,
-        where: Mapping[str, Any],
-        session: str | None,
-        *,
-        is_strict: bool,
-    ) -> None:
+    def __init__(self, schema: FactSchema, where: Mapping[str, Any], session: str | None) -> None:
         self._schema = schema
         self._session = session
         self._asked = set(fields_of(where))
-        scales = {name: _scale(schema, name, is_strict=is_strict) for name in self._asked}
-        self._scales = {name: scale for name, scale in scales.items() if scale is not None}
+        readers = {name: _time if name in _TIMES else _reader(schema, name) for name in self._asked}
+        self._readers = {name: read for name, read in readers.items() if read is not None}
         normal = set(schema.constraint.normalised)
         self._is_compared = not normal.isdisjoint(self._asked)
         try:
@@ -234,14 +170,9 @@ class FactFilter:
             conditions = {
                 name: given.pop(name) for name in list(given) if is_condition(name, given[name])
             }
-            conditions = _operand(conditions, schema.name, self._scales)
+            conditions = _with_read(_operand(conditions, schema.name), self._readers)
             self._meets = compile_filter(conditions) if conditions else None
-            self._wanted = {
-                name: self._scales[name].asked(value)
-                if name in self._scales
-                else plain({name: value}, schema.name)[name]
-                for name, value in given.items()
-            }
+            self._wanted = _with_read(plain(given, schema.name), self._readers)
         except RecursionError:
             raise InvalidValue("nested too deep. Flatten it.", where="filter") from None
 
@@ -254,36 +185,34 @@ class FactFilter:
         entry = self._schema.as_read(entry, self._asked, held.read)
         if self._is_compared:
             entry = self._schema.compared(entry)
-        scaled = {
-            name: scale.stored(value)
-            for name, scale in self._scales.items()
-            if (value := _value(entry, name)) is not None
-        }
-        for name, value in self._wanted.items():
-            if not _equals(scaled[name] if name in scaled else _value(entry, name), value):
+        for name, wanted in self._wanted.items():
+            read, value = self._readers.get(name), _value(entry, name)
+            if not _equals(value if read is None else _converted(value, read), wanted):
                 return False
         if self._meets is None:
             return True
         fields = _dates_as_text(_fields(entry))
-        for name, value in scaled.items():
-            fields = _replaced(fields, name.split("."), value)
+        for name, read in self._readers.items():
+            _replace(fields, name.split("."), read)
         return self._meets(fields)
 
-
-def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
-    """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
-    names = [*schema.constraint.keys, *(schema.constraint.multi_valued or {}).values()]
-    # 1 equals 1.0, but as parts of a key they differ. Numbers in tables are not looked for.
-    if any("." in name or type(where.get(name)) in {int, float} for name in names):
-        return None
-    if any(name in where and _scale(schema, name) for name in names):
-        return None  # one time or number has several spellings
-    try:
-        return schema.singleton(
-            plain({n: v for n, v in where.items() if "." not in n and n[:1] != "$"}, schema.name)
-        )
-    except InvalidValue:
-        return None
+    def single_key(self, where: Mapping[str, Any]) -> str | None:
+        """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
+        schema = self._schema
+        names = [*schema.constraint.keys, *(schema.constraint.multi_valued or {}).values()]
+        # 1 equals 1.0, but as parts of a key they differ. Numbers in tables are not looked for.
+        if any("." in name or type(where.get(name)) in {int, float} for name in names):
+            return None
+        if not self._readers.keys().isdisjoint(names):
+            return None  # one time or number has several spellings
+        try:
+            return schema.singleton(
+                plain(
+                    {n: v for n, v in where.items() if "." not in n and n[:1] != "$"}, schema.name
+                )
+            )
+        except InvalidValue:
+            return None
 
 
 def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -326,14 +255,14 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
     """Return facts sorted by a field; facts without the field come last."""
     name = order_by.removeprefix("-")
     schemas = {schema.name: schema for schema, _ in found}
-    scales = {each.name: _scale(each, name) for each in schemas.values()}
+    readers = {each.name: _reader(each, name) for each in schemas.values()}
 
     def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
         schema, held = each
         value = _value(schema.as_read(held.entry, [name], held.read), name)
-        scale = scales[schema.name]
-        found = value if scale is None else scale.stored(value)
-        if isinstance(found, bool | int | float):
+        read = readers[schema.name]
+        found = value if read is None else _converted(value, read)
+        if isinstance(found, bool | int | float | Decimal) and found == found:  # noqa: PLR0124 - NaN has no order
             return ("number", found)
         if isinstance(found, datetime):
             return ("text", found.isoformat())  # another type may have dates

@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
@@ -21,11 +22,16 @@ from tomldiary.toml.values import in_utc, moment
 Predicate = Callable[[Mapping[str, Any]], bool]
 _Test = Callable[[Any], bool]
 
+
+class ExactNumber(Decimal):
+    """A number that a filter compares exactly. It was read from text: no file stores a Decimal, so a filter refuses another one."""
+
+
 _DEPTH = 64  # the maximum depth of a filter, which also stops one that contains itself
 _MISSING = object()
 _NO_NAME = "expected text as a field's name."
 _NUMBERS = (int, float)
-_HASHED = (str, *_NUMBERS, datetime)
+_HASHED = (str, *_NUMBERS, ExactNumber, datetime)
 
 
 def compile_filter(condition: Any) -> Predicate:
@@ -207,13 +213,14 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: Any, where: str) -> _
         return check_time
 
     def check(found: Any) -> bool:
-        if kind is float and type(found) in _NUMBERS:
-            return compare(found, wanted)
         try:
+            if kind is float and type(found) in _NUMBERS:
+                return compare(found, wanted)
             if kind is time and isinstance(found, str):
                 return compare(time.fromisoformat(found), wanted)
             return _order(found) is kind and compare(found, wanted)
-        except (TypeError, ValueError):  # not a time of day, or only one has a zone
+        # not a time of day, or only one has a zone, or only one is exact and the other NaN
+        except (TypeError, ValueError, ArithmeticError):
             return False
 
     return check
@@ -243,7 +250,7 @@ def _order(value: Any) -> type[Any] | None:
     """Return the type that a value can be ordered with, or None if it has no order; dates count as times."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | ExactNumber):
         return float
     if isinstance(value, date):
         return datetime
@@ -265,7 +272,9 @@ def _check_operand(operand: Any, where: str, depth: int) -> None:
     elif isinstance(operand, list | tuple):
         for item in cast("Sequence[Any]", operand):
             _check_operand(item, where, depth + 1)
-    elif operand is not None and not isinstance(operand, bool | int | float | str | date | time):
+    elif operand is not None and not isinstance(
+        operand, bool | int | float | ExactNumber | str | date | time
+    ):
         raise InvalidValue(
             f"a value of type {type(operand).__name__} cannot be stored.", where=where
         )

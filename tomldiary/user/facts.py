@@ -13,7 +13,7 @@ from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.fields import entry_data, plain
 from tomldiary.errors import InvalidValue, SchemaError, printed
 from tomldiary.history.record import Source
-from tomldiary.retrieval.fact_queries import MANAGED, FactFilter, ordered, single_key
+from tomldiary.retrieval.fact_queries import MANAGED, FactFilter, ordered
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import (
@@ -251,8 +251,7 @@ class UserFacts(ListAccessor[Fact]):
 
         Raises:
             SchemaError: The type is not registered.
-            InvalidValue: The model has no such field, a number is negative, an operator is unknown, or a field of the
-                only type cannot have the value.
+            InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
         """
         start = min(checked_count(offset, "offset"), maxsize)
         limit = checked_limit(limit)
@@ -314,12 +313,11 @@ class UserFacts(ListAccessor[Fact]):
         at = self._context.moment(valid_at)
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
         found: list[tuple[FactSchema, Held]] = []
-        types = self._types(book, name, [each for each in asked if each not in MANAGED])
-        for schema in types:
-            meets = FactFilter(schema, given, session_id, is_strict=len(types) == 1)
+        for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):
+            meets = FactFilter(schema, given, session_id)
             found += [
                 (schema, held)
-                for held in book.held(schema.name, single_key(schema, given), matching=meets)
+                for held in book.held(schema.name, meets.single_key(given), matching=meets)
                 if (include_ended or held.holds(at)) and not self._is_over(schema, held)
             ]
         return found
