@@ -120,9 +120,14 @@ def test_types_that_contain_themselves_or_each_other_are_described_in_short():
 
 
 def test_fields_of_an_unknown_type_are_answered_with_the_known_types(alice, verbs):
-    told = "❌ category: there is no type of facts 'hats'. Use one of: diet"
-    assert verbs.remember("", "hats", fields={"size": 7}).startswith(told)
-    assert verbs.update("hats/user", fields={"size": 7}).startswith(told)
+    told = "❌ the fact type 'hats' is not registered. Use one of: diet"
+    for answer in (
+        verbs.remember("", "hats", fields={"size": 7}),
+        verbs.update("hats/user", fields={"size": 7}),
+        verbs.update("facts/hats/user", fields={"size": 7}),
+        verbs.forget("facts/hats/user"),
+    ):
+        assert answer.startswith(told)
     assert not alice.history()
 
 

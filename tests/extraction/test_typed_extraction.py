@@ -120,10 +120,10 @@ def test_rules_answer_as_sentences_and_nothing_is_stored():
     hints = [
         "expected 'vegan' or 'omnivore'",
         "no such field",
-        "no type of facts 'hats'. Use one of: diet, home.",
+        "the fact type 'hats' is not registered. Use one of: diet, home.",
         "facts/diet/none does not exist. list_facts() shows the ids.",
-        "facts/hats/none does not exist. list_facts() shows the ids.",
-        "no type",
+        "the fact type 'hats' is not registered. Use one of: diet, home.",
+        "not registered",
     ]
     for answer, hint in zip(script.answers, hints, strict=True):
         assert answer.startswith("❌")

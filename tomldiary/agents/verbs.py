@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from tomldiary.agents.answers import ACTOR, WAITS, Answer, DoneBefore, failure, once
 from tomldiary.engine.engine import is_erased
+from tomldiary.entries.facts import schema_named
 from tomldiary.entries.fields import MAX_KEY, data_text, inner_value
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import (
@@ -29,7 +30,7 @@ from tomldiary.entries.kinds import (
     find_entry,
     path_of,
 )
-from tomldiary.errors import Forgotten, InvalidValue, UnknownEntry, printed
+from tomldiary.errors import Forgotten, InvalidValue, UnknownEntry
 from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
@@ -207,12 +208,8 @@ class MemoryVerbs:
                 "a preference has a text and no fields. Say it all in `text`. Nothing was changed.",
                 where=category,
             )
-        types = ", ".join(self._user.diary.fact_schemas)
-        if fields and types:
-            raise InvalidValue(
-                f"there is no type of facts {printed(category)}. Use one of: {types}.",
-                where="category",
-            )
+        if fields and self._user.diary.fact_schemas:
+            schema_named(self._user.diary.fact_schemas, category)
 
     def _commit(self, schema: FactSchema, fields: dict[str, Any] | None, text: str) -> Answer:
         field = schema.only_text()

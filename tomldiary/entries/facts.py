@@ -245,10 +245,9 @@ def schema_named(schemas: Mapping[str, FactSchema], name: str) -> FactSchema:
     """
     found = schemas.get(name)
     if found is None:
-        known = ", ".join(schemas) or "none"
+        known = f"Use one of: {', '.join(schemas)}. A program adds" if schemas else "Add"
         raise SchemaError(
-            f"the fact type {printed(name)} is not registered. Call diary.register_schema first; known:"
-            f" {known}."
+            f"the fact type {printed(name)} is not registered. {known} types with diary.register_schema."
         )
     return found
 

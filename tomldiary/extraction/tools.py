@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from tomldiary.entries.facts import schema_named
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.preferences import NEW
 from tomldiary.errors import (
@@ -18,7 +19,6 @@ from tomldiary.errors import (
     SchemaError,
     UnknownEntry,
     WeakClaim,
-    printed,
     without_paths,
 )
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
@@ -324,9 +324,10 @@ async def list_facts(ctx: ToolContext, type: str | None = None) -> str:  # noqa:
     Args:
         type: The type to list; leave out to list all of them.
     """
-    if type is not None and type not in ctx.deps.fact_schemas:
-        return _no_type(ctx.deps, type)
-    return "\n".join(fact_lines(ctx.deps, type)) or "(none)"
+    try:
+        return "\n".join(fact_lines(ctx.deps, type)) or "(none)"
+    except SchemaError as error:
+        return _refusal(error)
 
 
 async def commit_fact(
@@ -344,8 +345,6 @@ async def commit_fact(
         confidence: How sure it is, from 0 to 1.
         valid_from: When it began to hold, such as "2026-03-01", for a temporal type; leave out for now.
     """
-    if ctx.deps.fact_schemas and type not in ctx.deps.fact_schemas:
-        return _no_type(ctx.deps, type)
     try:
         fact_id = ctx.deps.commit_fact(type, fields, confidence, valid_from)
     except WeakClaim as error:
@@ -371,28 +370,27 @@ async def remove_fact(
     fact_id = id.removeprefix("facts/")
     try:
         ctx.deps.remove_fact(fact_id)
-    except (UnknownEntry, SchemaError):  # there is no such type
+    except UnknownEntry:
         return f"❌ facts/{quoted(fact_id)} does not exist. list_facts() shows the ids."
     except DiaryError as error:
         return _refusal(error)
     return f"🗑️ Deleted facts/{fact_id}."
 
 
-def _no_type(deps: MemoryDeps, name: str) -> str:
-    return (
-        f"❌ There is no type of facts {printed(name)}. Use one of: {', '.join(deps.fact_schemas)}."
-    )
-
-
 def fact_lines(deps: MemoryDeps, type_: str | None = None) -> list[str]:
-    """Return the facts of a draft that hold, a line each, the newest if there are too many."""
+    """Return the facts of a draft that hold, a line each, the newest if there are too many.
+
+    Raises:
+        SchemaError: The type is not registered.
+    """
     book = deps.facts
+    names = deps.fact_schemas if type_ is None else (schema_named(deps.fact_schemas, type_).name,)
     if book is None:
         return []
     at = datetime.now(UTC) if deps.context_now is None else in_utc(deps.context_now)
     found = [
         (str(held.entry.get("_updated", "")), f"- {name}/{held.key}: {data_text(held.entry)}")
-        for name in (deps.fact_schemas if type_ is None else (type_,))
+        for name in names
         for held in book.held(name)
         if held.holds(at)
     ]
