@@ -161,8 +161,11 @@ class FactFilter:
         self._schema = schema
         self._session = session
         self._asked = set(fields_of(where))
-        readers = {name: _time if name in _TIMES else _reader(schema, name) for name in self._asked}
-        self._readers = {name: read for name, read in readers.items() if read is not None}
+        self._readers = {
+            name: read
+            for name in self._asked
+            if (read := _time if name in _TIMES else _reader(schema, name))
+        }
         normal = set(schema.constraint.normalised)
         self._is_compared = not normal.isdisjoint(self._asked)
         try:
@@ -200,11 +203,13 @@ class FactFilter:
         """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
         schema = self._schema
         names = [*schema.constraint.keys, *(schema.constraint.multi_valued or {}).values()]
-        # 1 equals 1.0, but as parts of a key they differ. Numbers in tables are not looked for.
-        if any("." in name or type(where.get(name)) in {int, float} for name in names):
+        # 1 equals 1.0, and a time has several spellings, but as parts of a key they differ. Numbers in tables are not
+        # looked for.
+        if any(
+            "." in name or name in self._readers or type(where.get(name)) in {int, float}
+            for name in names
+        ):
             return None
-        if not self._readers.keys().isdisjoint(names):
-            return None  # one time or number has several spellings
         try:
             return schema.singleton(
                 plain(
