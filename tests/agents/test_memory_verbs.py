@@ -199,6 +199,37 @@ def test_an_entry_can_be_named_by_its_line_before_it_was_confirmed(alice, verbs)
     assert verbs.forget("likes: tea (green)") == "🗑️ Removed likes/pref001: tea (green)"
 
 
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        ("likes: tea [work] (2×)", True),
+        ("likes: tea [home] (3×)", True),
+        ("likes: tea [work home] (4×)", False),
+        ("likes: tea (1×)", False),
+        ("likes: tea []", False),
+        ("likes: tea [travel]", False),
+        ("likes: tea (green)", False),
+        ("persona: calm (never angry)", False),
+        ("persona: calm [work]", False),
+    ],
+)
+def test_the_note_of_a_line_is_one_that_the_entry_has_or_had(alice, verbs, line, is_named):
+    alice.blocks.set("persona", "calm")
+    for contexts in ([], ["work"], ["home"]):
+        alice.upsert_preference("likes", "tea", contexts=contexts)
+    answer = verbs.forget(line)
+    assert ("Removed likes/pref001: tea" in answer) is is_named
+    assert ("does not exist" in answer) is not is_named
+
+
+def test_a_line_of_one_entry_and_an_earlier_one_of_another_name_neither(alice, verbs):
+    alice.upsert_preference("likes", "tea (2×)")
+    for _ in range(3):
+        alice.upsert_preference("likes", "tea")
+    assert "does not exist" in verbs.forget("likes: tea (2×)")
+    assert verbs.forget("likes: tea (3×)") == "🗑️ Removed likes/pref002: tea"
+
+
 def test_a_fact_can_be_named_by_its_line_in_the_memory(alice, verbs):
     class Diet(BaseModel):
         food: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
 
 
-_NOTES = re.compile(r"( \[[^\]]*\])?( \([^()]*\))?")
+_NOTE = re.compile(r"(?: \[(?P<contexts>[^\]]+)\])?(?: \((?P<count>[2-9]|[1-9][0-9]{1,8})×\))?")
 
 
 class MemoryLines(NamedTuple):
@@ -57,18 +57,21 @@ class ShownFact:
         """Whether it is shown before unpinned entries."""
         return self.rank[0]
 
-    def is_named_by(self, line: str, *, is_older: bool = False) -> bool:
-        """Return whether an escaped line without line breaks is the one of this entry, with or without its note.
+    def is_named_by(self, line: str) -> bool:
+        """Return whether an escaped line without line breaks is the one of this entry.
 
-        Args:
-            line: The line.
-            is_older: Whether the line may have another note, because the entry may have been confirmed since.
+        It may omit the note, or have an earlier one: fewer contexts or a lower count, as before a confirmation.
         """
         own = " ".join(self.line.split())
         bare = own.removesuffix(f" {escape_for_model(self.note)}")
-        if not is_older:
-            return line in {own, bare}
-        return line.startswith(bare) and _NOTES.fullmatch(line, len(bare)) is not None
+        if line in {own, bare}:
+            return True
+        before = _NOTE.fullmatch(line, len(bare)) if line.startswith(bare) else None
+        now = _NOTE.fullmatch(own, len(bare))
+        if before is None or now is None:
+            return False
+        contexts, others = ({*(each["contexts"] or "").split()} for each in (before, now))
+        return contexts <= others and int(before["count"] or 1) <= int(now["count"] or 1)
 
 
 class _Ranking(NamedTuple):

@@ -329,21 +329,19 @@ class UserRecall:
         """Return the full keys of the entries that `render` shows by a line, also those that do not fit its budget.
 
         Args:
-            line: The line without its bullet, with line breaks as spaces. It may omit the note, such as contexts. A line
-                with another note is that of an earlier version, and counts if no entry has exactly this line.
+            line: The line without its bullet, with line breaks as spaces. It may omit the note, such as contexts, or have
+                an earlier one.
         """
         at, until = self._context.moment(None), self._context.until
         with self._diary.engine.reading():
-            facts = [
-                fact
+            return [
+                _full_key(*fact.key)
                 for name, kind, document in self._documents(_places(shown_kinds(), self._listed()))
                 for _, facts in ranked(kind.within(name, until), document, self._diary, at)
                 for fact in facts
-                if not self._context.is_over("/".join(fact.key), fact.entry)
+                if fact.is_named_by(line)
+                and not self._context.is_over("/".join(fact.key), fact.entry)
             ]
-        same = [fact for fact in facts if fact.is_named_by(line)]
-        found = same or [fact for fact in facts if fact.is_named_by(line, is_older=True)]
-        return [_full_key(*fact.key) for fact in found]
 
     def _ranked(
         self, documents: Sequence[Searched], but_session: str, valid_at: When | None
