@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, create_model
 
 from tomldiary import Constraint, Diary, PreferenceItem
 from tomldiary.agents.verbs import MemoryVerbs, naming_categories
+from tomldiary.errors import InvalidValue
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
@@ -270,3 +271,22 @@ def test_a_category_named_like_a_kind_hides_no_entry_of_the_kind():
     assert verbs.update("blocks/pref001", "oaken") == "✅ Changed blocks/pref001."
     assert verbs.forget("blocks/persona") == "🗑️ Removed blocks/persona: brief"
     assert verbs.forget("blocks/pref001") == "🗑️ Removed blocks/pref001: oaken"
+
+
+def test_a_key_or_a_line_of_two_kinds_removes_neither_entry():
+    class Table(BaseModel):
+        """A table."""
+
+        blocks: dict[str, PreferenceItem] = {}
+
+    alice = Diary("memory:", pref_table_cls=Table, agent="rules").user("alice")
+    verbs = MemoryVerbs(alice, "s1")
+    alice.blocks.set("pref001", "calm")
+    alice.upsert_preference("blocks", "wooden")
+    for named in ("blocks/pref001", "pref001: calm", "blocks: wooden"):
+        assert "❌ blocks/pref001: two entries have this key." in verbs.forget(named)
+    with pytest.raises(InvalidValue, match="two entries have this key"):
+        alice.confirm("blocks/pref001")
+    removed = verbs.forget("preferences/blocks/pref001")
+    assert removed == "🗑️ Removed preferences/blocks/pref001: wooden"
+    assert verbs.forget("pref001: calm") == "🗑️ Removed blocks/pref001: calm"

@@ -221,6 +221,7 @@ class UserContext:
 
         Raises:
             UnknownEntry: The text is not a key.
+            InvalidValue: Two entries have this key.
         """
 
         def exists(path: Path) -> bool:

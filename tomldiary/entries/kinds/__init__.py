@@ -28,7 +28,7 @@ from tomldiary.entries.kinds.parts import (
 )
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
-from tomldiary.errors import UnknownEntry
+from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.toml.values import checked_text, moment, render_path
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def path_of(
 
     Raises:
         UnknownEntry: The text is not a key.
-        InvalidValue: The key is not a string.
+        InvalidValue: The key is not a string, or two entries have it.
     """
     hint = "The key of a hit is its `full_key`, that of a fact its `id`."
     first, _, rest = checked_text(key, "key", hint).partition("/")
@@ -230,9 +230,15 @@ def path_of(
     is_fact = named is FACTS and rest.partition("/")[0] in types
     if named is not None and (named.is_reserved or is_fact or first not in categories):
         found = named.path(key)
-    elif named is not None and exists is not None and not exists((PREFERENCES.name, first, rest)):
+    elif named is not None and exists is not None:
         own = named.path(key)
         found = own if own is not None and exists(own) else None
+        if found is not None and exists((PREFERENCES.name, first, rest)):
+            raise InvalidValue(
+                f"two entries have this key. The preference is also {PREFERENCES.name}/{key}; that of the kind"
+                f" {first!r} has no other key. Nothing was changed.",
+                where=key,
+            )
     if found is None and rest:
         if first in categories:
             found = (PREFERENCES.name, first, rest)
