@@ -46,14 +46,14 @@ class ItemKind(EntryKind):
     has_times = True
     namespace = ""
     """The document of the entries, as a part of keys: `memories/work`; "" if it is unknown."""
-    labels = ""
+    shown_namespace = ""
     """The namespace as prompts show it, without the percent-encoding of documents and keys."""
     until: Until | None = None
 
     def within(self, document: str, until: Until | None = None) -> ItemKind:
         bound = copy(self)
         bound.namespace = part_of(document)[0].removeprefix(f"{self.name}/")
-        bound.labels = unquote(bound.namespace)
+        bound.shown_namespace = unquote(bound.namespace)
         bound.until = until
         return bound
 
@@ -132,7 +132,7 @@ class ItemKind(EntryKind):
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         if entry.get("_index") is False:
             return None  # an item that is excluded from search is not shown either
-        return EntryLine(self.labels, self.text(entry))
+        return EntryLine(self.shown_namespace, self.text(entry))
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         def entries() -> dict[str, Any]:
