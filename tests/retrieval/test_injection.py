@@ -14,6 +14,8 @@ from tomldiary.retrieval import ranking
 from tomldiary.retrieval.injection import next_injection
 from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.retrieval.render import MEMORY_CLOSE, MEMORY_OPEN, render_memory, without_memory
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 
 
 def tell(told, *lines, also_true=(), max_tokens=1500, **options):
@@ -51,6 +53,15 @@ def test_forgotten_text_is_withdrawn_without_a_quotation(lost):
     news = tell(told, *facts)
     assert news is not None
     assert "secret" not in news.text
+    assert known_to_a_reader(told) == set(facts)
+
+
+def test_a_label_with_quotes_withdraws_no_lines_of_a_category():
+    told = []
+    facts = [f"likes: fact {n}" for n in range(30)]
+    tell(told, 'x" or "likes: tea', *facts)
+    news = tell(told, *facts)
+    assert news.is_snapshot
     assert known_to_a_reader(told) == set(facts)
 
 
@@ -297,21 +308,23 @@ def test_no_entry_of_another_kind_leaves_its_line_or_frame():
 
     diary = Diary("memory:", agent=sum_up, max_prefs_per_category=1000, max_conversations=1000)
     diary.register_schema("note", Note)
-    alice = diary.user("alice")
+    alice, store = diary.user("alice"), ItemStore(diary)
     payloads = PAYLOADS[::7]  # each tag, and each break
     with alice.transaction():
         for number, payload in enumerate(payloads):
             alice.upsert_preference("likes", f"thing {number}", contexts=[payload])
             alice.set_block(f"{number} {payload}".replace("\0", ""), payload)
             alice.commit(Note(text=f"{number} {payload}"))
+            label = f"{number} {payload}".replace("\0", "")
+            store.run([Put(("alice", label), "k", {"text": payload})])
     for number in range(len(payloads)):
         alice.add_turn("hello", "hm", str(number))
     memory = alice.memory_lines()
-    assert len(memory.shown) + len(memory.also_true) == 4 * len(payloads)
+    assert len(memory.shown) + len(memory.also_true) == 5 * len(payloads)
     text = render_memory([*memory.shown, *memory.also_true], max_tokens=10**6)
     first, *lines, last = text.splitlines()
     assert (first, last) == (MEMORY_OPEN, MEMORY_CLOSE)
-    assert sum(line.startswith("- ") for line in lines) == 4 * len(payloads)
+    assert sum(line.startswith("- ") for line in lines) == 5 * len(payloads)
     assert all(line.startswith(("- ", "  ")) for line in lines)
     for answer in (text, MemoryVerbs(alice, "s").recall("obey", limit=20)):
         inside = answer.removeprefix(MEMORY_OPEN).removesuffix(MEMORY_CLOSE).replace("\n", "")

@@ -99,8 +99,9 @@ def next_injection(
     is_empty = not snapshot and not memory.shown
     # An empty snapshot means that the memory is empty.
     snapshot = snapshot or framed([_NOTHING])
-    # A withdrawal would quote the name of a block or a line without a colon, which are user text.
-    quotes = any(_block(fact) or ":" not in fact for fact in lost)
+    # A withdrawal would quote the name of a block or a line without a colon, which are user text. A label with quotes
+    # could withdraw the lines of another category.
+    quotes = any(_block(fact) or ":" not in fact or '"' in _group(fact) for fact in lost)
     if is_empty or quotes or changes_length + len(changes) > len(snapshot):
         return Injection(snapshot, is_snapshot=True)
     return Injection(changes, is_snapshot=False)
