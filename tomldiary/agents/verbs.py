@@ -361,7 +361,8 @@ class MemoryVerbs:
         key, said = _named(shown, self._exists), unescape(str(shown))
         if ":" not in said or self._exists(key):
             return key
-        keys = self._user.keys_of_line(escape_for_model(said).removeprefix("- "))
+        line = escape_for_model(said)
+        keys = self._user.keys_of_line(line[2:] if line.startswith(("- ", "+ ")) else line)
         return keys[0] if len(keys) == 1 else key
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
