@@ -203,7 +203,8 @@ def test_an_entry_can_be_named_by_its_line_before_it_was_confirmed(alice, verbs)
     ("line", "is_named"),
     [
         ("likes: tea [work] (2×)", True),
-        ("+ likes: tea [home] (3×)", True),
+        ("+ likes: tea [work] (3×)", True),
+        ("likes: tea [home]", False),
         ("likes: tea [work home] (4×)", False),
         ("likes: tea (1×)", False),
         ("likes: tea []", False),

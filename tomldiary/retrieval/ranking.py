@@ -70,8 +70,9 @@ class ShownFact:
         now = _NOTE.fullmatch(own, len(bare))
         if before is None or now is None:
             return False
-        contexts, others = ({*(each["contexts"] or "").split()} for each in (before, now))
-        return contexts <= others and int(before["count"] or 1) <= int(now["count"] or 1)
+        had, has = ((each["contexts"] or "").split() for each in (before, now))
+        # New contexts follow the others.
+        return had == has[: len(had)] and int(before["count"] or 1) <= int(now["count"] or 1)
 
 
 class _Ranking(NamedTuple):
