@@ -271,6 +271,12 @@ def test_a_category_named_like_a_kind_hides_no_entry_of_the_kind():
     assert verbs.update("blocks/pref001", "oaken") == "✅ Changed blocks/pref001."
     assert verbs.forget("blocks/persona") == "🗑️ Removed blocks/persona: brief"
     assert verbs.forget("blocks/pref001") == "🗑️ Removed blocks/pref001: oaken"
+    alice.add_turn("I love tea.", "Noted.", session_id="s2")
+    alice.upsert_preference("conversations", "at noon")
+    alice.confirm("conversations/pref001")
+    removed = verbs.forget("conversations: at noon")
+    assert removed == "🗑️ Removed conversations/pref001: at noon"
+    assert "Removed conversations/s2" in verbs.forget("conversations/s2")
 
 
 def test_a_key_or_a_line_of_two_kinds_removes_neither_entry():

@@ -216,7 +216,7 @@ def path_of(
         categories: The categories of preferences.
         types: The types of facts.
         exists: Returns whether there is an entry at a path. A key that begins with a category named like a kind, such
-            as `blocks`, then names the entry of this kind if there is no such preference.
+            as `blocks`, then names the entry that exists.
 
     Raises:
         UnknownEntry: The text is not a key.
@@ -228,17 +228,20 @@ def path_of(
     found = None
     # A category may have the name of a kind, such as `facts`.
     is_fact = named is FACTS and rest.partition("/")[0] in types
-    if named is not None and (named.is_reserved or is_fact or first not in categories):
+    if named is not None and (is_fact or first not in categories):
         found = named.path(key)
-    elif named is not None and exists is not None:
+    elif named is not None:
         own = named.path(key)
-        found = own if own is not None and exists(own) else None
-        if found is not None and exists((PREFERENCES.name, first, rest)):
+        is_own = own is not None and exists is not None and exists(own)
+        is_preference = exists is not None and exists((PREFERENCES.name, first, rest))
+        if is_own and is_preference:
             raise InvalidValue(
                 f"two entries have this key. The preference is also {PREFERENCES.name}/{key}; that of the kind"
                 f" {first!r} has no other key. Nothing was changed.",
                 where=key,
             )
+        if is_own or (named.is_reserved and not is_preference):
+            found = own
     if found is None and rest:
         if first in categories:
             found = (PREFERENCES.name, first, rest)
