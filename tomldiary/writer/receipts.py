@@ -228,8 +228,6 @@ class Job:
     queued_at: float = field(default_factory=monotonic)
     waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
     """The event loop and future of a `submit` that waits until the turn is stored, or admitted if there is no journal."""
-    was_stored: bool = False
-    """Whether the queue in the database had the turn already, from another writer."""
     wanted: int = 1
     """The number of callers that submitted the turn under the same id and were not cancelled."""
     receipt: Receipt = field(init=False)

@@ -247,8 +247,9 @@ class MemoryWriter(Viewed):
         """Store a turn in the journal and return its receipt; wait while the queue is full.
 
         Cancelling a waiting `submit` withdraws the turn, unless the turn is in work or another caller has submitted
-        it under the same operation id. `user_message` and `assistant_response` are aliases of the two messages. For
-        the other arguments see `Turn`.
+        it under the same operation id. In a shared database, a turn with an `operation_id` stays once its storing has
+        begun, because another process may have submitted it. `user_message` and `assistant_response` are aliases of
+        the two messages. For the other arguments see `Turn`.
 
         Raises:
             RuntimeError: The writer is closed.

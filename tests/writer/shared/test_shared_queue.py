@@ -9,6 +9,7 @@ import threading
 import time
 import tomllib
 import weakref
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -846,13 +847,38 @@ def test_the_turn_that_was_stored_first_keeps_its_operation_id(opened):
     assert len(queue) == 1  # the other turn waits for the result, which is a conflict
 
 
-def test_a_cancelled_repetition_leaves_the_turn_of_another_writer(opened):
-    backend, delivered = opened(), []
-    first, again = (Job(Turn("alice", "s", "tea", "ok"), "op", is_new=False) for _ in range(2))
-    for job, works in ((first, False), (again, True)):
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after a failure"])
+def test_a_cancelled_submit_leaves_another_writers_turn_of_its_id(opened, when):
+    backend, delivered, job = opened(), [], None
+    queue, change = queue_of(backend, delivered), backend.change_parts
+
+    def submitted(queue):
+        nonlocal job
+        job = Job(Turn("alice", "s", "tea", "ok", operation_id="op"), "op", is_new=False)
         job.rendered = render_turn(job.turn, job.operation, job.time)
-        job.wanted = int(not works)  # the second submit is cancelled while the turn is being stored
-        queue_of(backend, delivered, works=works).store("alice", [job])
+        queue.store("alice", [job])
+
+    def store_elsewhere():
+        submitted(queue_of(opened(), delivered, works=False))
+
+    def cancelled(user, *arguments):
+        if user == "alice":
+            backend.change_parts = change
+            job.wanted -= 1
+            if when == "after a failure":
+                raise BackendError("away")
+        change(user, *arguments)
+        if (user, when) == ("alice", "meanwhile"):
+            store_elsewhere()
+
+    if when == "before":
+        store_elsewhere()
+    backend.change_parts = cancelled
+    with suppress(BackendError):
+        submitted(queue)
+    if when == "after a failure":
+        store_elsewhere()
+        queue.claim_users()
     assert [job.wanted for job in delivered] == [1]
 
 

@@ -70,7 +70,6 @@ class Claims:
                 turns.owner = self.writer
             for job in jobs:
                 job.epoch = None if is_refused(self._backend, job, epoch) else epoch
-                job.was_stored = turns.has(job.operation)
             turns.add([job for job in jobs if job.epoch is not None], epoch)
             return is_mine
 

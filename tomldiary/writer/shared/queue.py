@@ -147,6 +147,8 @@ class SharedQueue(StoringQueue):
                 # Before the turns are stored, because a worker that finishes a turn of this user may find the new
                 # turns at once.
                 job.journal = self
+                # Another writer may store the same turn and have its receipt, so no cancellation removes the turn.
+                job.wanted += bool(job.turn.operation_id)
             self._remote.setdefault(user, set()).update(jobs)
         try:
             claim = self.claims.store(user, jobs)
@@ -170,8 +172,6 @@ class SharedQueue(StoringQueue):
                     job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
                     # Another writer with the claim may apply it and die before it removes it.
                     job.is_new = job.is_new and claim is not None
-                    # A cancellation of this submit does not remove what another writer stored.
-                    job.wanted += job.was_stored
             if erased:
                 self.fail(erased, Forgotten.meanwhile())
             if claim is not None and stored:
