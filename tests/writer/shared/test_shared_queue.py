@@ -882,6 +882,37 @@ def test_a_cancelled_submit_leaves_another_writers_turn_of_its_id(opened, when):
     assert [job.wanted for job in delivered] == [1]
 
 
+def test_a_turn_in_work_whose_storing_fails_is_applied_and_counted_once(opened):
+    backend, began, gate = opened(), threading.Event(), threading.Event()
+    change = backend.change_parts
+
+    def slow(_message, deps):
+        began.set()
+        gate.wait(LONG)
+
+    def lose_answer(user, *arguments):
+        change(user, *arguments)
+        if user == "alice" and threading.current_thread().name == "tomldiary-queue":
+            backend.change_parts = change
+            gate.set()
+            until(lambda: writer.stats()["completed"] == 2)
+            raise BackendError("the answer was lost")
+
+    async def use():
+        async with writer:
+            await writer.submit("alice", "s", "I love tea.", "Noted.")
+            await asyncio.to_thread(began.wait, LONG)
+            backend.change_parts = lose_answer
+            receipt = await writer.submit("alice", "s", "I love jazz.", "Noted.")
+            assert (await receipt).transaction == 2
+            return await writer.close()
+
+    writer = MemoryWriter(Diary(backend, agent=slow))
+    stats = asyncio.run(asyncio.wait_for(use(), LONG))
+    assert (stats["submitted"], stats["completed"], stats["failed"]) == (2, 2, 0)
+    assert stats["pending"] == 0
+
+
 def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
     backend = opened()
     change, began, go_on = backend.change_parts, threading.Event(), threading.Event()

@@ -114,7 +114,7 @@ class SharedQueue(StoringQueue):
             try:
                 self.store(user, mine)
             except Exception as error:  # noqa: BLE001 - each receipt gets it
-                self.fail(mine, error)
+                self.fail([job for job in mine if job in self._batch], error)
                 lost = lost_database(error)
                 if lost is not None:
                     # Each other user would wait for the database as long as this one.
@@ -155,11 +155,14 @@ class SharedQueue(StoringQueue):
         except BaseException:
             with self._state:
                 self._ended = {}
-                self._batch += jobs
-                self._remote.get(user, set[Job]()).difference_update(jobs)
-                for job in jobs:
+                watched = self._remote.get(user, set[Job]())
+                left = [job for job in jobs if job in watched]
+                watched.difference_update(left)
+                self._batch += left
+                for job in left:
                     if self._works and not job.wanted:  # it may be stored, if the answer was lost
                         self._cancelled.add((user, job.operation))
+            wake([job for job in jobs if job not in left], None)  # the workers got them meanwhile
             raise
         erased = [job for job in jobs if job.epoch is None]
         stored = [job for job in jobs if job.epoch is not None]
