@@ -913,6 +913,36 @@ def test_a_turn_in_work_whose_storing_fails_is_applied_and_counted_once(opened):
     assert stats["pending"] == 0
 
 
+def test_a_turn_that_ends_after_the_close_delivers_no_other_turn(opened):
+    backend, removing, gate, ended = opened(), *(threading.Event() for _ in range(3))
+    change = backend.change_parts
+
+    def slow(*arguments):
+        if threading.current_thread().name != "tomldiary-queue" and backend.last_record("alice"):
+            removing.set()
+            gate.wait(LONG)
+            change(*arguments)
+            ended.set()
+        else:
+            change(*arguments)
+
+    writer = MemoryWriter(Diary(backend, agent="rules"))
+    with MemoryWriter(Diary(opened(), agent=None), workers=0) as web:
+        backend.change_parts = slow
+        writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        assert removing.wait(LONG)
+        other = web.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+        assert other.wait_stored(LONG)
+        stats = writer.close_sync(0)
+        gate.set()
+        assert ended.wait(LONG)
+        with MemoryWriter(Diary(opened(), agent="rules")):
+            assert other.wait(LONG).transaction == 2
+    after = writer.stats()
+    assert (after["submitted"], after["recovered"], after["pending"]) == (1, 0, 1)
+    assert after["submitted"] == stats["submitted"]
+
+
 def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
     backend = opened()
     change, began, go_on = backend.change_parts, threading.Event(), threading.Event()

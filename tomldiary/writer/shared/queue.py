@@ -287,7 +287,7 @@ class SharedQueue(StoringQueue):
             self._cancelled |= cancelled
             self._held.get(user, set[str]()).difference_update(ids)
             self._ended.get(user, set[str]()).update(ids)
-            if left is not None:
+            if left is not None and not self._is_stopped:
                 self._take(user, left)  # another writer may have stored turns of this user
                 if not self._held[user]:
                     del self._held[user]
