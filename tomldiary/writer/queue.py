@@ -213,6 +213,7 @@ class Admission:
         if self.journal_queue is None:
             job.receipt.settle_stored(False)  # noqa: FBT003 - the result itself
             self._workers.add([job])
+            wake([job], None)
         else:
             self.journal_queue.put(job)
 
@@ -260,12 +261,7 @@ class Admission:
         while self.waiting and self._admitted < self._qsize:
             if self.journal_queue is not None and self.waiting[0].wait_epoch is None:
                 return  # `_note_epoch` calls this again when the token is known
-            self._admit_waiting(self.waiting.popleft())
-
-    def _admit_waiting(self, job: Job) -> None:
-        self._admit(job)
-        if self.journal_queue is None:
-            wake([job], None)
+            self._admit(self.waiting.popleft())
 
     def _cancel(self, job: Job) -> None:
         with self.state:
@@ -319,7 +315,7 @@ class Admission:
                 self._withdraw(job)
             for job in waiting:
                 if job.is_counted:
-                    self._admit_waiting(job)
+                    self._admit(job)
 
 
 class UserQueues:
