@@ -383,7 +383,7 @@ class OperationConflict(Conflict):
 
     @classmethod
     def of(cls, operation: str) -> OperationConflict:
-        """Return the error for an operation id in history."""
+        """Return the error for an operation id of another turn or transaction."""
         return cls(
             f"operation id {operation!r} was used for different content.",
             keys=[operation],

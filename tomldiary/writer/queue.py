@@ -193,10 +193,7 @@ class Admission:
         if before is None:
             raise RuntimeError(_CLOSED)
         if before.turn.content != job.turn.content:
-            raise OperationConflict(
-                f"operation id {job.operation!r} was already submitted with different content; use a new id.",
-                keys=[job.operation],
-            )
+            raise OperationConflict.of(job.operation)
         # Cancelling one of several submits of a turn does not cancel the turn.
         before.wanted += 1
         return before

@@ -228,6 +228,8 @@ class Job:
     queued_at: float = field(default_factory=monotonic)
     waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
     """The event loop and future of a `submit` that waits until the turn is stored, or admitted if there is no journal."""
+    is_conflict: bool = False
+    """Whether the queue in the database has another turn with the same operation id."""
     wanted: int = 1
     """The number of callers that submitted the turn under the same id and were not cancelled."""
     receipt: Receipt = field(init=False)

@@ -22,6 +22,7 @@ from living import objects_of
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import (
     BackendError,
+    Conflict,
     ExtractionError,
     Forgotten,
     LockTimeout,
@@ -836,15 +837,35 @@ def test_a_lost_turn_that_was_submitted_again_settles_both_receipts(opened):
             assert writer.stats()["completed"] == 2
 
 
-def test_the_turn_that_was_stored_first_keeps_its_operation_id(opened):
+def test_a_turn_with_the_id_of_another_waiting_turn_is_refused(opened):
+    def submitted(writer, text):
+        return writer.submit_nowait(Turn("alice", "s", text, "Noted.", operation_id="op"))
+
+    with MemoryWriter(Diary(opened(), agent=None), workers=0) as web:
+        first = submitted(web, "I love tea.")
+        assert first.wait_stored(LONG)
+        with MemoryWriter(Diary(opened(), agent=None), workers=0) as other:
+            with pytest.raises(Conflict, match="different content"):
+                submitted(other, "I love jazz.").wait_stored(LONG)
+            stats = other.stats()
+        assert (stats["submitted"], stats["failed"], stats["pending"]) == (1, 1, 0)
+        with MemoryWriter(Diary(opened(), agent="rules")):
+            assert first.wait(LONG).transaction == 1
+
+
+def test_a_finished_turn_takes_no_other_turn_that_has_its_id_later(opened):
     delivered = []
-    first, other = (Job(Turn("alice", "s", text, "ok"), "op", is_new=False) for text in "ab")
-    for job, works in ((first, False), (other, True)):
+    worker, watcher = queue_of(opened(), delivered), queue_of(opened(), delivered)
+    web = queue_of(opened(), delivered, works=False)
+    jobs = [Job(Turn("alice", "s", text, "ok"), "op", is_new=False) for text in "aab"]
+    for job in jobs:
         job.rendered = render_turn(job.turn, job.operation, job.time)
-        queue = queue_of(opened(), delivered, works=works)
-        queue.store("alice", [job])
-    assert [job.turn.user_msg for job in delivered] == ["a"]
-    assert len(queue) == 1  # the other turn waits for the result, which is a conflict
+    worker.store("alice", jobs[:1])
+    watcher.store("alice", jobs[1:2])
+    worker.finish(jobs[:1])
+    web.store("alice", jobs[2:])
+    watcher.claim_users()
+    assert [job.turn.user_msg for job in delivered] == ["a", "b"]
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile", "after a failure"])

@@ -59,7 +59,7 @@ class Claims:
     def store(self, user: str, jobs: Sequence[Job] = ()) -> Turns | None:
         """Store turns and claim the user in one step; return None if another writer has the claim.
 
-        A turn that an erasure refuses is left out; its `epoch` stays None.
+        A turn that an erasure refuses is left out; its `epoch` stays None. So is a turn with `is_conflict`.
         """
         if self._works:
             self.heartbeats.beat()  # first, because a claim without heartbeats would be taken over
@@ -69,7 +69,9 @@ class Claims:
             if is_mine:
                 turns.owner = self.writer
             for job in jobs:
-                job.epoch = None if is_refused(self._backend, job, epoch) else epoch
+                job.is_conflict = turns.has_other(job)
+                is_left_out = job.is_conflict or is_refused(self._backend, job, epoch)
+                job.epoch = None if is_left_out else epoch
             turns.add([job for job in jobs if job.epoch is not None], epoch)
             return is_mine
 

@@ -10,7 +10,14 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout, TurnTaken
+from tomldiary.errors import (
+    BackendError,
+    Conflict,
+    Forgotten,
+    LockTimeout,
+    OperationConflict,
+    TurnTaken,
+)
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.runtime.unstored_turns import awaited_by_erasures
@@ -164,12 +171,13 @@ class SharedQueue(StoringQueue):
                         self._cancelled.add((user, job.operation))
             wake([job for job in jobs if job not in left], None)  # the workers got them meanwhile
             raise
-        erased = [job for job in jobs if job.epoch is None]
+        conflicts = [job for job in jobs if job.is_conflict]
+        erased = [job for job in jobs if job.epoch is None and not job.is_conflict]
         stored = [job for job in jobs if job.epoch is not None]
         with self._state:
             for job in jobs:
                 job.rendered = ""
-                if job.epoch is None:  # an erasure refuses it
+                if job.epoch is None:  # it is refused
                     self._remote.get(user, set[Job]()).discard(job)
                 else:
                     job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
@@ -177,6 +185,8 @@ class SharedQueue(StoringQueue):
                     job.is_new = job.is_new and claim is not None
             if erased:
                 self.fail(erased, Forgotten.meanwhile())
+            for job in conflicts:
+                self.fail([job], OperationConflict.of(job.operation))
             if claim is not None and stored:
                 self._take(user, claim)  # with the turns that other processes stored before
             self._ended = {}
@@ -197,7 +207,7 @@ class SharedQueue(StoringQueue):
             held.update(each.operation for each in (job, *job.group))
             known = mine.get(job.operation)
             if known is not None and known.turn.content != job.turn.content:
-                del mine[job.operation]  # the turn that was stored first has the id
+                del mine[job.operation]  # another turn has the id now
             elif known is not None and not job.group:
                 watched.remove(known)
                 known.epoch, known.operations = job.epoch, job.operations

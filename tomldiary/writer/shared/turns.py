@@ -82,6 +82,12 @@ class Turns:
         """Return whether a turn with this operation id waits."""
         return any(operation in part.turns for part in self.parts.values())
 
+    def has_other(self, job: Job) -> bool:
+        """Return whether a turn with the same operation id and different content waits."""
+        return self.has(job.operation) and any(
+            each.turn.content != job.turn.content for each in self.jobs([job.operation])
+        )
+
     def add(self, jobs: Iterable[Job], epoch: int) -> None:
         """Append turns; skip a turn whose operation id is already in the document."""
         number = max(self.numbers().values(), default=0)
