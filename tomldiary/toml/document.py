@@ -16,7 +16,7 @@ from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import TOKEN, parse_toml
-from tomldiary.toml.values import render_block, render_path, same_value
+from tomldiary.toml.values import render_block, render_lines, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -344,11 +344,20 @@ def rendered_again(
 ) -> Block | None:
     """Return a block with other values of its table; None if the table differs from what `render_block` writes."""
     body, tail = split_tail(block.text)
-    written = render_block(block.path, old, newline=newline)
-    lead = body.removesuffix(written)
-    if not block.path or not body.endswith(written) or lead[-1:] not in {"", "\n"}:
+    lines = render_lines(block.path, old)
+    written = "".join(lines.values()).replace("\n", newline)
+    header = f"[{render_path(block.path)}]{newline}"
+    lead = body.removesuffix(header + written)
+    if not block.path or lead == body or lead[-1:] not in {"", "\n"}:
         return None
-    return Block(block.path, f"{lead}{render_block(block.path, new, newline=newline)}{tail}")
+    lines |= render_lines(block.path, replaced_values(old, new))
+    written = "".join([lines[key] for key in new]).replace("\n", newline)
+    return Block(block.path, f"{lead}{header}{written}{tail}")
+
+
+def replaced_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
+    """Return the values of `new` that are not the same objects in `old`."""
+    return {key: new[key] for key in new if key not in old or old[key] is not new[key]}
 
 
 def above(block: Block) -> list[Path]:
@@ -359,10 +368,13 @@ def above(block: Block) -> list[Path]:
 def find_table(data: Table, path: Path) -> Table | None:
     """Return the table at `path`, or None."""
     found: Any = data
-    for key in path:
-        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType] - any TOML value
-            return None
-        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any TOML value
+    try:
+        for key in path:
+            found = found.get(key)
+            if found is None:
+                return None
+    except AttributeError:  # a single value or a list
+        return None
     return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType] - any TOML value
 
 
@@ -405,8 +417,7 @@ class ValueEdit:
         """
         known = self._found(path)
         if not same_value(known, data):
-            old = known or {}  # its values were checked before
-            render_block(path, {k: v for k, v in data.items() if k not in old or old[k] is not v})
+            render_block(path, replaced_values(known or {}, data))  # checks the path and the values
             self._set_data(path, dict(data))
 
     def delete(self, path: Path) -> bool:

@@ -232,13 +232,17 @@ def _scalar(value: Any, where: str) -> Any:
 
 def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n") -> str:
     """Return a table as TOML: its header and one `key = value` line for each key."""
+    head = f"[{render_path(path)}]\n" if path else ""
+    return f"{head}{''.join(render_lines(path, data).values())}".replace("\n", newline)
+
+
+def render_lines(path: tuple[str, ...], data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the `key = value` line for each key of a table, which ends with a line break."""
     place = f"{'.'.join(path)}." if path else ""
-    lines = [
-        f"{render_key(key)} = {render_value(value, where=place + key, lines=True)}\n"
+    return {
+        key: f"{render_key(key)} = {render_value(value, where=place + key, lines=True)}\n"
         for key, value in data.items()
-    ]
-    text = "".join([f"[{render_path(path)}]\n", *lines] if path else lines)
-    return text if newline == "\n" else text.replace("\n", newline)
+    }
 
 
 _IDS = ("id", "key", "keys", "name")
@@ -404,11 +408,12 @@ def moment(written: Any) -> datetime | None:
     try:
         if isinstance(found, str):
             found = datetime.fromisoformat(found)
-        elif isinstance(found, date) and not isinstance(found, datetime):
-            found = datetime.combine(found, time())
-        if isinstance(found, datetime):
+        elif isinstance(found, datetime):
             # Without the methods of a subclass: a Timestamp of pandas writes nanoseconds, and NaT is no time.
             found = datetime.combine(found.date(), found.timetz())
+        elif isinstance(found, date):
+            found = datetime.combine(found, time())
+        if isinstance(found, datetime):
             return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
         pass  # not a time, or outside of the years 1 to 9999 in UTC
@@ -459,9 +464,8 @@ def same_value(left: Any, right: Any) -> bool:
             return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
         return False
     if kind is dict:
-        return left.keys() == right.keys() and _same_items(
-            [*left.values()], [right[key] for key in left]
-        )
+        others = map(right.__getitem__, left)  # pyright: ignore[reportUnknownArgumentType] - any TOML value
+        return left.keys() == right.keys() and all(map(same_value, left.values(), others))
     if kind is list or kind is tuple:
         return _same_items(left, right)
     if kind is float:
