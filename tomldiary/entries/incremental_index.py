@@ -135,17 +135,24 @@ def ask(
         return question(cast("F", found))
 
 
-def put_indexed(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
-    """Store an entry in an edit, and update the indexes of its version, which else read all entries again."""
+def put_indexed(
+    edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Store an entry in an edit, and return it as stored.
+
+    The indexes of the version are updated, which else read all entries again.
+    """
     before, is_new = edit.stamp, edit.table(path) is None
     edit.put(path, entry)
+    after, stored = edit.stamp, edit.table(path)
     for found in list(edit.memo.values()):
-        if not isinstance(found, IncrementalIndex):
-            continue
+        if not isinstance(found, Marked):
+            continue  # such as the lines of a message, which are asked for once in a turn
         is_other = found.category != path[-2]
         if is_other or not is_new or edit.is_last(path):
             with found.lock:
-                found.follow(before, edit.stamp, {} if is_other else {path[-1]: edit.table(path)})
+                found.follow(before, after, {} if is_other else {path[-1]: stored})
+    return stored or {}
 
 
 class Marked(IncrementalIndex):

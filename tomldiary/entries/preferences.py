@@ -310,8 +310,7 @@ class Preferences:
 
     def _stored(self, action: Action, path: tuple[str, ...], entry: Mapping[str, Any]) -> Outcome:
         self.check_fit(path[-2], path[-1], entry)
-        put_indexed(self._edit, path, entry)
-        return Outcome(action, path, self._edit.table(path) or {})
+        return Outcome(action, path, put_indexed(self._edit, path, entry))
 
     def check_names(self, category: str, names: Iterable[str]) -> None:
         """Raise InvalidValue if the type of a category has no field of one of the names."""
