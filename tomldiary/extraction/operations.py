@@ -250,12 +250,12 @@ def apply_operations(
     # Begun first, so that history lists its changes first.
     transaction.entries("preferences")
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
-    if turns and conversations.may_have_removed(session_id):
-        conversations.resume(session_id, _last_turn(transaction, session_id), now=now)
-    for _ in range(turns):
-        conversations.count_turn(session_id, now=now)
-    source = turn_source(conversations, session_id, turns) if turns else origin
-    by = Provenance(now, session_id, source)
+    if turns:
+        if conversations.may_have_removed(session_id):
+            conversations.resume(session_id, _last_turn(transaction, session_id), now=now)
+        last = conversations.count_turns(session_id, turns, now=now)
+        origin = source_of(session_id, last - turns + 1, last)
+    by = Provenance(now, session_id, origin)
     changes = partial(_Changes, transaction, rules, by)
     if transaction.engine.rules is None or not transaction.engine.rules.checked:
         return changes().apply(operations)
@@ -526,22 +526,6 @@ def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenan
     start = in_utc(operation.valid_from, "valid_from") if operation.valid_from else None
     by = by._replace(confidence=operation.confidence, start=start)
     return f"{schema.name}/{book.commit(schema, data, by)}"
-
-
-def turn_source(
-    conversations: Conversations, session_id: str, turns: int = 1, *, later: int = 0
-) -> str:
-    """Return the last counted turns of a session in the format of `_source`; see `source_of`.
-
-    Args:
-        conversations: The sessions, in which the turns are counted.
-        session_id: The session.
-        turns: The number of turns that were read together.
-        later: The number of counted turns after them.
-    """
-    entry = conversations.find(session_id) or {}
-    last = entry.get("_turns", 0) - later
-    return source_of(session_id, last - turns + 1, last)
 
 
 def _last_turn(transaction: Transaction, session_id: str) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.engine.engine import is_erased
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import schema_named
+from tomldiary.entries.fields import source_of
 from tomldiary.entries.kinds import CONVERSATIONS, FACTS, PREFERENCES
 from tomldiary.entries.kinds.conversations import Conversations
 from tomldiary.entries.kinds.episodes import new_episode, turn_value
@@ -43,7 +44,6 @@ from tomldiary.extraction.operations import (
     apply_operations,
     current_operation,
     redacted,
-    turn_source,
 )
 from tomldiary.history.record import Source
 from tomldiary.identifiers.user_ids import checked_user
@@ -203,16 +203,16 @@ class Turns:
     async def _process_once(self, turn: Turn, operation: TurnOperation | None) -> Applied:
         if operation is not None:
             return await self._extract_and_commit(turn, operation)
-        operation = TurnOperation(turn.operation_id, turn.content if turn.operation_id else "")
+        key, epoch = (turn.operation_id, turn.content if turn.operation_id else ""), None
         if turn.operation_id or turn.epoch is not None:
-            now_epoch, done = await in_thread(self._earlier_result, turn, operation)
+            epoch, done = await in_thread(self._earlier_result, turn, TurnOperation(*key))
             if done is not None:
                 return done
-            operation = replace(operation, epoch=now_epoch)
         sessions, place = self._diary.sessions, (turn.user_id, turn.session_id)
         taken = sessions.take(*place)
         try:
-            return await self._extract_and_commit(turn, replace(operation, began=taken[0]))
+            operation = TurnOperation(*key, epoch, began=taken[0])
+            return await self._extract_and_commit(turn, operation)
         except BaseException:
             sessions.give_back(*place, taken)
             raise
@@ -426,8 +426,9 @@ class Turns:
                     continue
                 value = turn_value(each.user_msg, each.assistant_msg, each.steps)
                 if value is not None:
-                    sessions = Conversations(tx.edit("conversations"))
-                    value["_source"] = turn_source(sessions, session_id, later=later)
+                    session = Conversations(tx.edit("conversations")).find(session_id) or {}
+                    counted = session.get("_turns", 0) - later
+                    value["_source"] = source_of(session_id, counted, counted)
                     when = in_utc(each.context_now or submitted or datetime.now(UTC))
                     new_episode(tx.writing(diary, session_id, moment), value, when)
 

@@ -118,21 +118,23 @@ class Conversations:
         )
         return True
 
-    def count_turn(self, session_id: str, *, now: str) -> None:
-        """Increment the turns of a session, which is created if it does not exist, and those of all sessions."""
-        self.count_in_session(session_id, now=now)
+    def count_turns(self, session_id: str, turns: int, *, now: str) -> int:
+        """Add to the turns of a session, which is created if it does not exist, and of all; return the session's turns."""
+        counted = self.count_in_session(session_id, turns, now=now)
         progress = dict(self._edit.table(_PROGRESS) or {})
         for counter in ("turns_since_compaction", "total_turns"):
-            progress[counter] = count_of(progress.get(counter), 0) + 1
+            progress[counter] = count_of(progress.get(counter), 0) + turns
         self._edit.put(_PROGRESS, progress)
+        return counted
 
-    def count_in_session(self, session_id: str, *, now: str) -> None:
-        """Increment the turns of a session alone, for a draft."""
+    def count_in_session(self, session_id: str, turns: int = 1, *, now: str) -> int:
+        """Add to the turns of a session alone, for a draft; return their number."""
         self.ensure(session_id, now=now)
         entry = dict(self._edit.table((_ROOT, session_id)) or {})
-        entry["_turns"] = _turns(entry) + 1
+        entry["_turns"] = counted = _turns(entry) + turns
         entry["_updated"] = updated_at(entry, now)
         self._edit.put((_ROOT, session_id), entry)
+        return counted
 
     def may_have_removed(self, session_id: str) -> bool:
         """Return whether a session has no turns, and turns were counted in sessions that were removed."""
