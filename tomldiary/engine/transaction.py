@@ -562,11 +562,9 @@ def _split_entries(
     kind: EntryKind, old: Document, new: Document, spans: Sequence[_Span]
 ) -> set[Path]:
     """Return the entries with changed blocks that have several blocks in one of the versions."""
-    changed = {
-        entry_at(kind, block.path)
-        for first, end, start, stop in spans
-        for block in (*old.blocks[first:end], *new.blocks[start:stop])
-    }
+    before, after = old.blocks, new.blocks
+    paths = {b.path for i, end, j, stop in spans for b in (*before[i:end], *after[j:stop])}
+    changed = {entry_at(kind, path) for path in paths}
     return (old.parents.keys() & changed) | (new.parents.keys() & changed)
 
 
@@ -608,13 +606,12 @@ def _change(
 
     Unless `is_whole`, it omits unchanged blocks that only get a blank line before added ones.
     """
-    texts = [block.text for block in new]
-    before, kept = "".join([block.text for block in old]), "".join(texts[: len(old)])
-    distance = kept[len(before) :]
-    is_longer = len(new) > len(old) and not is_whole
-    if is_longer and kept.startswith(before) and not distance.strip("\r\n"):
-        return Change(doc, at + len(before), "", distance + "".join(texts[len(old) :]))
-    return Change(doc, at, before, "".join(texts))
+    before, after = ("".join([block.text for block in blocks]) for blocks in (old, new))
+    if len(new) > len(old) and not is_whole:
+        kept = sum([len(block.text) for block in new[: len(old)]])
+        if after.startswith(before, 0, kept) and not after[len(before) : kept].strip("\r\n"):
+            return Change(doc, at + len(before), "", after[len(before) :])
+    return Change(doc, at, before, after)
 
 
 def _without_origin(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -138,10 +138,7 @@ def ask(
 def put_indexed(
     edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Store an entry in an edit, and return it as stored.
-
-    The indexes of the version are updated, which else read all entries again.
-    """
+    """Store an entry in an edit and its indexes, which else read all entries again; return it as stored."""
     before, is_new = edit.stamp, edit.table(path) is None
     edit.put(path, entry)
     after, stored = edit.stamp, edit.table(path)

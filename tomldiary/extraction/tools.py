@@ -162,14 +162,13 @@ async def upsert_preference(
         return _no_category(deps, category)
     if id is not None and id.strip().lower() in _NO_ID and not deps.preferences.find(category, id):
         id = None  # noqa: A001 - the tool's word
-    force = id == NEW
     try:
         key = deps.preferences.wanted(category, id)
     except DiaryError as error:
         return _refusal(error)
-    known = key is not None and deps.preferences.find(category, key) is not None
-    if not known and text is not None and not force:
-        suggestion = _suggest(ctx, category, text)
+    if text is not None and id != NEW:
+        found = None if key is None else deps.preferences.find(category, key)
+        suggestion = _suggest(ctx, category, text) if found is None else None
         if suggestion:
             return suggestion
     try:
