@@ -149,7 +149,7 @@ def test_a_queued_operation_id_gives_the_same_receipt(tmp_path):
             first = await writer.submit("alice", "s", "tea", "ok", operation_id="run-1")
             assert await writer.submit("alice", "s", "tea", "ok", operation_id="run-1") is first
             turn = Turn("alice", "s", "coffee", "ok", operation_id="run-1")
-            with pytest.raises(Conflict, match="already submitted"):
+            with pytest.raises(Conflict, match="different content"):
                 writer.submit_nowait(turn)
             gate.set()
             return writer.stats()["submitted"]
