@@ -903,6 +903,42 @@ def test_a_cancelled_submit_leaves_another_writers_turn_of_its_id(opened, when):
     assert [job.wanted for job in delivered] == [1]
 
 
+def test_a_submit_that_is_cancelled_before_its_storing_withdraws_the_turn(opened):
+    backend, diary = opened(), Diary(opened(), agent="rules")
+    change, began, gate = backend.change_parts, threading.Semaphore(0), threading.Semaphore(0)
+
+    def slow(user, *arguments):
+        if user in {"alice", "bob"} and threading.current_thread().name == "tomldiary-queue":
+            began.release()
+            assert gate.acquire(timeout=LONG)
+        change(user, *arguments)
+
+    async def use():
+        writer = MemoryWriter(Diary(backend, agent="rules"))
+        async with writer:
+            alice = asyncio.create_task(writer.submit("alice", "s", "I love tea.", "Noted."))
+            assert await asyncio.to_thread(began.acquire, timeout=LONG)
+            bob, carol = (
+                asyncio.create_task(
+                    writer.submit(user, "s", "I love jazz.", "Noted.", operation_id="op")
+                )
+                for user in ("bob", "carol")
+            )
+            await asyncio.sleep(0)
+            gate.release()
+            assert await asyncio.to_thread(began.acquire, timeout=LONG)
+            carol.cancel()
+            await asyncio.wait([carol])
+            gate.release()
+            await asyncio.gather(await alice, await bob)
+            return await writer.close()
+
+    backend.change_parts = slow
+    stats = asyncio.run(asyncio.wait_for(use(), LONG))
+    assert (stats["submitted"], stats["completed"], stats["pending"]) == (2, 2, 0)
+    assert diary.user("carol").preferences("likes") == {}
+
+
 def test_a_turn_in_work_whose_storing_fails_is_applied_and_counted_once(opened):
     backend, began, gate = opened(), threading.Event(), threading.Event()
     change = backend.change_parts

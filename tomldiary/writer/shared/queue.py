@@ -149,6 +149,10 @@ class SharedQueue(StoringQueue):
         """Store turns of one user and claim the user if possible; then deliver the claimed turns."""
         with self._state:
             self._leave_batch(jobs)
+            self._admission.deliver([job for job in jobs if not job.wanted])  # withdraws them
+            jobs = [job for job in jobs if job.wanted]
+            if not jobs:
+                return
             self._ended = {user: set()}
             for job in jobs:
                 # Before the turns are stored, because a worker that finishes a turn of this user may find the new
