@@ -121,7 +121,8 @@ class SharedQueue(StoringQueue):
             try:
                 self.store(user, mine)
             except Exception as error:  # noqa: BLE001 - each receipt gets it
-                self.fail([job for job in mine if job in self._batch], error)
+                if left := [job for job in mine if job in self._batch]:
+                    self.fail(left, error)
                 lost = lost_database(error)
                 if lost is not None:
                     # Each other user would wait for the database as long as this one.
