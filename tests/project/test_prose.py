@@ -72,9 +72,9 @@ def test_pages_in_folders_of_the_docs_are_read(prose, tmp_path, monkeypatch):
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     page = tmp_path / "docs/how-to/page.md"
     page.parent.mkdir(parents=True)
-    page.write_text("Nobody reads it.\n")
+    page.write_text(" ".join(["word"] * 31) + ".\n")
     (tmp_path / "README.md").write_text("Short.\n")
-    assert [each.place for each in prose.findings()] == ["docs/how-to/page.md:1"]
+    assert "docs/how-to/page.md:1" in [each.place for each in prose.findings()]
 
 
 @pytest.mark.parametrize(("words", "finding"), [(30, None), (31, "31 words")])

@@ -290,20 +290,33 @@ def test_submits_that_wait_for_room_are_woken(opened):
     assert texts(opened()) == [f"turn {n}" for n in range(12)]
 
 
-@pytest.mark.parametrize("selection", [{"everything": True}, {"session_id": "s"}])
-def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opened, selection):
-    gate, began = threading.Event(), threading.Event()
+def gated():
+    """Return an extractor that waits for a gate, the event of its first call, and the gate."""
+    began, gate = threading.Event(), threading.Event()
 
     def slow(message, *, deps):
         began.set()
         gate.wait(LONG)
         remember(message, deps=deps)
 
+    return slow, began, gate
+
+
+async def fill(writer, began):
+    """Occupy the only worker and the only place of the queue; return the receipt of the turn in work."""
+    first = await writer.submit_turn(turn("water", "bob"))
+    await asyncio.to_thread(began.wait, LONG)
+    await writer.submit_turn(turn("tea", "bob"))
+    return first
+
+
+@pytest.mark.parametrize("selection", [{"everything": True}, {"session_id": "s"}])
+def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opened, selection):
+    slow, began, gate = gated()
+
     async def submit_all():
         async with MemoryWriter(diary_on(opened(), slow), workers=1, qsize=1) as writer:
-            first = await writer.submit_turn(turn("water", "bob"))
-            await asyncio.to_thread(began.wait, LONG)
-            await writer.submit_turn(turn("tea", "bob"))
+            first = await fill(writer, began)
             before = asyncio.create_task(writer.submit_turn(turn("walnuts")))
             later = writer.submit_later(turn("chess"))
             waiting = writer._admission.waiting
@@ -352,18 +365,11 @@ def test_submits_of_one_id_that_wait_for_space_are_one_turn(opened):
 
 
 def test_a_waiting_turn_of_two_submits_survives_the_cancellation_of_one(opened):
-    began, gate = threading.Event(), threading.Event()
-
-    def slow(message, *, deps):
-        began.set()
-        gate.wait(LONG)
-        remember(message, deps=deps)
+    slow, began, gate = gated()
 
     async def submit_all():
         async with MemoryWriter(diary_on(opened(), slow), workers=1, qsize=1) as writer:
-            await writer.submit_turn(turn("water", "bob"))
-            await asyncio.to_thread(began.wait, LONG)
-            await writer.submit_turn(turn("tea", "bob"))
+            await fill(writer, began)
             again = [
                 asyncio.create_task(writer.submit_turn(turn("jazz", operation_id="op")))
                 for _ in range(2)
@@ -379,17 +385,11 @@ def test_a_waiting_turn_of_two_submits_survives_the_cancellation_of_one(opened):
 
 
 def test_a_close_refuses_each_submit_of_a_turn_that_waits_for_space(opened):
-    began, gate = threading.Event(), threading.Event()
-
-    def slow(message, *, deps):
-        began.set()
-        gate.wait(LONG)
+    slow, began, gate = gated()
 
     async def submit_all():
         writer = MemoryWriter(diary_on(opened(), slow), workers=1, qsize=1)
-        await writer.submit_turn(turn("water", "bob"))
-        await asyncio.to_thread(began.wait, LONG)
-        await writer.submit_turn(turn("tea", "bob"))
+        await fill(writer, began)
         again = [
             asyncio.create_task(writer.submit_turn(turn("jazz", operation_id="op")))
             for _ in range(2)
