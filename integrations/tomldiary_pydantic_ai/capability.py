@@ -288,7 +288,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
         run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
         try:  # now, because also words of a refused run are those of its user
-            self._toolset.enter(ctx, owner)
+            self._toolset.enter(ctx, owner, scope)
         except IdentifierError:
             self._toolset.turns.end(turn)
             raise

@@ -72,10 +72,15 @@ def _ours(message: ModelMessage) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for part in message.parts:
         if part.part_kind == "compaction":
             yield "", {}
-        for item, text in _texts(part.content) if isinstance(part, UserPromptPart) else ():
-            marks = _marks(item)
-            if marks.get("origin") == ORIGIN:
-                yield text, marks
+        yield from _ours_in(part)
+
+
+def _ours_in(part: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the texts that the diary put into a part, each with its marks."""
+    for item, text in _texts(part.content) if isinstance(part, UserPromptPart) else ():
+        marks = _marks(item)
+        if marks.get("origin") == ORIGIN:
+            yield text, marks
 
 
 def shown_memory(
@@ -191,8 +196,38 @@ def _id_in_interface(message: ModelMessage, part: ModelRequestPart) -> str | Non
 
 def unanswered(messages: Sequence[ModelMessage]) -> list[Heard]:
     """Return the texts of users since the last response."""
-    since = takewhile(lambda message: not isinstance(message, ModelResponse), reversed(messages))
-    return words_in(reversed([*since]))
+    return words_in(reversed(_since_response(messages)))
+
+
+def _since_response(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages since the last response, newest first."""
+    return [*takewhile(lambda message: not isinstance(message, ModelResponse), reversed(messages))]
+
+
+def parts_of_others(messages: Sequence[ModelMessage], scope: str, memory: str) -> set[int]:
+    """Return the ids of the parts since the last response behind which their run showed the memory of another scope."""
+    others: set[int] = set()
+    behind: Mapping[str, Any] = {}
+    for message in _since_response(messages):
+        if message.run_id is None or message.run_id != behind.get("run_id"):
+            behind = {}
+        for part in reversed(message.parts):
+            shown = [marks for _, marks in _ours_in(part) if marks.get("memory") == memory]
+            behind = shown[0] if shown else behind
+            if behind.get("scope", scope) != scope:
+                others.add(id(part))
+    return others
+
+
+def is_of_others(
+    messages: Sequence[ModelMessage], run: str | None, scope: str, memory: str
+) -> bool:
+    """Return whether a run showed the memory of another scope."""
+    shown = (marks for message in messages for _, marks in _ours(message))
+    return run is not None and any(
+        (marks.get("run_id"), marks.get("memory")) == (run, memory) and marks.get("scope") != scope
+        for marks in shown
+    )
 
 
 def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse | None:

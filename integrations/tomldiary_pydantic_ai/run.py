@@ -28,6 +28,7 @@ from tomldiary_pydantic_ai.conversation import (
     exchanges,
     is_unsaid,
     mark_of,
+    parts_of_others,
     prompt_words,
     prompts_in,
     queued_messages,
@@ -129,6 +130,8 @@ class RunState:
         """Collect the user's texts before the first request: in the history and in the prompt."""
         prompt = prompt_words(ctx.prompt) or ""
         before, words = unanswered(ctx.messages), words_in(ctx.messages)
+        others = parts_of_others(ctx.messages, self.scope, self.turn.memory)
+        before = [each._replace(is_others=id(each.part) in others) for each in before]
         self.turn.place = _place(ctx.messages)
         self.heard = [*(each.text for each in before), *filter(None, [prompt])]
         if self.around:  # another agent wrote its prompt

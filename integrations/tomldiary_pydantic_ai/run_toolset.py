@@ -17,12 +17,12 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolse
 from tomldiary.agents import identity
 from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_text
-from tomldiary.agents.turn_messages import digest, digested, of_memory
+from tomldiary.agents.turn_messages import OTHERS_TURN, digest, digested, of_memory
 from tomldiary.agents.utterances import RunIds, RunOwner, Utterances
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary_pydantic_ai.conversation import ids_of, resumed
+from tomldiary_pydantic_ai.conversation import ids_of, is_of_others, resumed
 
 if TYPE_CHECKING:
     import os
@@ -190,14 +190,21 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         self.enter(ctx, owner)
         return OwnedToolset(self, self, owner, ctx.run_id)
 
-    def enter(self, ctx: RunContext[AgentDepsT], owner: RunOwner) -> None:
+    def enter(self, ctx: RunContext[AgentDepsT], owner: RunOwner, scope: str | None = None) -> None:
         """Record the owner of a run that begins now.
+
+        Args:
+            ctx: The run.
+            owner: Its owner.
+            scope: The scope of the memory that the run shows in the conversation; None if it shows none there.
 
         Raises:
             IdentifierError: Another user began the turn.
         """
         response = resumed(ctx.messages, ctx.prompt)
         began = None if response is None else ids_of(response)
+        if began and scope and is_of_others(ctx.messages, began.run, scope, self.id or ""):
+            raise IdentifierError(OTHERS_TURN)
         ids = RunIds(ctx.conversation_id, ctx.run_id)
         self.turns.enter(self.id or "", owner.user, ids, began)
 

@@ -16,6 +16,7 @@ the utterances since the last answer. The words of a message history may repeat 
 | as in a failed turn at the place, without the name of a session | that of the failed turn | histories of texts have no ids |
 | as in an open run of the session, at the same place | that of the open run | agents share the history |
 | the prompt, as in the history of such a run | that of the open run | the order of their start is chance |
+| behind which their run showed the memory of another user | one of that user | runs of other processes had them |
 | other words of the history | a new one | no run of this process had them |
 
 If the utterance is one of another user, it is no part of the turn. The place of a turn is a digest of the exchanges before
@@ -70,6 +71,8 @@ class Heard(NamedTuple):
     """Whether messages of several runs may have been joined to this one."""
     part: object = None
     """The adapter's object that has the words."""
+    is_others: bool = False
+    """Whether the history itself shows that they are of another user."""
 
 
 @dataclass(eq=False)
@@ -79,6 +82,7 @@ class Utterance:
     text: str
     """ "" for text of the history that no user said; `forms` has it."""
     user: str
+    """ "" for another user whose name this process does not know."""
     id: str | None = None
     """See `Heard`."""
     is_submitted: bool = False
@@ -326,7 +330,7 @@ class Utterances:
         return [
             _Known(another.user, utterance=another)
             if (another := _take(others, words.text, words.id))
-            else self._sender(turn, words, run) or unknown
+            else self._sender(turn, words, run) or (_Known("") if words.is_others else unknown)
             for words, run in zip(before, reversed(runs_behind), strict=True)
         ]
 
@@ -428,7 +432,7 @@ class Utterances:
                     known = _Known(one.user, (text,) if is_again else ())
                     key = (*place, mark)
                     # What a run of another user noted about its words stays.
-                    if one.user == user or self._known.get(key) is None:
+                    if one.user == user or (one.user and self._known.get(key) is None):
                         self._known.keep(key, known)
 
 

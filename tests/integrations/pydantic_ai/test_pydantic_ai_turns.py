@@ -1125,6 +1125,32 @@ def test_words_of_another_user_are_no_part_of_a_turn_in_a_new_conversation(
     writer.close_sync()
 
 
+@pytest.mark.parametrize("runs", [1, 2])
+def test_shown_memory_tells_another_process_whose_words_were_unanswered(tmp_path: Path, runs: int):
+    turns: list[Turn] = []
+    history: list[ModelMessage] = []
+    for place in ("here", "elsewhere"):  # what a process knows of runs, it knows for one memory
+        diary = Diary(tmp_path / place, agent="rules")
+        diary.user("ann").upsert_preference("likes", "tea")
+        writer = Kept(diary)
+        capability = DiaryCapability(diary, writer=writer)
+        agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[capability])
+        if place == "here":
+            for number in range(runs):
+                history = failed(
+                    agent, f"I like {number}.", deps=Deps("ann"), message_history=history
+                )
+                diary.user("ann").upsert_preference("likes", f"bike {number}")
+            history = ModelMessagesTypeAdapter.validate_json(
+                ModelMessagesTypeAdapter.dump_json(history)
+            )
+        else:
+            asyncio.run(agent.run(SAID, deps=Deps("bob"), message_history=history))
+            turns += writer.turns
+        writer.close_sync()
+    assert [(turn.user_id, turn.user_msg) for turn in turns] == [("bob", SAID)]
+
+
 def test_a_failed_run_is_continued_without_its_words_after_another_chat(tmp_path: Path):
     setting = Setting(tmp_path)
     history = failed(setting.agent, SAID)
@@ -1298,6 +1324,34 @@ def test_a_turn_that_another_user_began_cannot_be_continued(tmp_path: Path, door
         asyncio.run(run())
     assert "likes" in diary.user("bob").document("preferences")
     assert "bike of ann" not in diary.user("ann").document("preferences")
+
+
+def test_shown_memory_tells_another_process_who_began_a_turn(tmp_path: Path):
+    waiting: Any = None
+    for place in ("here", "elsewhere"):  # what a process knows of runs, it knows for one memory
+        diary = Diary(tmp_path / place, agent="rules")
+        for user in ("ann", "bob"):
+            diary.user(user).upsert_preference("likes", f"the bike of {user}")
+        agent: Agent[Deps, Any] = Agent(
+            FunctionModel(call_once("forget", key="likes/pref001")),
+            deps_type=Deps,
+            output_type=[str, DeferredToolRequests],
+            capabilities=[DiaryCapability(diary, record=False, approve=["forget"])],
+        )
+        if waiting is None:
+            waiting = asyncio.run(agent.run("Forget my bike.", deps=Deps("ann")))
+            continue
+        approved = {
+            "message_history": ModelMessagesTypeAdapter.validate_json(waiting.all_messages_json()),
+            "deferred_tool_results": DeferredToolResults(
+                approvals={waiting.output.approvals[0].tool_call_id: True}
+            ),
+        }
+        with pytest.raises(IdentifierError, match="another user began this turn"):
+            asyncio.run(agent.run(deps=Deps("bob"), **approved))
+        assert "bike of bob" in diary.user("bob").document("preferences")
+        assert asyncio.run(agent.run(deps=Deps("ann"), **approved)).output == "Good choice."
+        assert "bike of ann" not in diary.user("ann").document("preferences")
 
 
 @pytest.mark.parametrize("tokens", [None, 1], ids=["in a tool", "before the tool"])
