@@ -226,7 +226,7 @@ def _store_pending(
             continue
         is_same = bool(name) and same_data(held_entry(first), after)  # such as a confirmation
         origin = first.get("origin", "") if is_same else why.origin
-        base = based_on + (_is_changed(tx, document, path) or _is_undone(tx, document, path))
+        base = based_on + _is_changed(tx, document, path)
         fresh = pending_entry(
             document, path, entry_key(path, kind.home(document)), after, why._replace(origin=origin),
             about=kind.session(path[-1]), based_on=first.get("based_on", base),
@@ -252,18 +252,13 @@ def _log_hand_edit(tx: Transaction, document: str) -> bool:
 
 
 def _is_changed(tx: Transaction, document: str, path: Path) -> bool:
-    """Return whether the transaction changed an entry already, so that the pending change is based on its end."""
-    if document not in tx.kinds():
-        return False
-    return not same_value(tx.before(document).table(path), tx.document(document).table(path))
+    """Return whether the transaction changed an entry already, so that the pending change is based on its end.
 
-
-def _is_undone(tx: Transaction, document: str, path: Path) -> bool:
-    """Return whether a transaction undoes a hand edit of an entry, so that the entry changes in it."""
+    It may also have undone a hand edit.
+    """
     known = tx.engine.load(tx.user, document)
-    if known is None or not tx.engine.is_guarded(document):
-        return False
-    return not same_value(known.document.table(path), tx.before(document).table(path))
+    stored = NOTHING if known is None else known.document
+    return not same_value(stored.table(path), tx.document(document).table(path))
 
 
 def _is_pending_already(known: Iterable[Raw], fresh: Raw) -> bool:
@@ -462,7 +457,7 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange], into: str)
     waiting = [each for each in changes if not _has_assigned_id(each)]
     first = min((each.based_on for each in waiting), default=0)
     found: set[str] = set()
-    states: dict[str, tuple[Any, Any]] = {}  # before the oldest and after the newest of them
+    states = {each.id: _states_here(tx, each) for each in waiting}
     # The transaction of a pending change may have changed the entry before and after it.
     for record in Timeline(tx.engine.backend, tx.user).records(after=first - 1) if waiting else ():
         if record.type == SNAPSHOT:
@@ -475,22 +470,16 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange], into: str)
             for each in waiting:
                 is_later = each.id in here and when > each.created
                 if each.key == key and (is_later or each.based_on < record.seq):
-                    _, newest = states.get(each.id, (before, after))
-                    states[each.id] = before, newest
+                    states[each.id] = before, states[each.id][1]
     for each in waiting:
-        if tx.before(into).table((into, each.id)) is None:
-            continue  # the open transaction stored it
-        before, after = _states_here(tx, each)
-        if not same_value(before, after):
-            states[each.id] = states.get(each.id, (before, after))[0], after
-    found |= {each.key for each in waiting if _differ(each, *states.get(each.id, (None, None)))}
-    # History does not show an entry that a transaction both added and removed.
-    found |= {
-        each.key
-        for each in waiting
-        if each.after is not None and each.before is None and not each.is_new
-    }
-    return sorted(found | {each.key for each in waiting if _is_edited(tx, each)})
+        before, now = states[each.id]
+        # The open transaction may have stored the pending change itself.
+        is_stored = tx.before(into).table((into, each.id)) is not None
+        # History does not show an entry that a transaction both added and removed.
+        is_gone = each.after is not None and each.before is None and not each.is_new
+        if is_gone or (is_stored and _differ(each, before, now)):
+            found.add(each.key)
+    return sorted(found)
 
 
 def _differ(each: PendingChange, before: Any, after: Any) -> bool:
@@ -501,29 +490,16 @@ def _differ(each: PendingChange, before: Any, after: Any) -> bool:
 
 
 def _states_here(tx: Transaction, each: PendingChange) -> tuple[Any, Any]:
-    """Return the entry of a pending change before the open transaction and now; equal if it was not changed."""
-    kind = entry_kind(each.document)
-    parts = parts_among(kind.name, tx.kinds()) if kind.is_split else [each.document]
-    edited = [part for part in parts if part in tx.kinds() and (part, each.path) not in tx.expired]
-    before = (tx.before(part).table(each.path) for part in edited)
-    after = (tx.document(part).table(each.path) for part in edited)
-    old, new = (
-        next((each for each in found if each is not None), None) for found in (before, after)
-    )
+    """Return the entry of a pending change at the end of history and now, with hand edits and the open transaction."""
+    kind, path = entry_kind(each.document), each.path
+    parts = parts_among(kind.name, tx.listed()) if kind.is_split else [each.document]
+    if any((part, path) in tx.expired for part in parts):
+        return None, None  # the end of its lifetime is no change
+    known = [one for part in parts if (one := tx.engine.load(tx.user, part)) is not None]
+    before = ((one.logged or one.document).table(path) for one in known)
+    after = (tx.document(part).table(path) for part in parts)
+    old, new = (next((one for one in found if one is not None), None) for found in (before, after))
     return old, new
-
-
-def _is_edited(tx: Transaction, each: PendingChange) -> bool:
-    """Return whether a hand edit that history does not have yet changed the entry."""
-    kind = entry_kind(each.document)
-    parts = parts_among(kind.name, tx.engine.kinds(tx.user)) if kind.is_split else [each.document]
-    for part in parts:
-        known = tx.engine.load(tx.user, part)
-        if known is not None and known.logged is not None:
-            old, new = (text.table(each.path) for text in (known.logged, known.document))
-            if not same_value(old, new):
-                return True
-    return False
 
 
 def renumbered(tx: Transaction, document: Document, into: str) -> Document:
