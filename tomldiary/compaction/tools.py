@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
-from tomldiary.errors import DiaryError, without_paths
+from tomldiary.extraction.tools import answering
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
@@ -38,14 +38,12 @@ def _on_conversations(tool: _Tool[P]) -> _Tool[P]:
 def _answering(tool: _Tool[P], kind: str, takes_part: Callable[[CompactionDeps], bool]) -> _Tool[P]:
     """Return a tool that answers with a sentence if its kind is excluded or the draft refuses a change."""
 
+    @answering
     @functools.wraps(tool)
     async def answer(ctx: CompactionContext, /, *args: P.args, **kwargs: P.kwargs) -> str:
         if not takes_part(ctx.deps):
             return f"❌ {kind} are excluded from this compaction. Change none of them."
-        try:
-            return await tool(ctx, *args, **kwargs)
-        except DiaryError as error:
-            return f"❌ {without_paths(str(error))}"
+        return await tool(ctx, *args, **kwargs)
 
     return answer
 

@@ -6,8 +6,9 @@ the answer then begins with ❌ and says what the model can do.
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 from tomldiary.entries.facts import schema_named
 from tomldiary.entries.fields import data_text
@@ -16,13 +17,15 @@ from tomldiary.errors import (
     DiaryError,
     DocumentError,
     LimitReached,
-    SchemaError,
     UnknownEntry,
     WeakClaim,
     without_paths,
 )
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.toml.values import in_utc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 __all__ = [
     "EXTRACTION_TOOLS",
@@ -41,6 +44,7 @@ __all__ = [
     "upsert_preference",
 ]
 
+P = ParamSpec("P")
 _NEARLY_FULL = 0.8
 _SHOWN = 200  # characters of a text repeated in an answer
 _LISTED = 8_000  # characters of one answer of list_preferences
@@ -56,6 +60,25 @@ class ToolContext(Protocol):
     def deps(self) -> MemoryDeps:
         """The draft to work on."""
         ...
+
+
+def answering(tool: Callable[P, Coroutine[Any, Any, str]]) -> Callable[P, Coroutine[Any, Any, str]]:
+    """Return a tool that answers with the error if the draft refuses a change.
+
+    Raises:
+        DocumentError: A person has to correct the document, so the turn fails and is kept.
+    """
+
+    @functools.wraps(tool)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            return await tool(*args, **kwargs)
+        except DocumentError:
+            raise
+        except DiaryError as error:
+            return f"❌ {without_paths(str(error))}"
+
+    return answer
 
 
 async def list_categories(ctx: ToolContext) -> str:
@@ -139,6 +162,7 @@ def _find_similar_preferences(  # pyright: ignore[reportUnusedFunction] - the an
     ]
 
 
+@answering
 async def upsert_preference(
     ctx: ToolContext,
     category: str,
@@ -162,10 +186,7 @@ async def upsert_preference(
         return _no_category(deps, category)
     if id is not None and id.strip().lower() in _NO_ID and not deps.preferences.find(category, id):
         id = None  # noqa: A001 - the tool's word
-    try:
-        key = deps.preferences.wanted(category, id)
-    except DiaryError as error:
-        return _refusal(error)
+    key = deps.preferences.wanted(category, id)
     if text is not None and id != NEW:
         found = None if key is None else deps.preferences.find(category, key)
         suggestion = _suggest(ctx, category, text) if found is None else None
@@ -182,8 +203,6 @@ async def upsert_preference(
             f"❌ {category}/{key} does not exist. list_preferences('{category}') shows the ids; give"
             " text to create a preference."
         )
-    except DiaryError as error:
-        return _refusal(error)
     place = quoted(f"{category}/{outcome.id}")
     if outcome.action == "boosted":
         return f"✅ Boosted {place} (count: {outcome.count})."
@@ -238,6 +257,7 @@ def _suggest(ctx: ToolContext, category: str, text: str) -> str:
     )
 
 
+@answering
 async def forget_preference(
     ctx: ToolContext,
     category: str,
@@ -256,8 +276,6 @@ async def forget_preference(
         text = ctx.deps.forget(category, id)
     except UnknownEntry:
         return f"❌ {category}/{id} does not exist. list_preferences('{category}') shows the ids."
-    except DiaryError as error:
-        return _refusal(error)
     return f"🗑️ Deleted {category}/{id}: '{quoted(text)}'."
 
 
@@ -272,6 +290,7 @@ async def list_conversation_summary(ctx: ToolContext, session_id: str) -> str:
     return ctx.deps.pretty_session(session_id)
 
 
+@answering
 async def update_conversation_summary(
     ctx: ToolContext, summary: str, keywords: list[str] | None = None
 ) -> str:
@@ -281,22 +300,8 @@ async def update_conversation_summary(
         summary: What the conversation was about so far, in three to five sentences.
         keywords: The main topics; leave out to keep those stored.
     """
-    try:
-        ctx.deps.summarise(summary, keywords)
-    except DiaryError as error:
-        return _refusal(error)
+    ctx.deps.summarise(summary, keywords)
     return f"✅ Updated the summary of session '{ctx.deps.session_id}'."
-
-
-def _refusal(error: DiaryError) -> str:
-    """Return an error as the answer of a tool.
-
-    Raises:
-        DocumentError: A person has to correct the document, so the turn fails and is kept.
-    """
-    if isinstance(error, DocumentError):
-        raise error
-    return f"❌ {without_paths(str(error))}"
 
 
 def _no_category(deps: MemoryDeps, category: str) -> str:
@@ -317,18 +322,17 @@ EXTRACTION_TOOLS = (
 # Typed facts; offered where a type is registered
 
 
+@answering
 async def list_facts(ctx: ToolContext, type: str | None = None) -> str:  # noqa: A002 - a model's word
     """List stored facts with their ids.
 
     Args:
         type: The type to list; leave out to list all of them.
     """
-    try:
-        return "\n".join(fact_lines(ctx.deps, type)) or "(none)"
-    except SchemaError as error:
-        return _refusal(error)
+    return "\n".join(fact_lines(ctx.deps, type)) or "(none)"
 
 
+@answering
 async def commit_fact(
     ctx: ToolContext,
     type: str,  # noqa: A002 - a model's word
@@ -352,11 +356,10 @@ async def commit_fact(
             f"❌ {quoted(error.where)} has confidence {stored}, and yours is only {error.claimed:g}. It stays. If the"
             f" user is sure, give a confidence of at least {stored}."
         )
-    except DiaryError as error:
-        return _refusal(error)
     return f"✅ Stored facts/{fact_id}: {quoted(data_text(fields))}."
 
 
+@answering
 async def remove_fact(
     ctx: ToolContext,
     id: str,  # noqa: A002 - a model's word
@@ -371,8 +374,6 @@ async def remove_fact(
         ctx.deps.remove_fact(fact_id)
     except UnknownEntry:
         return f"❌ facts/{quoted(fact_id)} does not exist. list_facts() shows the ids."
-    except DiaryError as error:
-        return _refusal(error)
     return f"🗑️ Deleted facts/{fact_id}."
 
 
