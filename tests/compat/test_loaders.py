@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 import pytest
@@ -243,13 +244,11 @@ def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path):
 
 @pytest.mark.parametrize("loader", [PreferenceLoader(Table), ConversationLoader()])
 def test_a_missing_or_unreadable_file_is_named_in_the_error(tmp_path, loader):
-    with pytest.raises(
-        FileNotFoundError, match=r"no such file to load\. Check the path"
-    ) as missing:
+    with pytest.raises(FileNotFoundError) as missing:
         loader.load_from_file(tmp_path / "none.toml")
     assert missing.value.errno == errno.ENOENT
     assert missing.value.filename == str(tmp_path / "none.toml")
-    with pytest.raises(IsADirectoryError, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(IsADirectoryError, match=re.escape(str(tmp_path))):
         loader.load_from_file(tmp_path)
 
 

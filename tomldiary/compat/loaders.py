@@ -6,11 +6,10 @@ Supports the current layout (`[preferences.likes.pref001]`, `[conversations.chat
 
 from __future__ import annotations
 
-from datetime import date, time
 from os import PathLike
 from pathlib import Path
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -22,9 +21,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.hand_edits.detect import check_version
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from tomldiary.toml.values import json_value
 
 __all__ = ["ConversationLoader", "PreferenceLoader", "load_conversations", "load_preferences"]
 
@@ -140,15 +137,7 @@ def load_conversations(toml_str: str) -> dict[str, ConversationItem]:
 
 
 def _read(path: Path | str) -> str:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        reason = f"the file cannot be read ({error.strerror}). Check its type and permissions"
-        if isinstance(error, FileNotFoundError):
-            reason = "there is no such file to load. Check the path"
-        # OSError creates the subclass of the error number, such as PermissionError.
-        raise OSError(error.errno, reason, str(path)) from error
-    return decode_utf8(data, path=str(path))
+    return decode_utf8(Path(path).read_bytes(), path=str(path))
 
 
 def _document(text: object, path: str) -> Document:
@@ -167,17 +156,10 @@ def _with_text_times(entries: object) -> object:
     """Return the entries with unquoted times as text."""
     if not isinstance(entries, dict):
         return entries
+    times = {"_created", "_updated"}
     return {
-        key: {
-            name: _time_text(name, value)
-            for name, value in cast("Mapping[str, Any]", entry).items()
-        }
+        key: {**entry, **{name: json_value(entry[name]) for name in times & entry.keys()}}
         if isinstance(entry, dict)
         else entry
         for key, entry in cast("dict[str, Any]", entries).items()
     }
-
-
-def _time_text(name: str, value: Any) -> Any:
-    managed = name in ("_created", "_updated")
-    return value.isoformat() if managed and isinstance(value, date | time) else value

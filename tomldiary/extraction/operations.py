@@ -551,11 +551,8 @@ def _last_turn(transaction: Transaction, session_id: str) -> int:
     )
 
 
-_NAMES = frozenset(
-    {"category", "id", "session_id", "kind", "path", "type", "created_as", "removed"}
-    | {"confirms", "replaces", "removes"}
-)
-"""Fields of operations that name something, or what is stored."""
+_TEXTS = ("text", "contexts", "summary", "keywords")
+"""Fields of operations with words of a turn. Others name something, or what is stored."""
 
 
 def redacted(
@@ -567,23 +564,19 @@ def redacted(
     fresh: list[Operation] = []
     made = {each.created_as for each in operations if isinstance(each, CommitFact)}
     for operation in operations:
-        # A draft has its own facts as they were given, and those of the memory as they are stored.
-        is_own = isinstance(operation, RemoveFact) and operation.id in made
-        names = _NAMES - {"removes"} if is_own else _NAMES
-        changes: dict[str, Any] = {}
-        for each in fields(operation):
-            value = getattr(operation, each.name)
-            if each.name in {"values", "fields"}:
-                pairs = cast("tuple[tuple[str, Any], ...]", value)
-                kept: tuple[str, ...] = ()
-                if isinstance(operation, CommitFact) and operation.type in schemas:
-                    kept = schemas[operation.type].key_fields(dict(pairs))
-                changes[each.name] = tuple(
-                    (key, said if key[:1] == "_" or key in kept else redact(said))
-                    for key, said in pairs
-                )
-            elif each.name not in names:
-                changes[each.name] = redact(value)
+        given = {each.name: getattr(operation, each.name) for each in fields(operation)}
+        changes = {name: redact(given[name]) for name in _TEXTS if name in given}
+        if isinstance(operation, RemoveFact) and operation.id in made:
+            # A draft has its own facts as they were given, and those of the memory as they are stored.
+            changes["removes"] = redact(operation.removes)
+        kept: tuple[str, ...] = ()
+        if isinstance(operation, CommitFact) and operation.type in schemas:
+            kept = schemas[operation.type].key_fields(dict(operation.fields))
+        for name in given.keys() & {"values", "fields"}:
+            changes[name] = tuple(
+                (key, said if key[:1] == "_" or key in kept else redact(said))
+                for key, said in given[name]
+            )
         fresh.append(replace(operation, **changes))
     return fresh
 
