@@ -296,15 +296,6 @@ class UserFacts(ListAccessor[Fact]):
         include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
     ) -> list[tuple[FactSchema, Held]]:
         """Return the facts that match a query, in the order of the file."""
-        given_type: Any = name
-        if isinstance(given_type, type):
-            known = self._diary.fact_schemas.values()
-            names = [repr(schema.name) for schema in known if schema.model is given_type]
-            raise InvalidValue(
-                f"expected the name of a registered type, found the class {given_type.__name__}."
-                + (f" Its name is {' or '.join(names)}." if names else ""),
-                where="type",
-            )
         for argument, value in (("type", name), ("order_by", order_by)):
             checked_text("" if value is None else value, argument)
         session_name(session_id)
@@ -377,16 +368,9 @@ class UserFacts(ListAccessor[Fact]):
             for schema in schemas:
                 if schema.model is each:
                     return schema
-        for schema in schemas:
-            known = schema.model
-            if known.__module__ == model.__module__ and known.__qualname__ == model.__qualname__:
-                raise SchemaError(
-                    f"the class {model.__name__} was defined again after it was registered. Call"
-                    f" diary.register_schema({schema.name!r}, {model.__name__}, …) again."
-                )
         raise SchemaError(
             f"{model.__name__} is not registered. Call diary.register_schema(name,"
-            f" {model.__name__}) first."
+            f" {model.__name__}) first, and again after its class was defined again."
         )
 
     def _facts(self) -> Facts:

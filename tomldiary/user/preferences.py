@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pydantic import ValidationError
 
-from tomldiary.entries.kinds import KINDS, PREFERENCES
-from tomldiary.entries.kinds.conversations import (
-    Conversations,
-    entry_to_conversation,
-    unknown_session,
-)
+from tomldiary.entries.kinds import PREFERENCES
+from tomldiary.entries.kinds.conversations import Conversations, entry_to_conversation
 from tomldiary.entries.models import (
     ConversationItems,
     PreferenceItem,
@@ -20,7 +16,7 @@ from tomldiary.entries.models import (
     PreferenceTables,
 )
 from tomldiary.entries.preferences import Preferences, entry_to_item, unknown_preference
-from tomldiary.errors import InvalidValue, wrong_value
+from tomldiary.errors import InvalidValue
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import counted
@@ -32,7 +28,6 @@ from tomldiary.toml.values import (
     checked_names,
     checked_table,
     checked_text,
-    copied,
     timestamp,
 )
 from tomldiary.user.context import UserPart
@@ -45,7 +40,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Tables
 
 _KIND = "preferences"
-_KINDS = ("preferences", "conversations")
 _ARGUMENTS = ("text", "contexts")
 """Arguments of `upsert_preference` that `fields` must not overwrite, because they are checked separately."""
 _logger = get_logger(__name__)
@@ -241,31 +235,6 @@ class UserPreferences(UserPart):
     def same_elsewhere(self, category: str, text: str) -> list[str]:
         """Return the keys of entries with the same text in other categories, at most one of each."""
         return ["/".join(place) for place in self._unexpired().elsewhere(category, text)]
-
-    def entry(self, kind: str, key: str) -> dict[str, Any]:
-        """Return the fields of one entry in the form that the file stores.
-
-        Args:
-            kind: "preferences" or "conversations".
-            key: `category/id`, or the session id.
-
-        Raises:
-            UnknownCategory, UnknownEntry: The entry does not exist.
-            InvalidValue: `kind` is neither of the two.
-        """
-        key = checked_text(key, "key")
-        if kind not in _KINDS:
-            raise wrong_value(kind, f"one of {', '.join(_KINDS)}", "kind")
-        if kind == "conversations":
-            collection, name, unknown = (kind,), key, unknown_session(key)
-        else:
-            category, _, name = key.partition("/")
-            self.stored().check_category(category)
-            collection, unknown = (kind, category), unknown_preference(category, name)
-        found = KINDS[kind].get(self._context.read(kind), self._diary, collection, name)
-        if found is None:
-            raise unknown
-        return copied(dict(found))
 
     def _unexpired(self) -> Preferences:
         return self._book(self._context.unexpired(_KIND))

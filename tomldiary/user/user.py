@@ -50,7 +50,6 @@ _FOR_PROGRAMS = {
     "document",
     "documents",
     "draft_session",
-    "entry",
     "epoch",
     "has_done",
     "import_preview",
@@ -427,9 +426,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     consolidate = sync_twin(aconsolidate)
 
-    # Stored documents and entries
-
-    entry, aentry = delegated(UserPreferences, UserPreferences.entry)
+    # Stored documents
 
     def problems(self) -> list[DiaryError]:
         """Return the errors that prevent use of documents, and those of ignored entries and hand edits.
