@@ -156,10 +156,10 @@ def _with_text_times(entries: object) -> object:
     """Return the entries with unquoted times as text."""
     if not isinstance(entries, dict):
         return entries
-    times = {"_created", "_updated"}
-    return {
-        key: {**entry, **{name: json_value(entry[name]) for name in times & entry.keys()}}
-        if isinstance(entry, dict)
-        else entry
-        for key, entry in cast("dict[str, Any]", entries).items()
-    }
+    fresh = {**cast("dict[str, Any]", entries)}
+    for key, entry in fresh.items():
+        if isinstance(entry, dict):
+            known = cast("dict[str, Any]", entry)
+            times = {"_created", "_updated"} & known.keys()
+            fresh[key] = {**known, **{name: json_value(known[name]) for name in times}}
+    return fresh
