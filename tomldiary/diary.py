@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from weakref import WeakSet
 
 from tomldiary.compaction.runner import CompactionRunner
-from tomldiary.compat.coroutines import PRIVATE_NAMES, AncestorCoroutines
+from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.engine.engine import Engine
 from tomldiary.engine.rules import EntryRules, redacted_entry
@@ -250,7 +250,7 @@ class Diary(Viewed, AncestorCoroutines):
             is_of_user = not name.startswith("_") and hasattr(UserDiary, name)
             known = name if is_of_user else NAMES_OF_OTHERS.get(name)
             use = _NAMES_OF_OTHERS.get(name) or (known and f"diary.user(user_id).{known}")
-            raise missing_attribute(self, name, use or PRIVATE_NAMES.get(name))
+            raise missing_attribute(self, name, use)
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies and pickles.

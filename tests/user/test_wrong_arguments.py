@@ -856,8 +856,6 @@ def test_an_extractor_that_is_a_generator_is_an_error() -> None:
         ("update_block", "diary.user(user_id).blocks.set(name, text)"),
         ("add_hook", "hooks.add(hook, name=…)"),
         ("list_users", "users()"),
-        ("_load_prefs", "await diary.backend.load(user_id, kind)"),
-        ("_save_prefs", "await diary.backend.save(user_id, kind, text)"),
     ],
 )
 def test_a_name_that_a_diary_lacks_is_answered_with_the_one_to_use(alice, name, use):

@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from tomldiary.extraction.turns import Turns
 
 
-PRIVATE_NAMES = {
-    "_load_convs": "await diary.last_conversations(user_id, limit=None)",
-    # Not `diary.preferences`: who saves its text as a document stores the entries of further parts twice.
-    **dict.fromkeys(("_load", "_load_prefs"), "await diary.backend.load(user_id, kind)"),
-    **dict.fromkeys(
-        ("_save", "_save_prefs", "_save_convs"), "await diary.backend.save(user_id, kind, text)"
-    ),
-}
-"""By private names of 0.9, what does the same."""
-
-
 class AncestorCoroutines:
     """The methods of `Diary` from TOMLDiary 0.9: preferences and conversations of one user."""
 

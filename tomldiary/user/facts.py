@@ -325,7 +325,6 @@ class UserFacts(ListAccessor[Fact]):
         """
         fields = [each.partition(".")[0] for each in asked]
         if name is not None:
-            self._check_type(name)
             schema = book.schema(name)
             schema.check_fields(fields)
             return [schema]
@@ -351,7 +350,6 @@ class UserFacts(ListAccessor[Fact]):
                 )
             schema = self._schema_of(fact)
             return schema, schema.data(fact)
-        self._check_type(fact)
         schema = schema_named(self._diary.fact_schemas, fact)
         return schema, schema.checked_fields(plain({} if data is None else data, fact))
 
@@ -385,7 +383,6 @@ class UserFacts(ListAccessor[Fact]):
         """Return a fact's id, `type/key`; `recall` shows it as `facts/type/key`.
 
         Raises:
-            SchemaError: `written` names a preference.
             InvalidValue: `written` is not text, or has no slash.
         """
         is_shown = (
@@ -393,22 +390,8 @@ class UserFacts(ListAccessor[Fact]):
             and _KIND not in self._diary.fact_schemas
         )
         found = written.removeprefix(f"{_KIND}/") if is_shown else written
-        self._check_type(found.partition("/")[0])
         if "/" not in found:
             raise InvalidValue(
                 f"expected type/key, found {printed(found)}. Give the `id` of the fact.", where="id"
             )
         return found
-
-    def _check_type(self, name: str) -> None:
-        """Raise an error if the name is a category of preferences.
-
-        Raises:
-            SchemaError: `name` is a category.
-        """
-        if name in self._diary.allowed and name not in self._diary.fact_schemas:
-            raise SchemaError(
-                f"{name!r} is a category of preferences, not a type of facts."
-                f" Use preferences({name!r}), upsert_preference({name!r}, …) or"
-                f" remove_preference({name!r}, …)."
-            )
