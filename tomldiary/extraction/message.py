@@ -99,26 +99,19 @@ def _shown(deps: MemoryDeps) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class _Words:
-    """What of an entry is compared with a turn, as in recall; the same object as long as it is equal."""
+class _Line:
+    """The line of one entry, and what is compared with a turn, as in recall: the same object while this is equal."""
 
     key: str
+    text: str
+    updated: str
+    """When the entry was last changed."""
     searched_text: str
     searched_names: str
     day: None = None
     turn: None = None
     order: tuple[str, ...] = ()
     """The order of entries with equal score, which is not used here."""
-
-
-@dataclass(eq=False, slots=True)
-class _Line:
-    """The line of one entry."""
-
-    text: str
-    updated: str
-    """When the entry was last changed."""
-    words: _Words
 
 
 class _CategoryLines(IncrementalIndex):
@@ -130,23 +123,23 @@ class _CategoryLines(IncrementalIndex):
         """A line for each entry, None for what is no entry."""
         self.size = 0
         """The number of characters of all lines, including line breaks."""
-        self._index: LexicalIndex[_Words] | None = None
+        self._index: LexicalIndex[_Line] | None = None
 
     @property
-    def index(self) -> LexicalIndex[_Words]:
+    def index(self) -> LexicalIndex[_Line]:
         """The index of their words, which is built when a memory first exceeds the budget."""
         if self._index is None:
-            index: LexicalIndex[_Words] = LexicalIndex()
+            index: LexicalIndex[_Line] = LexicalIndex()
             for line in filter(None, self.lines):
-                index.add(line.words)
+                index.add(line)
             self._index = index
         return self._index
 
     def scores(self, question: Question) -> Iterator[tuple[str, float]]:
         """Yield the id and the score of each entry that matches by words."""
         found = self.index.matches(question)
-        for words, score in {**found.estimated(), **found.scored}.items():
-            yield words.key, score
+        for line, score in {**found.estimated(), **found.scored}.items():
+            yield line.key, score
 
     def ranks(self, scores: Iterable[tuple[str, float]]) -> Iterator[tuple[float, str, int]]:
         """Yield the score, the time of the last change and the position of each entry with a score."""
@@ -161,11 +154,13 @@ class _CategoryLines(IncrementalIndex):
         old, line = self.lines[number], None
         if type(entry) is dict:
             known = cast("dict[str, Any]", entry)
-            body = PREFERENCES.body(known)
-            same = old.words if old is not None and old.words.searched_text == body else None
-            words = same or _Words(key, body, self.category)
             text = preference_line(self.category, key, known)
-            line = _Line(text, str(known.get("_updated", "")), words)
+            updated, body = str(known.get("_updated", "")), PREFERENCES.body(known)
+            if old is not None and old.searched_text == body:
+                self.size += len(text) - len(old.text)
+                old.text, old.updated = text, updated
+                return
+            line = _Line(key, text, updated, body, self.category)
         self._replace(old, line)
         self.lines[number] = line
 
@@ -177,12 +172,12 @@ class _CategoryLines(IncrementalIndex):
     def _replace(self, old: _Line | None, new: _Line | None) -> None:
         """Count and index a line in place of another one."""
         self.size += (len(new.text) + 1 if new else 0) - (len(old.text) + 1 if old else 0)
-        if self._index is None or (old and new and old.words is new.words):
+        if self._index is None:
             return
         if old is not None:
-            self._index.remove(old.words)
+            self._index.remove(old)
         if new is not None:
-            self._index.add(new.words)
+            self._index.add(new)
 
 
 def relevant_lines(
