@@ -283,15 +283,13 @@ def tool_steps(calls: Iterable[tuple[ToolCall, str | None]]) -> tuple[ToolStep, 
     Calls of a diary's tools are left out, and so is rendered memory in other results: both repeat entries, which may be
     forgotten later or belong to another memory.
     """
-    return tuple(
-        ToolStep(
-            name,
-            given if isinstance(given, str) else _as_json(given) or "",
-            without_memory(result or ""),
-        )
-        for (_, name, given), result in calls
-        if name not in _our_tools
-    )
+    steps: list[ToolStep] = []
+    for (_, name, given), result in calls:
+        if name not in _our_tools:
+            as_json = partial(json.dumps, given, ensure_ascii=False, default=str)
+            said = given if isinstance(given, str) else or_left_out("the input of a tool", as_json)
+            steps.append(ToolStep(name, said or "", without_memory(result or "")))
+    return tuple(steps)
 
 
 def keep_out_of_steps(tools: Iterable[str]) -> None:
@@ -336,11 +334,6 @@ def or_left_out(what: str, make: Callable[[], str]) -> str | None:
     except Exception as error:  # noqa: BLE001 - the object is the host's
         _logger.warning("%s is left out of its turn: %s", what, cause_of(error))
         return None
-
-
-def _as_json(value: object) -> str | None:
-    make = partial(json.dumps, value, ensure_ascii=False, default=str)
-    return or_left_out("the input of a tool", make)
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -283,7 +283,10 @@ class MemoryDeps:
                 "the user has just had this removed. It is not stored again.", where=category
             )
         contexts = checked_names(contexts, "contexts")
-        place = (category, key or self._same(category, text))
+        same = ""
+        if text is not None and category in self.allowed_cats:  # what a text without an id confirms
+            same = self._preferences.same(category, text.strip()) or ""
+        place = (category, key or same)
         stored = self._preferences.find(*place)
         before = None if stored is None else entry_text(stored[1])
         held = None if text is None else self.tool_writes.holding(text)
@@ -317,12 +320,6 @@ class MemoryDeps:
         )
         self._mirror("preferences", outcome.path)
         return outcome
-
-    def _same(self, category: str, text: str | None) -> str:
-        """Return the id of the entry that a text without an id confirms, or ""."""
-        if text is None or category not in self.allowed_cats:
-            return ""
-        return self._preferences.same(category, text.strip()) or ""
 
     def add_beyond_limit(self, category: str, text: str, fields: Mapping[str, Any]) -> None:
         """Record a preference that exceeds the draft's limits; applying it to the current state skips it with a reason."""

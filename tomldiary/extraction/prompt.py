@@ -137,17 +137,10 @@ def draft_prompt(
         categories_doc: Another description of the categories.
     """
     categories = category_lines(deps) if categories_doc is None else categories_doc
-    return template.replace("{categories_doc}", categories).replace(
-        "{current_time}", _rounded(deps.context_now)
-    ) + _facts_prompt(deps)
-
-
-def _facts_prompt(deps: MemoryDeps) -> str:
-    """Return the instructions for facts; "" if no type is registered."""
-    types = [f"- {schema.described}" for schema in deps.fact_schemas.values()]
-    if not types:
-        return ""
-    return _FACTS_PROMPT + "\n".join(types) + "\n"
+    prompt = template.replace("{categories_doc}", categories)
+    prompt = prompt.replace("{current_time}", _rounded(deps.context_now))
+    types = [f"- {schema.described}\n" for schema in deps.fact_schemas.values()]
+    return "".join([prompt, _FACTS_PROMPT, *types]) if types else prompt
 
 
 def _rounded(now: datetime | None) -> str:

@@ -110,7 +110,8 @@ class UserExport(UserPart):
         more: dict[str, Any] = {}
         if entries:
             kept = {name: self._context.kept(name, each) for name, each in documents.items()}
-            more["entries"] = _entries(kept)
+            found = entries_in(kept)
+            more["entries"] = {one.key: json_value(decode_nulls(one.fields)) for one in found}
         if history:
             records = [*self._diary.engine.backend.records(self._context.user_id)][::-1]
             more["history"] = [text for text in records if next_sequence(text) - 1 <= seq]
@@ -236,11 +237,6 @@ class UserExport(UserPart):
                     raise problem
                 documents[kind] = self._context.part(kind)
         return documents
-
-
-def _entries(documents: Mapping[str, Document]) -> dict[str, Any]:
-    """Return the fields of all entries by key, as JSON values."""
-    return {each.key: json_value(decode_nulls(each.fields)) for each in entries_in(documents)}
 
 
 def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:

@@ -123,8 +123,6 @@ class UserFacts(ListAccessor[Fact]):
     ) -> dict[str, Any]:
         """Return the fields of a fact for a fingerprint; those of its key are names. See `UserContext.fingerprinted`."""
         texts = self._context.fingerprinted(operation, data)
-        if texts is data:
-            return data
         return {**texts, **{key: data[key] for key in schema.key_fields(data) if key in data}}
 
     def _committed(self, seq: int) -> str:
