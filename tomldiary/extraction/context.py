@@ -55,16 +55,11 @@ _MOST_EARLIER = 20
 """The maximum number of earlier exchanges of a turn."""
 _SESSIONS = 4_096
 _CUT = " […] "
-_LONE = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
 def storable(text: str) -> str:
     """Return a text with each lone surrogate, which no file can store, replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.translate(_LONE)
-    return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _checked_exchanges(earlier: Any) -> tuple[Exchange, ...]:
