@@ -122,12 +122,6 @@ class UserContext:
         known = None if self.past is not None else self.diary.engine.load(self.user_id, kind)
         return None if known is None else known.problem
 
-    def forbidden_edits(self, kind: str) -> list[str]:
-        """Return a sentence about each hand edit of a document that a rule forbids, and that is not read."""
-        return (
-            [] if self.past is not None else self.diary.engine.forbidden_edits(self.user_id, kind)
-        )
-
     def read(self, name: str) -> Document:
         """Return the entries of a kind or a document without the hand edits that its rules forbid."""
         if self.past is not None:
@@ -181,11 +175,6 @@ class UserContext:
     def epoch(self) -> int:
         """The number of erasures of this user; 0 for a point of history."""
         return 0 if self.past is not None else self.diary.engine.backend.epoch(self.user_id)
-
-    @property
-    def lists_documents(self) -> bool:
-        """Whether the storage can list documents, such as those of episodes."""
-        return self.past is not None or self.diary.engine.lists_documents
 
     def is_over(self, key: str, entry: Mapping[str, Any]) -> bool:
         """Return whether the lifetime of an entry has ended by its constraint; `key` begins with the kind.

@@ -175,7 +175,8 @@ class UserPreferences(UserPart):
             """Return the current entry, or the transaction's version if the entry is a draft or was removed since."""
             made = self._context.change_made(seq)
             key = made.key.partition("/")[2]
-            found = None if made.is_pending else self.stored().find(category, key)
+            book = self._book(self._context.read(_KIND))
+            found = None if made.is_pending else book.find(category, key)
             return key, self._item(category, made.fields if found is None else found[1])
 
         return self._context.write(change, why, ephemeral=ephemeral, on_repeat=stored)
@@ -238,10 +239,6 @@ class UserPreferences(UserPart):
 
     def _unexpired(self) -> Preferences:
         return self._book(self._context.unexpired(_KIND))
-
-    def stored(self) -> Preferences:
-        """Return the entries of the document."""
-        return self._book(self._context.read(_KIND))
 
 
 def _check_fields(fields: Mapping[str, Any] | None) -> None:

@@ -377,7 +377,8 @@ class UserRecall:
 
     def _listed(self) -> Sequence[str]:
         """Return the names of the user's documents, if the backend can list them."""
-        return self._context.kinds() if self._context.lists_documents else []
+        is_listed = self._context.past is not None or self._diary.engine.lists_documents
+        return self._context.kinds() if is_listed else []
 
     def _documents(self, places: Sequence[Place]) -> list[Searched]:
         return [Searched(name, kind, self._context.read(name)) for name, kind in places]

@@ -443,7 +443,8 @@ class UserDiary(Viewed, DeprecatedNames):
                 try:
                     problem: DiaryError | None = self._context.problem(kind)
                     documents[kind] = self._context.document(kind)
-                    forbidden += self._context.forbidden_edits(kind)
+                    if not self.is_past:
+                        forbidden += self.diary.engine.forbidden_edits(self.user_id, kind)
                 except DiaryError as error:
                     problem = error  # there is no last valid state to read
                 if problem is not None:

@@ -493,13 +493,12 @@ def _states_here(tx: Transaction, each: PendingChange) -> tuple[Any, Any]:
     """Return the entry of a pending change at the end of history and now, with hand edits and the open transaction."""
     kind, path = entry_kind(each.document), each.path
     parts = parts_among(kind.name, tx.listed()) if kind.is_split else [each.document]
-    if any((part, path) in tx.expired for part in parts):
-        return None, None  # the end of its lifetime is no change
     known = [one for part in parts if (one := tx.engine.load(tx.user, part)) is not None]
     before = ((one.logged or one.document).table(path) for one in known)
     after = (tx.document(part).table(path) for part in parts)
     old, new = (next((one for one in found if one is not None), None) for found in (before, after))
-    return old, new
+    is_over = any((part, path) in tx.expired for part in parts)
+    return old, old if is_over else new  # the end of its lifetime is no change
 
 
 def renumbered(tx: Transaction, document: Document, into: str) -> Document:
