@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 from uuid import uuid4
@@ -39,7 +40,7 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.extraction.context import Turn
 from tomldiary.logging import get_logger, tell
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, run_coroutine
 from tomldiary_langgraph.identity import (
     Speaker,
     Who,
@@ -241,16 +242,13 @@ def extract_node(
 
     recording = _RecordingNode(memory, user_id, session_id, messages_key, on_error, episodes)
 
-    def extract(turn: Turn) -> None:
-        user = memory.user(turn.user_id)
-        epoch = user.epoch if turn.epoch is None else turn.epoch
-        user.add_turn(**_arguments(turn, epoch))
-
     async def aextract(turn: Turn) -> None:
-        epoch = turn.epoch
-        if epoch is None:
-            epoch = await memory.turns.current_epoch(turn.user_id)
-        await memory.user(turn.user_id).aadd_turn(**_arguments(turn, epoch))
+        if turn.epoch is None:
+            turn = replace(turn, epoch=await memory.turns.current_epoch(turn.user_id))
+        await memory.turns.process(turn)
+
+    def extract(turn: Turn) -> None:
+        run_coroutine(aextract(turn))
 
     return recording.node("extract", "a turn could not be read", extract, aextract)
 
@@ -309,20 +307,6 @@ def runs() -> _Runs:
     register_configure_hook(ContextVar("tomldiary_runs", default=tree), inheritable=True)
     register_tree(tree)
     return tree
-
-
-def _arguments(turn: Turn, epoch: int) -> dict[str, Any]:
-    """Return the arguments with which `add_turn` applies a turn."""
-    names = (
-        "user_msg",
-        "assistant_msg",
-        "session_id",
-        "earlier",
-        "operation_id",
-        "steps",
-        "episode",
-    )
-    return {name: getattr(turn, name) for name in names} | {"epoch": epoch}
 
 
 class _RecordingNode:
