@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -55,7 +55,6 @@ _HINT = (
 )
 _logger = get_logger(__name__)
 _OF_SESSION = "user_id", "session_id"
-_SAVER = "__pregel_checkpointer"
 _CHECKPOINTS = 32  # the number that is searched for the sender of a message
 
 
@@ -165,94 +164,77 @@ def senders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str
         user: The user of the run. If only its context names this user, the result is empty.
         ids: The ids of the messages.
     """
-    place, found = _thread(config, user, ids), _Senders(ids)
-    if place is None:
-        return {}
-    saver = config.get("configurable", {})[_SAVER]
+    found, saver = _Senders(ids, _begin(config, user, ids)), _saver(config)
     with _saver_errors_logged():
-        begin = last = _begin(place, config)
-        # A named checkpoint is followed by its parents: those of other branches may be between them.
-        for _ in range(_CHECKPOINTS):
-            named = saver.get_tuple(begin) if begin else None
-            if named is None:
-                break
-            if not found.read(named):
-                return found.others(user)
-            last, begin = begin, field_of(named, "parent_config")
-        for saved in saver.list(place, before=last, limit=_CHECKPOINTS):
-            if not found.read(saved):
-                break
+        while found.place:
+            found.read(saver.get_tuple(found.place))
     return found.others(user)
 
 
 async def asenders(config: RunnableConfig, user: str, ids: Collection[str]) -> dict[str, str]:
     """Do what `senders` does without holding the event loop."""
-    place, found = _thread(config, user, ids), _Senders(ids)
-    if place is None:
-        return {}
-    saver = config.get("configurable", {})[_SAVER]
+    found, saver = _Senders(ids, _begin(config, user, ids)), _saver(config)
     with _saver_errors_logged():
-        begin = last = _begin(place, config)
-        for _ in range(_CHECKPOINTS):
-            named = await saver.aget_tuple(begin) if begin else None
-            if named is None:
-                break
-            if not found.read(named):
-                return found.others(user)
-            last, begin = begin, field_of(named, "parent_config")
-        # The saver may hold a connection until its generator is closed.
-        async with aclosing(saver.alist(place, before=last, limit=_CHECKPOINTS)) as listed:
-            async for saved in listed:
-                if not found.read(saved):
-                    break
+        while found.place:
+            found.read(await saver.aget_tuple(found.place))
     return found.others(user)
 
 
-def _thread(config: RunnableConfig, user: str, ids: Collection[str]) -> Any:
-    """Return the config of the outermost graph's checkpoints; None if they cannot tell the senders."""
-    settings = config.get("configurable", {})
-    thread = kept_thread(settings)
-    named = {**settings, **(config.get("metadata") or {})}  # as in the metadata of a checkpoint
-    if not (ids and thread and saved_user(named) == user):
-        return None
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+def _saver(config: RunnableConfig) -> Any:
+    return config.get("configurable", {}).get("__pregel_checkpointer")
 
 
-def _begin(place: Any, config: RunnableConfig) -> Any:
-    """Return the config of the checkpoint from which a run continues if it names one; None if it is the newest.
+def _begin(config: RunnableConfig, user: str, ids: Collection[str]) -> Any:
+    """Return the config of the checkpoint from which a run continues; None if the checkpoints cannot tell the senders.
 
-    Later checkpoints belong to other branches. Their users did not write the messages.
+    It is the newest one of the outermost graph, unless the run names one. Later ones then belong to other branches,
+    whose users did not write the messages.
     """
-    named = named_checkpoint(config.get("configurable"))
-    if not named:
+    settings, metadata = config.get("configurable", {}), config.get("metadata") or {}
+    thread = kept_thread(settings)
+    # The metadata of a checkpoint have both.
+    if not (ids and thread and saved_user({**settings, **metadata}) == user):
         return None
-    # LangGraph copies the id that the caller gave. `named` may be that of new input, which is not always saved yet.
-    given_id = (config.get("metadata") or {}).get("checkpoint_id", named)
-    return {"configurable": {**place["configurable"], "checkpoint_id": given_id}}
+    place = {"thread_id": thread, "checkpoint_ns": ""}
+    if named := named_checkpoint(settings):
+        # LangGraph copies the id that the caller gave. `named` may be that of new input, which is not always saved yet.
+        place["checkpoint_id"] = metadata.get("checkpoint_id", named)
+    return {"configurable": place}
 
 
 @contextmanager
 def _saver_errors_logged() -> Generator[None]:
-    """Log errors of the host's saver, and ignore that it cannot list; the run continues without the senders."""
+    """Log errors of the host's saver, and ignore that it cannot read; the run continues without the senders."""
     what = "the senders of earlier messages are not known"
     with errors_logged("ignore", what, _logger), suppress(NotImplementedError):
         yield
 
 
 class _Senders:
-    """The users of messages, by id, from the checkpoints of a thread, which are read from the newest to the oldest."""
+    """The users of messages, by id, from the checkpoints of a thread, which are read from the newest to the oldest.
 
-    def __init__(self, ids: Collection[str]) -> None:
+    Args:
+        ids: The ids of the messages.
+        place: The config of the newest checkpoint; None if none is read.
+    """
+
+    def __init__(self, ids: Collection[str], place: Any) -> None:
         self._ids = ids
+        self.place = place
+        """The config of the next checkpoint to read, or None."""
+        self._left = _CHECKPOINTS
         self._found: dict[str, str] = {}
         self._continued: dict[str | None, str] = {}
         """The user whose run continued a checkpoint, by the id of the checkpoint."""
 
-    def read(self, saved: Any) -> bool:
-        """Read a checkpoint, and return whether to read older ones, too.
+    def read(self, saved: Any) -> None:
+        """Read a checkpoint, or None for one that is missing.
 
         The search ends at the first checkpoint that has messages but none of those that are searched.
         """
+        self.place, self._left = None, self._left - 1
+        if saved is None:
+            return
         user, values = saved_user(saved.metadata), saved.checkpoint["channel_values"].values()
         held = set(_message_ids(values))
         own = held.intersection(self._ids)
@@ -264,7 +246,8 @@ class _Senders:
         self._found |= dict.fromkeys(own, user)
         parent = field_of(field_of(saved.parent_config, "configurable"), "checkpoint_id")
         self._continued[parent] = user
-        return bool(own) or not held
+        if self._left and (own or not held):
+            self.place = saved.parent_config
 
     def others(self, user: str) -> dict[str, str]:
         """Return the users other than the user of the run."""
