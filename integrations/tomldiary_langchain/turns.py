@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import (
-    AIMessage,
     AnyMessage,
     BaseMessage,
     HumanMessage,
@@ -194,21 +193,15 @@ def unanswered_in(messages: Sequence[BaseMessage]) -> set[str]:
 
     An agent of a graph may have answered them already.
     """
-    # Not the whole thread, which may be long.
-    last = next((n for n in reversed(range(len(messages))) if is_question(messages[n])), 0)
-    plain = (n for n in range(last, 0, -1) if _is_plain_answer(messages[n]))
-    thread = [*_spoken(messages[next(plain, 0) :])]
-    start = turn_start(thread)
-    asked = () if start is None else (one for one in thread[start:] if one.by == "user")
-    return {one.id for one in asked if one.id}
-
-
-def _is_plain_answer(message: BaseMessage) -> bool:
-    return (
-        isinstance(message, AIMessage)
-        and not (message.tool_calls or message.invalid_tool_calls)
-        and bool(message.text.strip())
-    )
+    asked: list[str] = []
+    for number in reversed(range(len(messages))):  # not the whole thread, which may be long
+        one = next(_spoken(messages[number : number + 2]))
+        is_answer = _ends_turn(messages, number) if one.by == "tool" else one.is_answer
+        if asked and is_answer:
+            break
+        if one.by == "user":
+            asked.append(one.id)
+    return {*filter(None, asked)}
 
 
 def behind_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
