@@ -7,7 +7,6 @@ import copy
 import logging
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
-from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
@@ -33,13 +32,10 @@ from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.runtime.async_bridge import current_task, is_woken_by_threads
 from tomldiary_pydantic_ai.conversation import (
-    CAN_APPEND,
     add_ids,
-    appending,
     as_data,
     returns_tools,
     shown_memory,
-    user_mark,
 )
 from tomldiary_pydantic_ai.run import RunState, end_with_caller, runs_around, within_tool
 from tomldiary_pydantic_ai.run_toolset import OwnedToolset, Who, filled, no_template, span
@@ -48,7 +44,6 @@ from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset
 if TYPE_CHECKING:
     import os
 
-    from pydantic_ai.agent.abstract import AgentInstructions
     from pydantic_ai.capabilities import AgentNode, WrapRunHandler
     from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.models import ModelRequestContext
@@ -351,23 +346,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         return user, epoch, is_turn
 
     # What the model sees
-
-    def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
-        """Return the memory if `inject` is "instructions"; the toolset returns the guidance."""
-        if self.inject != "instructions":
-            return None
-        return [self._memory_instruction, self._user_instruction]
-
-    async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
-        bound = self._bound()
-        with nullcontext() if bound is None else bound.calling():
-            part = appending(await self._toolset.memory(ctx))
-        # Releases that cannot append changes accept only a text.
-        return part if CAN_APPEND else part.content
-
-    async def _user_instruction(self, ctx: RunContext[AgentDepsT]) -> str:
-        owner = self._toolset.found_owner(ctx) if self._run is None else self._run.owner
-        return "".join(part.content for part in user_mark(owner.user))
 
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext

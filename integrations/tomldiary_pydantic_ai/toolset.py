@@ -238,7 +238,9 @@ class CapabilityToolset(DiaryToolset[AgentDepsT]):
         return self
 
     async def get_instructions(self, ctx: RunContext[AgentDepsT]) -> list[InstructionPart] | None:
-        """Return the guidance, which is the same for all users; the capability adds the memory."""
+        """Return the guidance, which is the same for all users, and the memory if it belongs to the instructions."""
+        if self.inject == "instructions":
+            return await super().get_instructions(ctx)
         guidance = self.guidance(ctx)
         if guidance and self.inject == "user":
             guidance += f" {how_to_read(self.name)}"
