@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import re
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -26,6 +25,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model, model_vali
 
 from tomldiary.agents.identity import field_of
 from tomldiary.agents.options import checked_count
+from tomldiary.agents.turn_messages import refusal
 from tomldiary.entries.constraints import explained
 from tomldiary.errors import ExtractionError, ExtractorUnusable, wrong_type
 from tomldiary.extraction.failures import NoCompletion
@@ -55,6 +55,8 @@ _OF_TOOLS = ("tools", "tool_choice", "tool_config", "functions", "function_call"
 
 ChatModel: TypeAlias = "BaseChatModel | Runnable[LanguageModelInput, AIMessage]"
 """A chat model, or one with retries, fallbacks or settings around it."""
+Tools: TypeAlias = "Mapping[str, type[BaseModel]]"
+"""The arguments of the tools, by name."""
 Answered = tuple["ToolCall | InvalidToolCall", str]
 """A tool call of a model, and the text that answers it."""
 
@@ -83,7 +85,7 @@ class ChatModelExtractor:
             raise wrong_type(model, "a chat model", "model", f"Give {named}.")
         self._name = type(model).__name__
         self._model = model
-        self._dialogue = dialogue_with(model, _arguments(_TOOLS))
+        self._dialogue = dialogue_with(model, _TOOLS)
         self._typed: Dialogue | None = None
         """The dialogue with the tools for facts; made when a diary has a type of facts."""
         self._process: int | None = None
@@ -111,8 +113,8 @@ class ChatModelExtractor:
         context = SimpleNamespace(deps=deps)
         tools, dialogue = _TOOLS, self._dialogue
         if deps.fact_schemas:
-            tools = {**_TOOLS, **_FACT_TOOLS}
-            dialogue = self._typed = self._typed or dialogue_with(self._model, _arguments(tools))
+            tools = _TYPED_TOOLS
+            dialogue = self._typed = self._typed or dialogue_with(self._model, tools)
         prompt = draft_prompt(deps) + dialogue.instructions
         config: RunnableConfig = {  # by which traces and callbacks know the calls
             "tags": _TAGS,
@@ -149,14 +151,8 @@ def _check_ended(message: BaseMessage) -> None:
     ended = message.response_metadata
     incomplete = field_of(ended.get("incomplete_details"), "reason")  # of OpenAI's Responses API
     why = str(next(filter(None, (*map(ended.get, _REASONS), incomplete)), "")).lower()
-    # Providers refuse in a field, in a part of the content, or by not accepting the prompt.
-    feedback: dict[str, Any] = ended.get("prompt_feedback") or {}
-    parts = [part.get("type") for part in message.content if isinstance(part, dict)]
-    if (
-        message.additional_kwargs.get("refusal")
-        or "refusal" in parts
-        or feedback.get("block_reason")
-    ):
+    # Providers refuse in words, or by not accepting the prompt.
+    if refusal(message) or field_of(ended.get("prompt_feedback"), "block_reason"):
         why = "refusal"
     if _CUT.search(why) and not str(message.text).strip():
         raise ExtractionError(
@@ -165,41 +161,33 @@ def _check_ended(message: BaseMessage) -> None:
         )
 
 
-async def _call_tool(context: SimpleNamespace, tools: Mapping[str, _Tool], call: ToolCall) -> str:
-    tool = tools.get(call["name"])
-    if tool is None:
-        return f"❌ There is no tool {call['name']!r}. Use one of: {', '.join(tools)}."
+async def _call_tool(context: SimpleNamespace, tools: Tools, call: ToolCall) -> str:
+    name = call["name"]
+    if name not in tools:
+        return f"❌ There is no tool {name!r}. Use one of: {', '.join(tools)}."
     try:
-        arguments = tool.arguments.model_validate(call["args"])
+        arguments = tools[name].model_validate(call["args"])
     except ValidationError as error:
-        return f"❌ {explained(error, call['name'])}"
-    given = {name: getattr(arguments, name) for name in arguments.model_fields_set}
-    return await tool.run(context, **given)
+        return f"❌ {explained(error, name)}"
+    given = {each: getattr(arguments, each) for each in arguments.model_fields_set}
+    return await _FUNCTIONS[name](context, **given)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    run: Callable[..., Awaitable[str]]
-    arguments: type[BaseModel]
-
-
-def _tool(function: Callable[..., Awaitable[str]]) -> _Tool:
-    """Convert a tool of the core; its first parameter, the context, is hidden from the model."""
+def _arguments(function: Callable[..., Awaitable[str]]) -> type[BaseModel]:
+    """Return the arguments of a tool of the core; its first parameter, the context, is hidden from the model."""
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     fields: dict[str, Any] = {
         one.name: (one.annotation, ... if one.default is one.empty else one.default)
         for one in parameters
     }
-    doc = inspect.getdoc(function)
-    return _Tool(function, create_model(function.__name__, __doc__=doc, **fields))
+    return create_model(function.__name__, __doc__=inspect.getdoc(function), **fields)
 
 
-_TOOLS = {function.__name__: _tool(function) for function in EXTRACTION_TOOLS}
-_FACT_TOOLS = {function.__name__: _tool(function) for function in FACT_TOOLS}
-
-
-def _arguments(tools: Mapping[str, _Tool]) -> dict[str, type[BaseModel]]:
-    return {name: tool.arguments for name, tool in tools.items()}
+_FUNCTIONS: dict[str, Callable[..., Awaitable[str]]] = {
+    each.__name__: each for each in (*EXTRACTION_TOOLS, *FACT_TOOLS)
+}
+_TOOLS: Tools = {each.__name__: _arguments(each) for each in EXTRACTION_TOOLS}
+_TYPED_TOOLS: Tools = {**_TOOLS, **{each.__name__: _arguments(each) for each in FACT_TOOLS}}
 
 
 class Asked(NamedTuple):
@@ -211,8 +199,8 @@ class Asked(NamedTuple):
     """Calls that could not be read, each with the text that tells the model so."""
 
 
-def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
-    """Return the dialogue that fits a model; `tools` are the arguments of the tools, by name."""
+def dialogue_with(model: ChatModel, tools: Tools) -> Dialogue:
+    """Return the dialogue that fits a model."""
     try:
         return Dialogue(_bound(model, lambda inner: inner.bind_tools(list(tools.values()))))
     except (NotImplementedError, AttributeError):
@@ -311,7 +299,7 @@ _UNREADABLE: InvalidToolCall = {
 class _WrittenDialogue(Dialogue):
     """For a model that cannot call tools: it writes its calls as text or as structured output."""
 
-    def __init__(self, model: Runnable[Any, Any], tools: Mapping[str, type[BaseModel]]) -> None:
+    def __init__(self, model: Runnable[Any, Any], tools: Tools) -> None:
         super().__init__(model)
         self.instructions = _WRITE_CALLS + "\n".join(
             json.dumps({"tool": name, **_schema(arguments)}, ensure_ascii=False)

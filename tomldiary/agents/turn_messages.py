@@ -86,7 +86,7 @@ def spoken(
             calls = tuple((each["id"] or "", each["name"], each["args"]) for each in called)
             text = "" if message.response_metadata.get(_HANDOFF) else text
             if is_answer and not text:
-                text = _refusal(message)
+                text = refusal(message)
             yield Spoken(by, text, is_answer, id_, calls)
         elif by == "tool":
             is_answer = ends_turn(messages, number)
@@ -121,7 +121,7 @@ def _by(message: Any) -> str:
     return _BY.get(message.type) or _ROLES.get(getattr(message, "role", ""), "other")
 
 
-def _refusal(message: Any) -> str:
+def refusal(message: Any) -> str:
     """Return the words of a model that refused to answer, which providers keep apart from texts; else ""."""
     places = [message.additional_kwargs, *message.content]
     # LangChain finds the words of Anthropic and Google in the metadata of the message. It cannot read each part,
