@@ -98,7 +98,7 @@ def session_within(diary: Diary, user: str, named: str) -> str:
     turn = _turns.get().get((memory_place(diary), user))
     if turn is None:
         return named
-    return turn.session if named in ("", session_of(None, default="", **turn.places)) else named
+    return turn.session if named in ("", session_of(None, **turn.places)) else named
 
 
 def resolve_session(explicit: Who, config: RunnableConfig, diary: Diary, user: str) -> str:
@@ -108,7 +108,7 @@ def resolve_session(explicit: Who, config: RunnableConfig, diary: Diary, user: s
         IdentifierError: A name is blank or not text.
     """
     chosen = given("session", explicit, config)
-    named = session_of(chosen, default="", **_places(config, _context(config), *_OF_SESSION))
+    named = session_of(chosen, **_places(config, _context(config), *_OF_SESSION))
     return session_within(diary, user, named) if chosen is None else named
 
 
@@ -126,7 +126,7 @@ def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, runtime)
-    return session_of(named, default="", **_places(agent_config(), runtime.context, *_OF_SESSION))
+    return session_of(named, **_places(agent_config(), runtime.context, *_OF_SESSION))
 
 
 def _places(config: RunnableConfig | None, context: Any, *names: str) -> dict[str, Any]:

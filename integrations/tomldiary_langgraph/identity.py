@@ -44,7 +44,7 @@ def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, _runtime())
-    return session_of(named, default="", **_places(config, "user_id", "session_id"))
+    return session_of(named, **_places(config, "user_id", "session_id"))
 
 
 class Speaker(NamedTuple):

@@ -69,7 +69,6 @@ def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
         context=ctx.deps,
         metadata=ctx.metadata,
         settings={"conversation_id": ctx.conversation_id or ctx.run_id},
-        default="",
     )
 
 

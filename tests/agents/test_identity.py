@@ -167,15 +167,13 @@ def test_an_error_names_the_place_and_not_the_value():
     ):
         user_of(None, metadata={"user_id": {"secret": 1}}, hint="")
     with pytest.raises(IdentifierError, match=r"^session_id in the context is blank"):
-        session_of(None, context={"session_id": " "}, settings={"thread_id": "t"}, default="")
+        session_of(None, context={"session_id": " "}, settings={"thread_id": "t"})
 
 
-def test_no_user_is_an_error_and_no_session_is_the_default():
+def test_no_user_is_an_error_and_no_session_is_none():
     with pytest.raises(IdentifierError, match=r"^the user is not known\. Say who\.$"):
         user_of(None, hint="Say who.", context=object(), settings={}, metadata=None)
-    with pytest.raises(IdentifierError, match=r"^the session is not known\. Name it\.$"):
-        session_of(None, hint="Name it.")
-    assert session_of(None, default="") == ""
+    assert session_of(None) == ""
 
 
 def test_a_function_that_returns_no_user_is_an_error():
@@ -233,7 +231,7 @@ def test_a_session_that_no_file_can_store_or_that_is_too_long_is_refused(place, 
     (argument, value), *_ = place.items()
     bad = name if argument == "explicit" else dict.fromkeys(value, name)
     with pytest.raises(IdentifierError, match=reason):
-        session_of(**{"explicit": None, argument: bad}, hint="", default="")
+        session_of(**{"explicit": None, argument: bad})
     assert user_of("a\ud800", hint="") == "a\ud800"
 
 

@@ -109,26 +109,12 @@ def check_signed_in(user: str | None, place: str, name: Any) -> None:
 
 
 def session_of(
-    explicit: str | None,
-    *,
-    hint: str = "",
-    context: Any = None,
-    settings: Any = None,
-    metadata: Any = None,
-    default: str | None = None,
+    explicit: str | None, *, context: Any = None, settings: Any = None, metadata: Any = None
 ) -> str:
-    """Return the session of a run; the arguments are those of `user_of`.
-
-    Args:
-        explicit: The session from the application's code; None searches the run.
-        hint: How to name the session in this framework, for the error message.
-        context: The context or deps of the run.
-        settings: The settings of the run.
-        metadata: The metadata of the run.
-        default: The result if no place names a session; None raises an error instead.
+    """Return the session of a run, or "" if no place names one; the arguments are those of `user_of`.
 
     Raises:
-        IdentifierError: No place names the session and there is no default, or a name is invalid.
+        IdentifierError: A name is invalid.
     """
     found = [
         ("session_id", explicit),
@@ -138,7 +124,7 @@ def session_of(
         # LangGraph passes it on to a run that code within a run calls with settings of its own.
         ("thread_id in the metadata", _given(_as_text(field_of(metadata, "thread_id")))),
     ]
-    return first_id("session", found, hint=hint, default=default)
+    return first_id("session", found, default="")
 
 
 def checked_id(option: str, explicit: T, *parameters: str) -> T:
