@@ -164,11 +164,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             self._toolset.records = True
 
     @classmethod
-    def get_serialization_name(cls) -> str | None:
-        """Return the name of the capability in agent specs."""
-        return "DiaryCapability"
-
-    @classmethod
     def from_spec(  # noqa: D417 - the others are those of the class
         cls,
         diary: str,
@@ -241,16 +236,16 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     def get_toolset(self) -> AbstractToolset[AgentDepsT]:
         """Return the tools; in a run, bound to its owner. Durable execution needs the same object inside for every run."""
-        if self._run is not None:  # here, because the framework calls `for_run` in another task
-            self._run.caller = current_task()
-        offered: AbstractToolset[AgentDepsT] = self._bound() or self._toolset
+        run, tools = self._run, self._toolset
+        offered: AbstractToolset[AgentDepsT] = tools
+        if run is not None:
+            run.caller = (
+                current_task()
+            )  # here, because the framework calls `for_run` in another task
+            offered = OwnedToolset(tools, tools, run.owner, run.turn.ids.run, run)
         for prefix in self._prefixes:
             offered = offered.prefixed(prefix)
         return offered
-
-    def _bound(self) -> OwnedToolset[AgentDepsT] | None:
-        run, tools = self._run, self._toolset
-        return None if run is None else OwnedToolset(tools, tools, run.owner, run.turn.ids.run, run)
 
     def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
         """Return a copy whose tools have names with a prefix.
