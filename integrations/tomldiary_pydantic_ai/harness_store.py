@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import Conflict, MissingExtra
+from tomldiary.runtime.async_bridge import current_task
 from tomldiary_pydantic_ai.memory_files import (
     FileMutation,
     MemoryFiles,
@@ -227,12 +228,12 @@ class WriteTurns:
 
     def conflicted(self, path: str) -> None:
         """Let the running task, whose write conflicted, wait for its turn from now on."""
-        if (task := _task()) is not None:
+        if (task := current_task()) is not None:
             self._conflicted.setdefault(task, set()).add(path)
 
     async def wait(self, path: str) -> None:
         """Wait for the turn of the running task, if a write of it conflicted."""
-        task = _task()
+        task: asyncio.Task[Any] | None = current_task()
         if task is None or path not in self._conflicted.get(task, ()) or (task, path) in self._held:
             return
         loop = task.get_loop()
@@ -243,7 +244,7 @@ class WriteTurns:
 
     def written(self, path: str) -> None:
         """End the turn of the running task after its write."""
-        if (task := _task()) is not None:
+        if (task := current_task()) is not None:
             self._end(task, path)
 
     def _end(self, task: asyncio.Task[Any], path: str) -> None:
@@ -252,13 +253,6 @@ class WriteTurns:
             lock, timer = self._held.pop((task, path))
             timer.cancel()
             lock.release()
-
-
-def _task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
 
 
 def _named(operation: Any) -> dict[str, str]:
