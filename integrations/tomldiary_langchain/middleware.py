@@ -53,13 +53,11 @@ from tomldiary_langchain.identity import (
     agent_session,
     agent_user,
     asenders,
-    resolve_session,
-    resolve_user,
     senders,
     session_within,
     within_turn,
 )
-from tomldiary_langchain.tools import tools_of
+from tomldiary_langchain.tools import tools_of, verbs_in
 from tomldiary_langchain.turns import (
     Chats,
     DiaryState,
@@ -634,10 +632,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 raise IdentifierError(
                     "user_id is a function of the agent's run. Outside of it use diary_tools(diary, user_id)."
                 )
-            user = self.diary.user(resolve_user(self._user_id, config))
             named = None if callable(self._session_id) else self._session_id
-            session = resolve_session(named, config, self.diary, user.user_id)
-            return MemoryVerbs(user, session)
+            return verbs_in(self.diary, self._user_id, named, config)
         user = self.diary.user(run.user)
         # Here, because a function that redacts may be slow: an async tool has left the event loop.
         call_id = _call_id(self.diary, call) if call else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangChain reads the annotation
@@ -84,14 +84,17 @@ def diary_tools(
     checked_id("session_id", session_id, "config")
     follow_runs()
 
-    def verbs(config: RunnableConfig) -> MemoryVerbs:
-        user = memory.user(resolve_user(user_id, config))
-        _, task = current_place(field_of(config, "configurable"))
-        operation = digest(task, _call.get()) if task and _call.get() else ""
-        session = resolve_session(session_id, config, memory, user.user_id)
-        return MemoryVerbs(user, session, operation)
-
+    verbs = partial(verbs_in, memory, user_id, session_id)
     return tools_of(memory, verbs, tools, names, descriptions)
+
+
+def verbs_in(diary: Diary, user_id: Who, session_id: Who, config: RunnableConfig) -> MemoryVerbs:
+    """Return the verbs for the user and the session of a run, which are given as in `diary_tools`."""
+    user = diary.user(resolve_user(user_id, config))
+    _, task = current_place(field_of(config, "configurable"))
+    operation = digest(task, _call.get()) if task and _call.get() else ""
+    session = resolve_session(session_id, config, diary, user.user_id)
+    return MemoryVerbs(user, session, operation)
 
 
 def tools_of(
