@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from tomldiary.agents.delegation import own_context
+from tomldiary.agents.delegation import places_in
 from tomldiary.agents.identity import (
     field_of,
     given,
     kept_thread,
     named_checkpoint,
-    places_in,
     saved_user,
     session_of,
     user_of,
@@ -130,8 +129,9 @@ def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
 
 
 def _places(config: RunnableConfig | None, context: Any, *names: str) -> dict[str, Any]:
-    found = ensure_config(config)  # a bridge of another framework passes none
-    return places_in(found, own_context(found, context, *names))
+    return places_in(
+        ensure_config(config), context, *names
+    )  # a bridge of another framework passes none
 
 
 def _context(config: RunnableConfig | None) -> Any:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.runtime import get_runtime
 
-from tomldiary.agents.delegation import own_context
-from tomldiary.agents.identity import given, places_in, session_of, signed_in, user_of
+from tomldiary.agents.delegation import places_in
+from tomldiary.agents.identity import given, session_of, signed_in, user_of
 from tomldiary.agents.turn_messages import digest
 from tomldiary.errors import IdentifierError
 from tomldiary.retrieval.embedders import name_of
@@ -120,8 +120,7 @@ def _settings_here() -> Any:
 
 
 def _places(config: RunnableConfig, *names: str) -> dict[str, Any]:
-    context = getattr(_runtime(), "context", None)
-    return places_in(config, own_context(config, context, *names))
+    return places_in(config, getattr(_runtime(), "context", None), *names)
 
 
 def _runtime() -> Any:

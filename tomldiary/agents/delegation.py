@@ -43,28 +43,35 @@ def is_within(framework: str) -> bool:
 
 
 def register_tree(tree: RunTree) -> None:
-    """Let `is_within` and `own_context` read a tree of LangChain runs, which is kept for the process."""
+    """Let `is_within` and `places_in` read a tree of LangChain runs, which is kept for the process."""
     _trees.append(tree)
     register_within(LANGCHAIN, lambda: tree.is_of_agent(tree.config_here()))
 
 
-def own_context(config: Any, context: Any, *names: str) -> Any:
-    """Return the context of a run, or None if it is that of a run around it and the call's settings have other names.
-
-    LangGraph passes the context of a run on to a graph that a node calls with settings of its own.
+def places_in(config: Any, context: Any, *names: str) -> dict[str, Any]:
+    """Return the parts of a LangChain or LangGraph run that can name its user and session, for `user_of`.
 
     Args:
         config: The config of the run.
         context: The context of the run.
-        names: The settings that count, such as "user_id".
+        names: The settings that tell whether the context is that of a run around it, such as "user_id".
+    """
+    settings, metadata = field_of(config, "configurable"), field_of(config, "metadata")
+    own = _own_context(settings, context, *names)
+    return {"context": own, "settings": settings, "metadata": metadata}
+
+
+def _own_context(settings: Any, context: Any, *names: str) -> Any:
+    """Return the context of a run, or None if it is that of a run around it and the call's settings have other names.
+
+    LangGraph passes the context of a run on to a graph that a node calls with settings of its own.
     """
     if context is None:
         return None
-    settings = field_of(config, "configurable")
     given = [(each, field_of(settings, each)) for each in names]
     named = [(each, name) for each, name in given if name and name != field_of(context, each)]
     for tree in _trees if named else ():
-        # Not the run of `config`: it is missing beside other callbacks, and a tool gets the run of its caller.
+        # Not the run of the settings: it is missing beside other callbacks, and a tool gets the run of its caller.
         here = tree.config_here()
         runs = tree.runs_from(tree.run_of(here))
         for begun_in in (here, *(run.begun_in for run in runs)):

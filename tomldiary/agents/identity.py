@@ -210,12 +210,6 @@ def field_of(holder: Any, name: str) -> Any:
     return getattr(holder, name, None)
 
 
-def places_in(config: Any, context: Any) -> dict[str, Any]:
-    """Return the parts of a LangChain or LangGraph run that can name its user and session, for `user_of`."""
-    settings, metadata = field_of(config, "configurable"), field_of(config, "metadata")
-    return {"context": context, "settings": settings, "metadata": metadata}
-
-
 def saves_checkpoints(settings: Any) -> bool:
     """Return whether a LangGraph run with these settings saves its state in checkpoints."""
     return field_of(settings, "__pregel_checkpointer") not in (None, False)
