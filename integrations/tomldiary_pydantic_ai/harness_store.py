@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import anyio.to_thread
 
@@ -220,37 +220,34 @@ class WriteTurns:
     """Lets the tasks whose writes of a path conflicted try again one after another; other tasks never wait."""
 
     def __init__(self) -> None:
-        self._conflicted: WeakKeyDictionary[asyncio.Task[Any], set[str]] = WeakKeyDictionary()
         self._locks: WeakValueDictionary[tuple[Any, str], asyncio.Lock] = WeakValueDictionary()
-        self._held: dict[
-            tuple[asyncio.Task[Any], str], tuple[asyncio.Lock, asyncio.TimerHandle]
-        ] = {}
+        self._turns: dict[tuple[Any, str], tuple[asyncio.Lock, asyncio.TimerHandle] | None] = {}
+        """By the task and the path; None until the turn begins."""
 
     def conflicted(self, path: str) -> None:
         """Let the running task, whose write conflicted, wait for its turn from now on."""
-        if (task := current_task()) is not None:
-            self._conflicted.setdefault(task, set()).add(path)
+        task: asyncio.Task[Any] | None = current_task()
+        if task is not None and (task, path) not in self._turns:
+            self._turns[task, path] = None
+            task.add_done_callback(lambda _: self._end(task, path))
 
     async def wait(self, path: str) -> None:
         """Wait for the turn of the running task, if a write of it conflicted."""
         task: asyncio.Task[Any] | None = current_task()
-        if task is None or path not in self._conflicted.get(task, ()) or (task, path) in self._held:
+        if task is None or self._turns.get((task, path), ()) is not None:
             return
         loop = task.get_loop()
         lock = self._locks.setdefault((loop, path), asyncio.Lock())
         await lock.acquire()
-        task.add_done_callback(lambda _: self._end(task, path))
-        self._held[task, path] = lock, loop.call_later(_LONGEST_TURN, self._end, task, path)
+        self._turns[task, path] = lock, loop.call_later(_LONGEST_TURN, self._end, task, path)
 
     def written(self, path: str) -> None:
         """End the turn of the running task after its write."""
-        if (task := current_task()) is not None:
-            self._end(task, path)
+        self._end(current_task(), path)
 
-    def _end(self, task: asyncio.Task[Any], path: str) -> None:
-        self._conflicted.get(task, set[str]()).discard(path)
-        if (task, path) in self._held:
-            lock, timer = self._held.pop((task, path))
+    def _end(self, task: asyncio.Task[Any] | None, path: str) -> None:
+        if turn := self._turns.pop((task, path), None):
+            lock, timer = turn
             timer.cancel()
             lock.release()
 
