@@ -8,7 +8,6 @@ when the model changes. The next search embeds missing vectors.
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from collections.abc import Mapping, Sized
@@ -275,7 +274,12 @@ class VectorIndex:
             self._take(records)
             if self._path is not None and self._read_to:
                 stored = records[records["vector"].any(axis=1)]
-                self._replace(self._path, _HEAD + self._salt + stored.tobytes())
+                try:
+                    self._write_over(self._path, stored.tobytes())
+                except OSError as error:  # the next power of two tries again
+                    _logger.warning(
+                        "%s: earlier vectors could not be dropped (%s)", self._path, error.strerror
+                    )
 
     def _checked(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> Any:
         np = self._np
@@ -405,9 +409,6 @@ class VectorIndex:
             return
         data = (self._files.read_file(self._path) or (b"",))[0]
         start = len(_HEAD) + _SALT
-        if not data.startswith(_HEAD) or len(data) < start:
-            _logger.warning("%s: not an index of vectors; delete the file", self._path)
-            return
         salt = data[len(_HEAD) : start]
         # A new file may have the inode of a removed one.
         if found.st_ino != self._inode or len(data) < self._read_to or salt != self._salt:
@@ -415,10 +416,11 @@ class VectorIndex:
         self._salt = salt
         begin = max(start, self._read_to)
         # Ignore a partial last record, which another process may still be writing.
-        count = (len(data) - begin) // self._record.itemsize
+        count = max(0, len(data) - begin) // self._record.itemsize
         # Copy the records, because a view would keep the whole file in memory.
-        records = self._np.frombuffer(data, self._record, count, begin).copy()
-        if _checks(records) != records["check"].tolist():
+        records = self._np.frombuffer(data, self._record, count, min(begin, len(data))).copy()
+        is_index = data.startswith(_HEAD) and len(salt) == _SALT
+        if not is_index or _checks(records) != records["check"].tolist():
             _logger.warning("%s: the index is damaged and is rebuilt", self._path)
             self._clear()
             self._files.discard(self._path)
@@ -431,31 +433,23 @@ class VectorIndex:
         """Append to the file. After a failure, the next process embeds the texts again."""
         try:
             if self._read_to == 0:
-                self._files.make_folder(path.parent, sync=False)
-                temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
-                self._files.write_new(temp, _HEAD + self._salt, sync=False)
-                try:
-                    self._files.link(temp, path)
-                except FileExistsError:
-                    return  # another process created the file with another salt; the next search reads it
-                finally:
-                    self._files.unlink(temp)
-            else:  # a full disk or a kill may have left a part of a record
-                self._files.truncate(path, self._read_to)
+                self._write_over(path, data)
+                return
+            self._files.truncate(
+                path, self._read_to
+            )  # a full disk or a kill may have left a part of a record
             found = self._files.append(path, data)
-            expected = (self._read_to or len(_HEAD) + _SALT) + len(data)
-            if found.st_size == expected:
-                self._inode, self._read_to = found.st_ino, expected
+            if found.st_size == self._read_to + len(data):
+                self._inode, self._read_to = found.st_ino, found.st_size
         except OSError as error:
             _logger.warning("%s: the vectors could not be saved (%s)", path, error.strerror)
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        """Replace the file. After a failure, the next power of two tries again."""
-        try:
-            self._files.write_over(path, data, sync=False)
-            self._inode, self._read_to = self._files.stat(path).st_ino, len(data)
-        except OSError as error:
-            _logger.warning("%s: earlier vectors could not be dropped (%s)", path, error.strerror)
+    def _write_over(self, path: Path, data: bytes) -> None:
+        """Create or replace the file with these records."""
+        self._files.make_folder(path.parent, sync=False)
+        whole = _HEAD + self._salt + data
+        self._files.write_over(path, whole, sync=False)
+        self._inode, self._read_to = self._files.stat(path).st_ino, len(whole)
 
 
 def _checks(records: Any) -> list[int]:
