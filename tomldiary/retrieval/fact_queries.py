@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -67,77 +67,59 @@ def _reader(schema: FactSchema, name: str) -> _Reader | None:
     return next((read for kinds, read in _READERS if any(each in kinds for each in types)), None)
 
 
-def _converted(value: Any, read: _Reader) -> Any:
-    """Return a value with the texts and numbers in it as read, or unchanged where that fails."""
-    if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
-        return {key: _converted(each, read) for key, each in table.items()}
-    if isinstance(value, list):
-        return [_converted(each, read) for each in cast("list[Any]", value)]
-    if type(value) in _SCALARS:
+def _converted(
+    value: Any,
+    leaf: Callable[[Any, str, str], Any],
+    readers: Mapping[str, _Reader],
+    read: _Reader | None = None,
+    *,
+    name: str = "",
+    operator: str = "$eq",
+) -> Any:
+    """Return a filter or a stored value in the form in which both are compared.
+
+    Args:
+        value: The filter or value, or a part of it.
+        leaf: Converts what is no table and no list, given the field and the operator.
+        readers: What reads the values of fields, by dotted path.
+        read: What reads the values of this part; texts and numbers that it cannot read stay.
+        name: The field of this part.
+        operator: The operator that this part belongs to.
+    """
+    if isinstance(value, Mapping):
+        found: dict[Any, Any] = {}
+        for key, each in cast("Mapping[Any, Any]", value).items():
+            is_operator = str(key).startswith("$")
+            inner = name if is_operator else f"{name}.{key}" if name else key
+            found[key] = _converted(
+                each, leaf, readers, readers.get(inner, read),
+                name=inner, operator=key if is_operator else "$eq",
+            )  # fmt: skip
+        return found
+    if isinstance(value, list | tuple):
+        return [
+            _converted(each, leaf, readers, read, name=name, operator=operator)
+            for each in cast("Sequence[Any]", value)
+        ]
+    value = leaf(value, name, operator)
+    if isinstance(value, dict | list):  # it was a model, a set or another object
+        return _converted(value, _stored, {}, read)
+    if read is not None and type(value) in _SCALARS:
         with suppress(ArithmeticError, ValueError):
-            found = read(value)
-            return value if found is None else found
+            made = read(value)
+            return value if made is None else made
     return value
 
 
-def _operand(condition: Any, where: str) -> Any:
-    """Return a filter with values in the form that files store; operands of ordering operators stay dates."""
-    if isinstance(condition, Mapping):
-        table = cast("Mapping[Any, Any]", condition)
-        return {
-            key: value
-            if key in _ORDERING and isinstance(value, date | time)
-            else _operand(value, where)
-            for key, value in table.items()
-        }
-    if isinstance(condition, list | tuple):
-        return [_operand(each, where) for each in cast("list[Any]", condition)]
-    return plain({"": condition}, where)[""]
-
-
-def _with_read(condition: Any, readers: Mapping[str, _Reader], outer: str = "") -> Any:
-    """Return a filter with the values for the fields of `readers` as read."""
-    if isinstance(condition, list):
-        return [_with_read(each, readers, outer) for each in cast("list[Any]", condition)]
-    if not readers or not isinstance(condition, dict):
-        return condition
-    found: dict[str, Any] = {}
-    for key, value in cast("dict[str, Any]", condition).items():
-        name = outer if key.startswith("$") else f"{outer}.{key}" if outer else key
-        found[key] = (
-            _converted(value, readers[name])
-            if name in readers
-            else _with_read(value, readers, name)
-        )
-    return found
-
-
-def _replace(fields: dict[str, Any], path: Sequence[str], read: _Reader) -> None:
-    """Replace the value of a field, if the entry has it, by the value as read."""
-    name, inner = path[0], path[1:]
-    if isinstance(value := fields.get(name), dict) and inner:
-        _replace(cast("dict[str, Any]", value), inner, read)
-    elif name in fields and not inner:
-        fields[name] = _converted(value, read)
-
-
-def _dates_as_text(value: Any) -> Any:
-    """Return a value with TOML dates converted to text, the form that pydantic models use."""
-    if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
-        return {key: _dates_as_text(each) for key, each in table.items()}
-    if isinstance(value, list):
-        return [_dates_as_text(each) for each in cast("list[Any]", value)]
+def _stored(value: Any, *_: str) -> Any:
+    """Return a stored value; a date that a hand edit left unquoted as text, the form that pydantic models use."""
     return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _value(entry: Mapping[str, Any], name: str) -> Any:
     if name == "_confidence":
         return confidence_of(entry)
-    value = inner_value(decode_nulls(entry) if NULL_FIELD in entry else entry, name)
-    # a hand edit may have added an unquoted date
-    return value.isoformat() if isinstance(value, date | time) else value
+    return _stored(inner_value(decode_nulls(entry) if NULL_FIELD in entry else entry, name))
 
 
 def _equals(left: Any, right: Any) -> bool:
@@ -166,18 +148,25 @@ class FactFilter:
             for name in self._asked
             if (read := _time if name in _TIMES else _reader(schema, name))
         }
-        normal = set(schema.constraint.normalised)
-        self._is_compared = not normal.isdisjoint(self._asked)
+        self._is_compared = not self._asked.isdisjoint(schema.constraint.normalised)
         try:
-            given = _normalised(where, normal) if self._is_compared else dict(where)
-            conditions = {
-                name: given.pop(name) for name in list(given) if is_condition(name, given[name])
-            }
-            conditions = _with_read(_operand(conditions, schema.name), self._readers)
-            self._meets = compile_filter(conditions) if conditions else None
-            self._wanted = _with_read(plain(given, schema.name), self._readers)
+            given = _converted(where, self._operand, self._readers)
         except RecursionError:
             raise InvalidValue("nested too deep. Flatten it.", where="filter") from None
+        conditions = {
+            name: given.pop(name) for name, wanted in where.items() if is_condition(name, wanted)
+        }
+        self._meets = compile_filter(conditions) if conditions else None
+        self._wanted: dict[str, Any] = given
+
+    def _operand(self, value: Any, name: str, operator: str) -> Any:
+        """Return a value of a filter in the form that files store; dates to order by stay dates."""
+        if operator in _ORDERING and isinstance(value, date | time):
+            return value
+        place = f"{self._schema.name}.{name}" if operator == "$eq" and name else self._schema.name
+        value = plain({"": value}, place)[""]
+        is_normal = name in self._schema.constraint.normalised and operator in _EQUALITIES
+        return normal_form(value) if is_normal and isinstance(value, str) else value
 
     def __call__(self, held: Held) -> bool:
         """Return whether an entry meets the conditions."""
@@ -189,15 +178,12 @@ class FactFilter:
         if self._is_compared:
             entry = self._schema.compared(entry)
         for name, wanted in self._wanted.items():
-            read, value = self._readers.get(name), _value(entry, name)
-            if not _equals(value if read is None else _converted(value, read), wanted):
+            value = _converted(_value(entry, name), _stored, {}, self._readers.get(name))
+            if not _equals(value, wanted):
                 return False
         if self._meets is None:
             return True
-        fields = _dates_as_text(_fields(entry))
-        for name, read in self._readers.items():
-            _replace(fields, name.split("."), read)
-        return self._meets(fields)
+        return self._meets(_converted(_fields(entry), _stored, self._readers))
 
     def single_key(self, where: Mapping[str, Any]) -> str | None:
         """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
@@ -220,36 +206,6 @@ class FactFilter:
             return None
 
 
-def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return a filter in which the texts compared with the fields `names` are normalised."""
-
-    def operand(value: Any, operator: str = "$eq") -> Any:
-        if isinstance(value, str):
-            return normal_form(value) if operator in _EQUALITIES else value
-        if isinstance(value, Mapping):
-            table = cast("Mapping[str, Any]", value)
-            return {name: operand(each, name) for name, each in table.items()}
-        if isinstance(value, list | tuple):
-            return [operand(each, operator) for each in cast("Sequence[Any]", value)]
-        return value
-
-    def joined(value: Any) -> Any:
-        """Return the normalised operand of `$and`, `$or` or `$not`."""
-        if isinstance(value, Mapping):
-            return _normalised(cast("Mapping[str, Any]", value), names)
-        if isinstance(value, list | tuple):
-            return [joined(each) for each in cast("Sequence[Any]", value)]
-        return value
-
-    found: dict[str, Any] = {}
-    for name, value in where.items():
-        if name in names:
-            found[name] = operand(value)
-        else:
-            found[name] = joined(value) if name.startswith("$") else value
-    return found
-
-
 def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of an entry with the managed fields that a query can name."""
     managed = {name: entry[name] for name in MANAGED if name in entry}
@@ -266,7 +222,7 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
         schema, held = each
         value = _value(schema.as_read(held.entry, [name], held.read), name)
         read = readers[schema.name]
-        found = value if read is None else _converted(value, read)
+        found = _converted(value, _stored, {}, read)
         if isinstance(found, bool | int | float | Decimal) and found == found:  # noqa: PLR0124 - NaN has no order
             return ("number", found)
         if isinstance(found, datetime):
