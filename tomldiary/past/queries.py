@@ -42,6 +42,8 @@ MOST_CHANGES = 50
 """The maximum number of changes that `history` returns without `limit`."""
 _State = dict[str, Any] | None
 """The fields of an entry; None where it does not exist."""
+_Homes = dict[str, tuple[dict[Path, dict[str, Any]], dict[Path, dict[str, Any]]]]
+"""The entries of two states, by home and path."""
 _BOOKKEEPING = re.compile(r"_(count|created|created_by|said_by|turns|updated|updated_by) = ")
 
 
@@ -395,21 +397,22 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
     """Yield each entry that a record changed: its home, its path, and its fields before and after."""
     if record.type == SNAPSHOT:
         return
-    homes: dict[str, list[tuple[list[Document], list[Document]]]] = {}
+    homes: _Homes = {}
     for name, states in record.all_parts().items():
-        homes.setdefault(home_of(name), []).append(states)
-    for kind, documents in homes.items():
-        old: dict[Path, dict[str, Any]] = {}
-        new: dict[Path, dict[str, Any]] = {}
-        for states in documents:
-            # A moved table is removed by one change and inserted by another, possibly in another part.
-            for parts, found in zip(states, (old, new), strict=True):
-                for part in parts:
-                    for path, entry in entry_kind(kind).tables(part).items():
-                        found[path] = {**found.get(path, {}), **entry}
-        in_one_layout(entry_kind(kind), old, new)
+        # A moved table is removed by one change and inserted by another, possibly in another part.
+        for parts, found in zip(states, homes.setdefault(home_of(name), ({}, {})), strict=True):
+            for part in parts:
+                for path, entry in entry_kind(name).tables(part).items():
+                    found[path] = {**found.get(path, {}), **entry}
+    yield from _changed(homes)
+
+
+def _changed(homes: _Homes) -> Iterator[tuple[str, Path, _State, _State]]:
+    """Yield each entry that differs between two states: its home, its path, and its fields in both."""
+    for home, (old, new) in homes.items():
+        in_one_layout(entry_kind(home), old, new)
         for path in changed_keys(old, new):
-            yield kind, path, old.get(path), new.get(path)
+            yield home, path, old.get(path), new.get(path)
 
 
 class Made(NamedTuple):
@@ -451,21 +454,15 @@ def _without_bookkeeping(document: Document) -> str:
 
 def differences(versions: Iterable[tuple[str, Document, Document]]) -> Differences:
     """Return the entries that differ between two versions of documents; each pair comes with the document's name."""
-    homes: dict[str, tuple[dict[Path, dict[str, Any]], dict[Path, dict[str, Any]]]] = {}
-    for name, before, after in versions:
-        tables = entry_kind(name).tables
+    homes: _Homes = {}
+    for name, *documents in versions:
         for found, document in zip(
-            homes.setdefault(home_of(name), ({}, {})), (before, after), strict=True
+            homes.setdefault(home_of(name), ({}, {})), documents, strict=True
         ):
-            found.update(
-                {path: entry for path, entry in tables(document).items() if path not in found}
-            )
-    for home, (old, new) in homes.items():
-        in_one_layout(entry_kind(home), old, new)
+            for path, entry in entry_kind(name).tables(document).items():
+                found.setdefault(path, entry)
     return Differences(
-        Difference(entry_key(path, home), old.get(path), new.get(path))
-        for home, (old, new) in homes.items()
-        for path in changed_keys(old, new)
+        Difference(entry_key(path, home), old, new) for home, path, old, new in _changed(homes)
     )
 
 
