@@ -118,7 +118,7 @@ def test_a_claude_export_keeps_texts_sessions_and_times(claude):
         ("c-1", "I hate crowds.", ""),
     ]
     assert log.turns[0].when.isoformat() == "2026-01-02T10:00:01+00:00"
-    assert log.skipped == ["Left out 1 attached file.", "Left out 1 reasoning part."]
+    assert log.skipped == ["Left out 1 attached file.", "Left out 1 thinking part."]
 
 
 @pytest.mark.parametrize("export", ["chatgpt", "claude"])

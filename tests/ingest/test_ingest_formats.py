@@ -106,7 +106,7 @@ def test_omitted_content_is_reported_and_counted(tmp_path):
     assert read_turns(write(tmp_path, messages)).skipped == [
         "Left out 1 system message.",
         "Left out 1 tool message.",
-        "Left out 1 image.",
+        "Left out 1 image_url part.",
         "Left out 1 content of an unknown type.",
         "Left out 1 content part without text.",
         "Left out 1 message with an unknown role.",
@@ -374,10 +374,10 @@ def test_a_pydantic_ai_history_gives_its_turns_with_their_times(tmp_path):
     assert all(turn.when is not None for turn in log.turns)
     assert [turn.position for turn in log.turns] == [f"pydantic-ai/0/{n}" for n in (0, 4, 6)]
     assert log.skipped == [
-        "Left out 1 system prompt.",
+        "Left out 1 system-prompt part.",
         "Left out 1 thinking part.",
-        "Left out 1 tool call.",
-        "Left out 1 tool result.",
+        "Left out 1 tool-call part.",
+        "Left out 1 tool-return part.",
         "Left out 1 prompt part without text.",
         "Left out 1 assistant message with only tool calls.",
     ]
@@ -396,7 +396,7 @@ def test_what_was_spoken_to_a_realtime_model_is_read_from_its_transcript(tmp_pat
     ]
     log = read_turns(write(tmp_path, ai.ModelMessagesTypeAdapter.dump_json(history).decode()))
     assert said(log) == [("I eat no nuts.", "Noted.")]
-    assert log.skipped == ["Left out 1 spoken part."]
+    assert log.skipped == ["Left out 1 speech part."]
 
 
 def test_a_pydantic_ai_conversation_id_is_the_session(tmp_path):
@@ -445,7 +445,7 @@ def test_memory_and_texts_of_tools_in_the_history_of_an_agent_are_not_the_users(
     dump = asyncio.run(agent.run("I am Ada.")).all_messages_json()
     log = read_turns(write(tmp_path, dump.decode()))
     assert said(log) == [("I am Ada.", "Hello, Ada.")]
-    assert {"Left out 1 marked text.", "Left out 1 tool prompt."} < set(log.skipped)
+    assert {"Left out 1 marked text.", "Left out 1 user-prompt part."} < set(log.skipped)
 
 
 # LoCoMo

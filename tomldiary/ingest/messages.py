@@ -61,17 +61,8 @@ _TOOL_PARTS: Final = {
     "tool_use", "tool_call", "function_call", "server_tool_use", "server_tool_call",
 }  # fmt: skip
 _OTHER_PARTS: Final = {
-    "audio": "audio part",
-    "file": "file",
-    "image": "image",
-    "image_url": "image",
-    "input_audio": "audio part",
-    "input_file": "file",
-    "input_image": "image",
-    "reasoning": "reasoning part",
-    "thinking": "reasoning part",
-    "video": "video",
-}
+    "audio", "file", "image", "image_url", "input_audio", "input_file", "input_image", "reasoning", "thinking", "video",
+}  # fmt: skip
 
 
 def _content_text(content: object, omissions: Omissions, *, separator: str) -> str:
@@ -106,7 +97,7 @@ def _part_text(part: object, omissions: Omissions) -> str:
         if isinstance(found, str):
             return found
     if kind in _OTHER_PARTS:
-        omissions.leave_out(_OTHER_PARTS[kind])
+        omissions.leave_out(f"{kind} part")
     elif kind not in _TOOL_PARTS:
         omissions.leave_out("content part", "without text")
     return ""
@@ -216,19 +207,9 @@ def _unwrap(raw: JsonObject) -> tuple[str, JsonObject | None]:
 
 
 _SILENT_PARTS: Final = {
-    "builtin-tool-call": "tool call",
-    "builtin-tool-return": "tool result",
-    "compaction": "compaction summary",
-    "file": "file",
-    "instruction": "instruction",
-    "retry-prompt": "retry prompt",
-    "speech": "spoken part",
-    "system-prompt": "system prompt",
-    "thinking": "thinking part",
-    "tool-call": "tool call",
-    "tool-return": "tool result",
-    "user-prompt": "tool prompt",
-}
+    "builtin-tool-call", "builtin-tool-return", "compaction", "file", "instruction", "retry-prompt", "speech",
+    "system-prompt", "thinking", "tool-call", "tool-return", "user-prompt",
+}  # fmt: skip
 
 
 def _is_pydantic_ai(raw: JsonObject) -> bool:
@@ -261,10 +242,10 @@ def _pydantic_ai(raw: JsonObject, omissions: Omissions) -> Utterance | None:
             texts.append(omissions.clean(as_text(part["transcript"])))
         else:
             calls_tools = calls_tools or kind in ("tool-call", "builtin-tool-call")
-            if kind in _SILENT_PARTS:
-                omissions.leave_out(_SILENT_PARTS[kind])
-            else:
-                omissions.leave_out("part", "of an unknown kind")
+            is_known = kind in _SILENT_PARTS
+            omissions.leave_out(
+                *((f"{kind} part",) if is_known else ("part", "of an unknown kind"))
+            )
     if is_request and not spoke:
         return None
     return Utterance(
