@@ -48,13 +48,11 @@ class Finder:
         embedding: Embedding | None,
         stored: Callable[[str], Sequence[Snapshot]],
     ) -> None:
-        self.embedding = embedding
         self._diary = diary
         # Dropped after an erasure, so that erased text does not stay in memory.
         self._indexes = PerUser[Index](lambda _: UserIndex())
-        self._vectors = None
-        if embedding is not None:
-            self._vectors = Vectors(diary.engine, embedding, stored)
+        self.vectors = None if embedding is None else Vectors(diary.engine, embedding, stored)
+        """The vectors of the users; None searches by words."""
 
     def search(
         self,
@@ -91,73 +89,30 @@ class Finder:
         """Return items, best first; None if the query cannot rank them."""
         if not query or not query.strip():
             return None
-        if self.embedding is None:
+        if self.vectors is None:
             return self._by_words(query, snapshots, epochs)
-        return self._by_vectors(query, vectors[query], snapshots, epochs)
+        several = [
+            self._indexes.of(user, epochs[user]).fused(
+                mine, query, self.vectors.of(user).asked(vectors[query])
+            )
+            for user, mine in by_user(snapshots).items()
+        ]
+        ranked = merge(*several, key=lambda each: -each.rank)
+        found = ((each.cosine, each.collection, each.entry) for each in ranked)
+        return _matches_then_others(found, snapshots)
 
     def _by_words(
         self, query: str, snapshots: Sequence[Snapshot], epochs: Mapping[str, int]
     ) -> Iterable[Found] | None:
         several: list[Iterator[Found]] = []
         known = self._diary.embedder
-        for user, mine in _by_user(snapshots).items():
+        for user, mine in by_user(snapshots).items():
             asked = None if known is None else known.prepared(user, mine, query, epochs[user])
             found = self._indexes.of(user, epochs[user]).search(mine, query, asked)
             if found is None:
                 return None
             several.append(found.matches)
         return _matches_then_others(merge(*several, key=lambda each: -(each[0] or 0.0)), snapshots)
-
-    def _by_vectors(
-        self,
-        query: str,
-        vector: Sequence[float],
-        snapshots: Sequence[Snapshot],
-        epochs: Mapping[str, int],
-    ) -> Iterable[Found]:
-        assert self._vectors is not None  # noqa: S101 - checked by the caller
-        several = [
-            self._indexes.of(user, epochs[user]).fused(
-                mine, query, self._vectors.of(user).asked(vector)
-            )
-            for user, mine in _by_user(snapshots).items()
-        ]
-        ranked = merge(*several, key=lambda each: -each.rank)
-        found = ((each.cosine, each.collection, each.entry) for each in ranked)
-        return _matches_then_others(found, snapshots)
-
-    # Vectors
-
-    def missing(
-        self, texts: Mapping[str, Sequence[str]], searched: Sequence[Snapshot]
-    ) -> dict[str, list[str]]:
-        """Return the texts that must be embedded first, by user.
-
-        Args:
-            texts: The texts of the items to put, by user.
-            searched: The namespaces to search.
-        """
-        assert self._vectors is not None  # noqa: S101 - checked by the caller
-        found = {user: self._vectors.of(user).missing(mine) for user, mine in texts.items()}
-        for user, mine in _by_user(searched).items():
-            known = found.setdefault(user, [])
-            below = self._vectors.of(user).missing_below(mine)
-            known += [text for text in below if text not in known]
-        return {user: mine for user, mine in found.items() if mine}
-
-    def add(
-        self,
-        user: str,
-        texts: Sequence[str],
-        vectors: Sequence[Sequence[float]],
-        epoch: int,
-        *,
-        is_put: bool,
-    ) -> None:
-        """Store vectors; see `Vectors.add`, or `Vectors.add_searched` unless an item of the user is put."""
-        assert self._vectors is not None  # noqa: S101 - the texts are a result of `missing`
-        add = self._vectors.add if is_put else self._vectors.add_searched
-        add(user, texts, vectors, epoch)
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
@@ -166,7 +121,8 @@ def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Ite
     return Item(snapshot.namespace, entry.key, copied(entry.value), created, updated, score)
 
 
-def _by_user(snapshots: Sequence[Snapshot]) -> dict[str, list[Snapshot]]:
+def by_user(snapshots: Sequence[Snapshot]) -> dict[str, list[Snapshot]]:
+    """Return the snapshots of each user."""
     found: dict[str, list[Snapshot]] = {}
     for snapshot in snapshots:
         found.setdefault(snapshot.user, []).append(snapshot)

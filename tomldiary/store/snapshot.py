@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -127,34 +128,24 @@ class Snapshot:
         return max(reversed(found), key=attrgetter("updated"), default=None)
 
 
+@dataclass
 class View:
-    """The namespaces that a batch reads.
+    """The namespaces that a batch reads."""
 
-    Args:
-        deadlines: The function that returns the expiry times of a user's items.
-        clock: The function that returns the time in microseconds since 1970; called at most once.
-        omits_expired: Whether expired items are omitted.
-        is_shared: Whether several operations must see the same state of a namespace.
-        signed_in: The only user whose namespaces are shown in addition to the shared ones; None shows all.
-        is_over: The function that returns whether a rule expired an entry, by kind and key; None is never.
-    """
+    deadlines: Callable[[str], Deadlines]
+    """Returns the expiry times of a user's items."""
+    clock: Callable[[], int]
+    """Returns the time in microseconds since 1970; called at most once."""
+    omits_expired: bool
+    """Whether expired items are omitted."""
+    is_shared: bool
+    """Whether several operations must see the same state of a namespace."""
+    signed_in: str | None
+    """The only user whose namespaces are shown in addition to the shared ones; None shows all."""
+    is_over: Callable[[str, Mapping[str, Any]], bool] | None
+    """Returns whether a rule expired an entry, by kind and key; None is never."""
 
-    def __init__(
-        self,
-        deadlines: Callable[[str], Deadlines],
-        clock: Callable[[], int],
-        *,
-        omits_expired: bool,
-        is_shared: bool,
-        signed_in: str | None = None,
-        is_over: Callable[[str, Mapping[str, Any]], bool] | None = None,
-    ) -> None:
-        self.signed_in = signed_in
-        self.is_over = is_over
-        self._deadlines = deadlines
-        self._clock = clock
-        self.omits_expired = omits_expired
-        self.is_shared = is_shared
+    def __post_init__(self) -> None:
         self._seen: dict[tuple[str, Namespace], Snapshot] = {}
         self._read: dict[str, list[tuple[str, Entry]]] = {}
 
@@ -164,7 +155,7 @@ class View:
 
     @cached_property
     def _now(self) -> int:
-        return self._clock()
+        return self.clock()
 
     def seen(self, user: str, namespace: Namespace) -> Snapshot | None:
         """Return a namespace if the batch has read it, or None."""
@@ -181,7 +172,7 @@ class View:
             return False
         if entry.expires is None or not self.omits_expired:
             return True
-        return not self._deadlines(snapshot.user).is_over(snapshot.base, entry, self._now)
+        return not self.deadlines(snapshot.user).is_over(snapshot.base, entry, self._now)
 
     def read(self, snapshot: Snapshot, entry: Entry) -> None:
         """Record a read of an item, which restarts its time to live."""
@@ -191,4 +182,4 @@ class View:
     def refresh(self) -> None:
         """Restart the time to live of the items that were read."""
         for user, items in self._read.items():
-            self._deadlines(user).refresh(items, self._now)
+            self.deadlines(user).refresh(items, self._now)

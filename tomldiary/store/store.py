@@ -43,7 +43,7 @@ from tomldiary.store.operations import (
     is_typed,
     shortened,
 )
-from tomldiary.store.search import Finder, as_item
+from tomldiary.store.search import Finder, as_item, by_user
 from tomldiary.store.snapshot import Snapshot, View, lasting_token
 from tomldiary.store.ttl import Sweeper, expired, sweep
 from tomldiary.store.typed_entries import TypedEntries
@@ -128,12 +128,12 @@ class ItemStore(ItemPuts):
             BackendError: The storage failed. The changes of some users in the batch may have been written.
         """
         work = self.prepare(ops, signed_in)
-        embedding = self._finder.embedding
+        vectors = self._finder.vectors
         texts: Sequence[Sequence[float]] = ()
         queries: Sequence[Sequence[float]] = ()
-        if embedding is not None and (work.texts or work.queries):
+        if vectors is not None and (work.texts or work.queries):
             count = len(work.all_texts)
-            asked = [*work.all_texts, *work.queries]
+            asked, embedding = [*work.all_texts, *work.queries], vectors.embedding
             found = embedding.checked(embedding.embed(asked), len(asked))
             texts, queries = found[:count], found[count:]
         return self.finish(work, texts, queries, session=session)
@@ -181,13 +181,13 @@ class ItemStore(ItemPuts):
             IdentifierError: A namespace belongs to a user who is not signed in.
         """
         work = PreparedBatch([self._checked(op, signed_in) for op in ops], signed_in=signed_in)
-        embedding = self._finder.embedding
-        if embedding is None:
+        vectors = self._finder.vectors
+        if vectors is None:
             return work
         put: dict[str, list[str]] = {}
         for op in work.ops:
             if isinstance(op, Put) and op.value is not None:
-                found = embedding.texts(op.value, op.index)
+                found = vectors.embedding.texts(op.value, op.index)
                 put.setdefault(self._owners.owner(op.namespace, op.key), []).extend(found)
         # Read before the namespaces that are searched, so that a later erasure refuses their vectors.
         searched: list[Snapshot] = []
@@ -200,7 +200,12 @@ class ItemStore(ItemPuts):
         work.asked = list(dict.fromkeys(work.asked))
         redactor = self.diary.redactor
         work.queries = work.asked if redactor is None else redactor.uncounted(work.asked)
-        work.texts = self._finder.missing(put, searched)
+        missing = {user: vectors.of(user).missing(mine) for user, mine in put.items()}
+        for user, mine in by_user(searched).items():
+            known = missing.setdefault(user, [])
+            below = vectors.of(user).missing_below(mine)
+            known += [text for text in below if text not in known]
+        work.texts = {user: mine for user, mine in missing.items() if mine}
         return work
 
     def finish(
@@ -223,30 +228,29 @@ class ItemStore(ItemPuts):
             InvalidValue: The number of vectors or their dimension is wrong.
         """
         puts = [op for op in work.ops if isinstance(op, Put)]
-        vectors = iter(texts)
-        for user, mine in work.texts.items():
-            found, is_put = list(islice(vectors, len(mine))), user in work.owners
-            self._finder.add(user, mine, found, work.epochs[user], is_put=is_put)
+        vectors, given = self._finder.vectors, iter(texts)
+        if vectors is not None:
+            for user, mine in work.texts.items():
+                add = vectors.add if user in work.owners else vectors.add_searched
+                add(user, mine, list(islice(given, len(mine))), work.epochs[user])
         results: list[Result] = [None] * len(puts)
         if len(puts) < len(work.ops):
             asked = dict(zip(work.asked, queries, strict=True))
-            view = self._view(is_shared=len(work.ops) > 1, signed_in=work.signed_in)
-            with self.diary.engine.reading():
+            engine = self.diary.engine
+            view = View(
+                engine.deadlines,
+                self._clock.now,
+                self._omit_expired,
+                len(work.ops) > 1,
+                work.signed_in,
+                self.diary.entry_rules.ends(engine.now()),
+            )
+            with engine.reading():
                 results = [self._read(view, op, asked) for op in work.ops]
             view.refresh()
         if puts:
             self._write(puts, session)
         return results
-
-    def _view(self, *, is_shared: bool = False, signed_in: str | None = None) -> View:
-        return View(
-            self.diary.engine.deadlines,
-            self._clock.now,
-            omits_expired=self._omit_expired,
-            is_shared=is_shared,
-            signed_in=signed_in,
-            is_over=self.diary.entry_rules.ends(self.diary.engine.now()),
-        )
 
     def _checked(self, op: Operation, signed_in: str | None = None) -> Operation:
         redactor = self.diary.redactor
