@@ -287,7 +287,7 @@ def _with_earlier_saves(
     An editor that continues from its own save repeats these tables, and other writers may have changed them since.
     """
     saves = [
-        [_tables(kind, parts) for parts in record.parts(kind)]
+        [_tables(kind, parts) for parts in record.parts().get(kind, ([], []))]
         for record in later
         if record.type == "hand"
     ]

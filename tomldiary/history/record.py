@@ -33,7 +33,7 @@ from tomldiary.toml.document import Document
 from tomldiary.toml.values import checked_text, render_key, render_text, render_value, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from tomldiary.storage.protocol import HistorySource
 
@@ -139,21 +139,15 @@ class Record:
     boot: str = ""
     """Fingerprint of the boot that wrote it."""
 
-    def parts(self, doc: str) -> tuple[list[Document], list[Document]]:
-        """Return the changed blocks of a document before and after; see `Document.parse_parts`."""
-        return _parts([change for change in self.changes if change.doc == doc])
-
-    def all_parts(self) -> dict[str, tuple[list[Document], list[Document]]]:
-        """Return the result of `parts` for each changed document, in time linear in the number of changes."""
-        changes: dict[str, list[Change]] = {}
+    def parts(self) -> dict[str, tuple[list[Document], list[Document]]]:
+        """Return the changed blocks of each document before and after; see `Document.parse_parts`."""
+        changes: dict[str, tuple[list[str], list[str]]] = {}
         for change in self.changes:
-            changes.setdefault(change.doc, []).append(change)
-        return {doc: _parts(each) for doc, each in changes.items()}
-
-
-def _parts(changes: Sequence[Change]) -> tuple[list[Document], list[Document]]:
-    old, new = [change.old for change in changes], [change.new for change in changes]
-    return Document.parse_parts(old), Document.parse_parts(new)
+            old, new = changes.setdefault(change.doc, ([], []))
+            old.append(change.old)
+            new.append(change.new)
+        parse = Document.parse_parts
+        return {doc: (parse(old), parse(new)) for doc, (old, new) in changes.items()}
 
 
 def render_record(record: Record) -> str:

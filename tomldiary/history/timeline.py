@@ -188,8 +188,10 @@ class Timeline:
         for kind in kinds:
             steps = [record for record in records if kind in record.results]
             if steps:
-                text = _undone(kind, steps, ends.get(kind, ""))
-                if text is not None:
+                text = ends.get(kind, "")
+                for record in steps:
+                    text = undo(text, record, kind)
+                if digest(text) == steps[-1].bases[kind]:
                     found[kind] = text
             elif is_all or kind in ends:
                 found[kind] = ends.get(kind, "")
@@ -263,13 +265,6 @@ def _whole(texts: Iterable[tuple[int, str]], later: int) -> Iterator[tuple[int, 
         check_follows(seq, later)
         yield number, text
         later = seq or later
-
-
-def _undone(kind: str, steps: list[Record], text: str) -> str | None:
-    """Return a document's text before these records, newest first; None if they are inconsistent."""
-    for record in steps:
-        text = undo(text, record, kind)
-    return text if digest(text) == steps[-1].bases[kind] else None
 
 
 def _redone(kind: str, steps: list[Record]) -> str:

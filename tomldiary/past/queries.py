@@ -398,7 +398,7 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
     if record.type == SNAPSHOT:
         return
     homes: _Homes = {}
-    for name, states in record.all_parts().items():
+    for name, states in record.parts().items():
         # A moved table is removed by one change and inserted by another, possibly in another part.
         for parts, found in zip(states, homes.setdefault(home_of(name), ({}, {})), strict=True):
             for part in parts:

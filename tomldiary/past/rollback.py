@@ -404,7 +404,7 @@ def _changes(
     """
     old: _States = {}
     new: _States = {}
-    parts = record.all_parts()
+    parts = record.parts()
     # A moved table is removed by one change and inserted by another.
     for doc, (olds, news) in parts.items():
         old |= {place: state for part in olds for place, state in _states(doc, part)}
