@@ -6,7 +6,7 @@ import os
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from weakref import WeakSet
 
@@ -27,7 +27,7 @@ from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.turns import Turns, untrusted
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
+from tomldiary.retrieval.embedders import DiaryEmbedder
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.callables import is_async, refuse_misfit
 from tomldiary.runtime.fork_safety import fork_safe
@@ -205,8 +205,8 @@ class Diary(Viewed, AncestorCoroutines):
         self.embedder: DiaryEmbedder | None = None
         if embedder is not None:
             self.embedder = DiaryEmbedder(self.engine, embedder, self._searched, self.redactor)
-        if embedder == "local":  # the score scale of other embedders is unknown
-            self.similarity.second = _local_vectors
+            if embedder == "local":  # the score scale of other embedders is unknown
+                self.similarity.second = self.embedder.embed
         self._has_opened = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if self._has_opened else backend
         self.preference_rules = PreferenceRules(
@@ -518,14 +518,6 @@ def _check_options(
         raise wrong_value(scorer, "a plain function of two texts", "scorer")
     if scorer is not None:
         refuse_misfit(scorer, "text, other", "scorer", "", "")
-
-
-_loaded_embedder = cache(local_embedder)
-
-
-def _local_vectors(texts: list[str]) -> list[list[float]]:
-    """Return the vectors of texts from the local embedder, which is loaded at the first call."""
-    return _loaded_embedder()(texts)
 
 
 TOMLDiary = Diary

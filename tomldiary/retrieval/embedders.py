@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
@@ -78,9 +78,9 @@ class Vectors:
 
     def _made(self, user: str) -> VectorIndex:
         place = self._folder
-        if place is None:
-            return VectorIndex(self.embedding, None)
-        return VectorIndex(self.embedding, place.index_folder(user), place.files)
+        return VectorIndex(
+            self.embedding, place and place.index_folder(user), place and place.files
+        )
 
     def add(
         self,
@@ -149,7 +149,7 @@ class DiaryEmbedder:
         self._stored = stored
         self._redactor = redactor
         self._given = given
-        self._embed, self._ask = (None, None) if given == "local" else _functions(given)
+        self.embed, self._ask = _functions(given)
         self._embedding: Embedding | None = None
         self._vectors: Vectors | None = None
         self._has_warned = False
@@ -180,10 +180,8 @@ class DiaryEmbedder:
     def _prepared(
         self, user: str, collections: Sequence[Collection[Any]], query: str, epoch: int
     ) -> QueryVector | None:
-        if self._embed is None or self._ask is None:
-            self._embed = self._ask = local_embedder()
         if self._embedding is None:
-            self._embedding = Embedding(0, self._embed, (), name_of(self._given), option="embedder")
+            self._embedding = Embedding(0, self.embed, (), name_of(self._given), option="embedder")
         embedding = self._embedding
         if self._redactor is not None:
             query = self._redactor.uncounted(query)
@@ -207,6 +205,13 @@ _Embed = Callable[[list[str]], Sequence[Sequence[float]]]
 
 def _functions(given: Any) -> tuple[_Embed, _Embed]:
     """Return functions that embed a list of texts and a list of questions, which some models embed differently."""
+    if given == "local":
+        load = cache(local_embedder)
+
+        def local(texts: list[str]) -> Sequence[Sequence[float]]:
+            return load()(texts)  # loaded at the first call
+
+        return local, local
     check_instance(given, "embedder")
     if hasattr(given, "embed_documents_sync"):  # pydantic-ai's
         return (
