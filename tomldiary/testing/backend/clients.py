@@ -138,9 +138,6 @@ class Clients(BackendFixtures):
                 each.stdin.flush()
             yield started
 
-    def _names(self, *names: str) -> list[str]:
-        return sorted(f"{name} {number}" for name in names for number in range(self.updates))
-
     def test_a_reopened_storage_has_everything(
         self, backend: Any, again: Callable[[], Any]
     ) -> None:
@@ -259,7 +256,8 @@ class Clients(BackendFixtures):
             acknowledged = [_output(killed).readline() for _ in range(self.updates * 3 // 4)]
             killed.kill()
             acknowledged += _output(killed).read().splitlines()
-            _ended(other)
+            _output(other).read()  # until it has made all its updates
+            assert other.wait(_TIME_LIMIT) == 0
         found = again()
         alice = self.diary(found).user("alice")
         kept = [text for text in self.likes(alice) if text.startswith("a ")]
@@ -267,7 +265,8 @@ class Clients(BackendFixtures):
         assert len(acknowledged) <= len(kept) <= len(acknowledged) + 1
         for number in range(self.updates):  # what is stored is not applied again
             alice.upsert_preference("likes", f"a {number}", operation_id=f"a-{number}")
-        assert sorted(self.likes(alice)) == self._names("a", "b")
+        names = sorted(f"{name} {number}" for name in "ab" for number in range(self.updates))
+        assert sorted(self.likes(alice)) == names
         sequences = [entry.seq for entry in alice.history(limit=10_000)]
         assert sequences == list(range(2 * self.updates, 0, -1))
         assert verify(open_backend(found, None), "alice") is None
@@ -282,9 +281,3 @@ def _lines(user: UserDiary) -> list[str]:
 def _output(client: subprocess.Popen[str]) -> IO[str]:
     assert client.stdout is not None
     return client.stdout
-
-
-def _ended(client: subprocess.Popen[str]) -> None:
-    """Wait until a client has made all its updates."""
-    _output(client).read()
-    assert client.wait(_TIME_LIMIT) == 0
