@@ -52,7 +52,7 @@ def add(diary, key, session="s1", **value):
     def write(tx):
         fresh = checked_value(TASKS, key, value)
         now = datetime.now(UTC).isoformat()
-        TypedEntries(diary, tx.user, tx, session).put(TASKS, key, fresh, now)
+        TypedEntries(diary, tx.user, tx, session).apply([(TASKS, key, fresh)], now)
 
     diary.engine.write("alice", write, Source("put", session))
 

@@ -256,7 +256,7 @@ def test_an_episode_put_in_a_transaction_is_read_in_it(diary):
     def write(tx):
         entries = TypedEntries(diary, tx.user, tx)
         assert entries.get(EPISODES, LATER) is None
-        entries.put(EPISODES, LATER, value, NOW)
+        entries.apply([(EPISODES, LATER, value)], NOW)
         return entries.get(EPISODES, LATER) is not None
 
     assert diary.engine.write("alice", write, Source("put"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kind import Collected, Listed, Rules, Tables, Writing
+from tomldiary.entries.kind import Collected, Listed, Rules, Tables
 from tomldiary.entries.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -66,35 +66,22 @@ class TypedEntries:
                 if not self._is_hidden(collection, key, entry):
                     yield key, entry
 
-    def apply(self, changes: Iterable[Change], now: str) -> None:
+    def apply(self, changes: Iterable[Change], now: str = "") -> None:
         """Apply checked changes: removals first and new entries last, so that a full category has space.
 
+        The count and the time of creation of a changed entry stay. `now` is the time of the change; "" is this moment.
+
         Raises:
             UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: A rule forbids it; nothing may be committed.
         """
+        assert self._tx is not None  # noqa: S101 - a write without a transaction is a mistake of the caller
+        writing = self._tx.writing(self._rules, self._session, now)
         late: list[tuple[Collected, str, dict[str, Any]]] = []
         for collection, key, value in changes:
-            if value is None:
-                self.delete(collection, key)
-            else:
+            if value is not None:
                 late.append((collection, key, value))
+            elif self.get(collection, key) is not None:
+                KINDS[collection[0]].delete(writing, collection, key)
         late.sort(key=lambda change: self.get(change[0], change[1]) is None)
         for collection, key, value in late:
-            self.put(collection, key, value, now)
-
-    def delete(self, collection: Collected, key: str) -> None:
-        """Remove an entry if there is one."""
-        if self.get(collection, key) is not None:
-            KINDS[collection[0]].delete(self._writing(), collection, key)
-
-    def put(self, collection: Collected, key: str, value: Mapping[str, Any], now: str) -> None:
-        """Set an entry to a checked value; its count and its time of creation stay.
-
-        Raises:
-            UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: A rule forbids it; nothing may be committed.
-        """
-        KINDS[collection[0]].put(self._writing(now), collection, key, value)
-
-    def _writing(self, now: str = "") -> Writing:
-        assert self._tx is not None  # noqa: S101 - a write without a transaction is a mistake of the caller
-        return self._tx.writing(self._rules, self._session, now)
+            KINDS[collection[0]].put(writing, collection, key, value)

@@ -19,7 +19,6 @@ from tomldiary.store.operations import Owners, Put, is_typed
 from tomldiary.store.typed_entries import Change, TypedEntries
 from tomldiary.store.typed_namespaces import TypedNamespaces
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import timestamp
 from tomldiary.user.pending.held import held_back
 
 if TYPE_CHECKING:
@@ -130,9 +129,7 @@ class ItemPuts:
                 target.put(put, self._clock, session)
             if changes:
                 tx.stamped(
-                    lambda tx: TypedEntries(self.diary, tx.user, tx, session).apply(
-                        changes, timestamp()
-                    ),
+                    lambda tx: TypedEntries(self.diary, tx.user, tx, session).apply(changes),
                     "store",
                 )
 
