@@ -460,7 +460,11 @@ class Tables:
             if self._is_redacted(path, state) == (
                 found is not None and found.content == state.content
             ):
-                raise _cannot_redact(path)
+                raise InvalidValue(
+                    "this entry cannot be removed because of its TOML form. Write it as one table with its own"
+                    " header. Nothing was forgotten.",
+                    where=render_path(path),
+                )
             if found is None or not same_value(found.values, state.values):
                 changed.append(path)
         return changed
@@ -551,11 +555,3 @@ def _created(state: State | None) -> str:
 def _identity(state: State) -> tuple[str, str]:
     """Return what an entry keeps if a person gives it another id."""
     return _created(state), state.content
-
-
-def _cannot_redact(path: Path) -> InvalidValue:
-    return InvalidValue(
-        "this entry cannot be removed because of its TOML form. Write it as one table with its own"
-        " header. Nothing was forgotten.",
-        where=render_path(path),
-    )

@@ -104,16 +104,6 @@ class Timeline:
         """Return the names of all documents that the kept history mentions."""
         return {kind for text in self._source.records(self._user) for kind in results_of(text)}
 
-    def _about(self, kinds: Iterable[str], texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
-        """Yield the records that name a document.
-
-        The others are not parsed: a user may have thousands of documents, and most records concern other documents.
-        """
-        names = {kind: f"{render_key(kind)} = " for kind in kinds}.values()
-        return self._parsed(
-            item for item in texts if is_snapshot(item[1]) or any(name in item[1] for name in names)
-        )
-
     def text(self, kind: str, seq: int | None = None) -> str:
         """Return a document's text right after transaction `seq`; "" if the document did not exist.
 
@@ -204,7 +194,12 @@ class Timeline:
         steps: dict[str, list[Record]] = {kind: [] for kind in kinds}
         missing = set(steps)
         found: dict[str, str] = {}
-        for record in self._about(kinds, texts):
+        # Other records are not parsed: a user may have thousands of documents, and most records concern a few.
+        names = [f"{render_key(kind)} = " for kind in kinds]
+        naming = (
+            item for item in texts if is_snapshot(item[1]) or any(name in item[1] for name in names)
+        )
+        for record in self._parsed(naming):
             for kind in record.results.keys() & missing:
                 if not steps[kind] and kind in ends and digest(ends[kind]) == record.results[kind]:
                     found[kind] = ends[kind]

@@ -125,8 +125,8 @@ def _apply_all(
     done = diary.engine.done_operations(user_id)
     redactor = diary.redactor
     # An id of the redacted texts, because a guess of a secret could be confirmed with another one.
-    said = turns if redactor is None else [_redacted(turn, redactor) for turn in turns]
-    ids = map(operation_id, said)
+    redacted = turns if redactor is None else [_redacted(turn, redactor) for turn in turns]
+    ids = map(operation_id, redacted)
     todo = [
         (id_, turn)
         for id_, turn in zip(ids, turns, strict=True)
@@ -142,8 +142,11 @@ def _apply_all(
                 "something of this user was forgotten during the ingest. The remaining turns were not applied."
                 " Ingest the log again if they are still wanted."
             )
+        said = Turn(user_id, turn.session_id, turn.user_msg, turn.assistant_msg, turn.when)
         try:
-            results.append(_apply(diary, user_id, turn, id_, epoch))
+            began, _ = diary.sessions.take(user_id, turn.session_id)
+            operation = TurnOperation(id_, id_, epoch, began=began)
+            results.append(run_coroutine(diary.turns.process(said, operation)))
         except DiaryError as error:
             if count:
                 stored = f"Turns of the log that are stored: {count} of {len(turns)}."
@@ -168,17 +171,6 @@ def operation_id(turn: ChatTurn) -> str:
         data = part.encode("utf-8", "surrogatepass")
         hashed.update(len(data).to_bytes(8, "big") + data)
     return f"ingest-{hashed.hexdigest()[:_ID_DIGITS]}"
-
-
-def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> Applied:
-    """Apply one turn."""
-    began, _ = diary.sessions.take(user_id, turn.session_id)
-    return run_coroutine(
-        diary.turns.process(
-            Turn(user_id, turn.session_id, turn.user_msg, turn.assistant_msg, turn.when),
-            TurnOperation(id_, id_, epoch, began=began),
-        )
-    )
 
 
 def _unfit(reasons: Sequence[str]) -> list[str]:

@@ -224,10 +224,14 @@ class HistoryQueries:
         Raises:
             UnknownEntry: There is no such entry, now or in the kept history.
         """
-        path = self._path_of(key)
-        named, kind = entry_key(path), entry_kind(path[0])
+        rules = self._rules
+        path = path_of(key, rules.allowed, rules.fact_schemas)
+        kind = entry_kind(path[0])
+        # A temporal fact may be named by its singleton key.
+        path = kind.resolved(path, self._read, rules, self._past.engine.now())
+        named = entry_key(path)
         records = self._past.timeline().records(path[-1])
-        base_key = kind.base_key(path, self._rules)
+        base_key = kind.base_key(path, rules)
         found = [
             each
             for record in records
@@ -265,11 +269,6 @@ class HistoryQueries:
             origin="hand" if self._is_edited(names, place, entry) else _origin_of(entry, changes),
             changes=changes,
         )
-
-    def _path_of(self, key: str) -> Path:
-        """Return the path that a key names; a temporal fact may be named by its singleton key."""
-        path = path_of(key, self._rules.allowed, self._rules.fact_schemas)
-        return entry_kind(path[0]).resolved(path, self._read, self._rules, self._past.engine.now())
 
     def _is_edited(self, names: Collection[str], path: Path, entry: Mapping[str, Any]) -> bool:
         """Return whether the content of an entry comes from a hand edit that is not logged yet."""

@@ -65,18 +65,12 @@ def fields_of(condition: Mapping[Any, Any], depth: int = 0) -> Iterator[str]:
                 if isinstance(each, Mapping):
                     yield from fields_of(cast("Mapping[Any, Any]", each), depth + 1)
         else:
-            inner = _inner_filter(wanted)
-            yield from (f"{key}.{name}" for name in fields_of(inner, depth + 1))
-            if not inner:
+            is_table = isinstance(wanted, Mapping)
+            table = cast("Mapping[Any, Any]", wanted if is_table else {})
+            if not table or _has_operators(table):  # not a filter for the table in the field
                 yield key
-
-
-def _inner_filter(wanted: Any) -> Mapping[Any, Any]:
-    """Return the filter for a table within a filter; empty if it is a value or has operators."""
-    if not isinstance(wanted, Mapping):
-        return {}
-    table = cast("Mapping[Any, Any]", wanted)
-    return {} if _has_operators(table) else table
+            else:
+                yield from (f"{key}.{name}" for name in fields_of(table, depth + 1))
 
 
 def _has_operators(table: Mapping[Any, Any]) -> bool:

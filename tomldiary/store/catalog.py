@@ -105,20 +105,16 @@ class Catalog:
             self._list()
             now, known = time.monotonic(), self._names.get(prefix)
             if known is None or known.listing is not self._listed or now - known.read_at > _TRUSTED:
-                known = self._read_names(prefix, now)
+                found = self._below(prefix)
+                full = [each.namespace for each in found if not each.is_empty]
+                known = _Names(self._listed, now, {None: full})
+                # Do not cache very recent files, because another change may leave their version equal.
+                if all(part.token is not None for each in found for part in each.parts):
+                    self._names.keep(prefix, known)
             names = known.by_depth
             if depth not in names:
                 names[depth] = shortened(names[None], depth)
             return names[depth]
-
-    def _read_names(self, prefix: Namespace, now: float) -> _Names:
-        found = self._below(prefix)
-        names = [each.namespace for each in found if not each.is_empty]
-        made = _Names(self._listed, now, {None: names})
-        # Do not cache very recent files, because another change may leave their version equal.
-        if all(part.token is not None for each in found for part in each.parts):
-            self._names.keep(prefix, made)
-        return made
 
     def _below(self, prefix: Namespace) -> list[Snapshot]:
         """Return the current namespaces of the last listing, reading only documents that changed."""
