@@ -143,6 +143,7 @@ class FactFilter:
         self._schema = schema
         self._session = session
         self._asked = set(fields_of(where))
+        self._used = self._asked | {name.partition(".")[0] for name in self._asked}
         self._readers = {
             name: read
             for name in self._asked
@@ -178,12 +179,21 @@ class FactFilter:
         if self._is_compared:
             entry = self._schema.compared(entry)
         for name, wanted in self._wanted.items():
-            value = _converted(_value(entry, name), _stored, {}, self._readers.get(name))
-            if not _equals(value, wanted):
+            read, value = self._readers.get(name), _value(entry, name)
+            if not _equals(value if read is None else _converted(value, _stored, {}, read), wanted):
                 return False
         if self._meets is None:
             return True
-        return self._meets(_converted(_fields(entry), _stored, self._readers))
+        fields = _fields(entry)
+        return self._meets(
+            {
+                name: _converted(
+                    fields[name], _stored, self._readers, self._readers.get(name), name=name
+                )
+                for name in self._used
+                if name in fields
+            }
+        )
 
     def single_key(self, where: Mapping[str, Any]) -> str | None:
         """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
