@@ -186,33 +186,22 @@ def _add_missing(
     result: Import,
     report: Callable[[int, int], object] | None,
 ) -> None:
-    """Sort records into those that are missing, present and different, and add the missing ones."""
-    missing: list[Record] = []
-    for record in records:
-        key, is_same = memory.find(record)
-        if is_same is None:
-            missing.append(record)
-            result.added.append(key)
-        else:
-            (result.present if is_same else result.kept).append(key)
+    """Add the records that are missing, and sort the keys of all into missing, present and different."""
     result.found = dict(Counter(type(each).__name__.lower() for each in records))
-    others = [(at, each) for at, each in enumerate(missing) if not isinstance(each, Item)]
-    keys: dict[str, str] = {}  # of the added entries, by their preliminary keys
-    for done, (at, record) in enumerate(others, 1):
-        planned = result.added[at]
+    for done, record in enumerate(records, 1):
         try:
-            result.added[at] = keys[planned] = memory.add(record)
+            key, is_same = memory.find_or_add(record)
         except DiaryError as error:
             error.add_note(f"The record begins with {str(record)[:_EXCERPT]}")
             raise
+        keys = result.added if is_same is None else result.present if is_same else result.kept
+        keys.append(key)
+        if report is not None and not isinstance(record, Item):
+            report(done, len(records))
+    if memory.missing_items:
+        memory.put_items()
         if report is not None:
-            report(done, len(missing))
-    items = [each for each in missing if isinstance(each, Item)]
-    memory.add_items(items)
-    for found in (result.present, result.kept):
-        found[:] = [keys.get(key, key) for key in found]
-    if report is not None and items:
-        report(len(missing), len(missing))
+            report(len(records), len(records))
 
 
 class _Memory:
@@ -261,104 +250,94 @@ class _Memory:
             self._episodes.setdefault(said, []).append(each.id)
         self._named: dict[str, str] = {}
         """The keys of episodes by their ids in the source."""
+        self.missing_items: list[Item] = []
 
     def _owner(self, *_: object) -> str:
         return self._alice.user_id
 
-    def _target(self, note: Note) -> str:
-        """Return the category of a note."""
-        return note.category if note.category in self._alice.diary.allowed else self._category
-
-    # Adding
-
-    def add(self, record: Note | Block | Fact | Episode) -> str:
-        """Add a missing record, and return its key."""
-        alice = self._alice
-        if isinstance(record, Note):
-            category = self._target(record)
-            key, _ = alice.upsert_preference(
-                category, record.text, id=_note_id(record), contexts=record.labels, now=record.when
-            )
-            return f"{category}/{key}"
-        if isinstance(record, Block):
-            alice.blocks.set(record.name, record.text)
-            return f"blocks/{record.name}"
-        if isinstance(record, Fact):
-            is_temporal = self._schemas[record.type].constraint.temporal
-            key = alice.facts.commit(
-                record.type,
-                record.data,
-                session_id=record.session,
-                source=self._named.get(record.source, record.source),
-                confidence=record.confidence,
-                force=True,  # the source has already resolved conflicts
-                now=record.when,
-                valid_from=record.valid_from if is_temporal else None,
-                valid_to=record.valid_to if is_temporal else None,
-            )
-            return f"facts/{key}"
-        added = alice.episodes.add(
-            record.input, record.output, session_id=record.session, now=record.when
-        )
-        return self._named_as(record, f"episodes/{added}")
-
-    def _named_as(self, episode: Episode, key: str) -> str:
-        if episode.id:
-            self._named[episode.id] = key
-        return key
-
-    def add_items(self, items: list[Item]) -> None:
-        """Add missing items in one batch."""
-        self._store.run(
-            [
-                Put(each.namespace, each.key, dict(each.value), ttl=each.ttl, times=each.times)
-                for each in items
-            ]
-        )
-
-    # Finding
-
-    def find(self, record: Record) -> tuple[str, bool | None]:
-        """Return the key of a record, and whether its entry has the same content, or None if there is no entry."""
+    def find_or_add(self, record: Record) -> tuple[str, bool | None]:
+        """Return the key of a record, and whether its entry had the same content; None if it is missing and added."""
         if isinstance(record, Note):
             return self._note(record)
         if isinstance(record, Block):
-            stored = self._blocks.get(record.name)
-            self._blocks.setdefault(record.name, record.text)
-            return f"blocks/{record.name}", None if stored is None else stored == record.text
+            return self._block(record)
         if isinstance(record, Fact):
             return self._fact(record)
         if isinstance(record, Episode):
-            said = (record.session, record.input, record.output)
-            if ids := self._episodes.get(said):
-                return self._named_as(record, f"episodes/{ids.pop(0)}"), True
-            moment = record.when.isoformat() if record.when is not None else record.session
-            return f"episodes/{moment}", None
+            return self._episode(record)
         return self._item(record)
 
+    def put_items(self) -> None:
+        """Put the missing items in one batch."""
+        self._store.run(
+            [
+                Put(each.namespace, each.key, dict(each.value), ttl=each.ttl, times=each.times)
+                for each in self.missing_items
+            ]
+        )
+
     def _note(self, note: Note) -> tuple[str, bool | None]:
-        category = self._target(note)
-        key = f"{category}/{_note_id(note)}"
         alike = self._texts.get(identity(note.text))
         if alike is not None:
             return alike, True
-        is_taken = key in self._notes
+        category = note.category if note.category in self._alice.diary.allowed else self._category
+        id_ = _note_id(note)
+        self._texts[identity(note.text)] = key = f"{category}/{id_}"
+        if key in self._notes:
+            return key, False
         self._notes.add(key)
-        self._texts[identity(note.text)] = key
-        return key, False if is_taken else None
+        self._alice.upsert_preference(
+            category, note.text, id=id_, contexts=note.labels, now=note.when
+        )
+        return key, None
+
+    def _block(self, block: Block) -> tuple[str, bool | None]:
+        key, stored = f"blocks/{block.name}", self._blocks.get(block.name)
+        if stored is not None:
+            return key, stored == block.text
+        self._blocks[block.name] = block.text
+        self._alice.blocks.set(block.name, block.text)
+        return key, None
 
     def _fact(self, fact: Fact) -> tuple[str, bool | None]:
         data = self._as_stored(fact)
         same = self._facts.setdefault((fact.type, _canonical(data)), [])
-        for key, start in same:
+        for id_, start in same:
             if fact.valid_from is None or start == fact.valid_from:
-                return f"facts/{key}", True
-        key = f"{fact.type}/{_short(_canonical(data))}"
+                return f"facts/{id_}", True
         place = self._singleton(fact.type, data, fact.valid_from)
-        if place is not None and self._singletons.setdefault(place, key) != key:
+        if place in self._singletons:
             return f"facts/{self._singletons[place]}", False
-        same.append((key, fact.valid_from))
-        return f"facts/{key}", None
+        is_temporal = self._schemas[fact.type].constraint.temporal
+        id_ = self._alice.facts.commit(
+            fact.type,
+            fact.data,
+            session_id=fact.session,
+            source=self._named.get(fact.source, fact.source),
+            confidence=fact.confidence,
+            force=True,  # the source has already resolved conflicts
+            now=fact.when,
+            valid_from=fact.valid_from if is_temporal else None,
+            valid_to=fact.valid_to if is_temporal else None,
+        )
+        same.append((id_, fact.valid_from))
+        if place is not None:
+            self._singletons[place] = id_
+        return f"facts/{id_}", None
+
+    def _episode(self, episode: Episode) -> tuple[str, bool | None]:
+        said = (episode.session, episode.input, episode.output)
+        ids = self._episodes.get(said)
+        is_known = bool(ids)
+        if ids:
+            id_ = ids.pop(0)
+        else:
+            id_ = self._alice.episodes.add(
+                episode.input, episode.output, session_id=episode.session, now=episode.when
+            )
+        if episode.id:
+            self._named[episode.id] = f"episodes/{id_}"
+        return f"episodes/{id_}", True if is_known else None
 
     def _as_stored(self, fact: Fact) -> Mapping[str, Any]:
         """Return the fields of a fact as its type stores them; as they are if they do not fit it."""
@@ -380,10 +359,12 @@ class _Memory:
 
     def _item(self, item: Item) -> tuple[str, bool | None]:
         key = entry_key((ITEMS.name, item.key), document_of(self._alice.user_id, item.namespace))
-        place = (item.namespace, item.key)
-        stored = self._items.get(place)
-        self._items.setdefault(place, item.value)
-        return key, None if stored is None else stored == item.value
+        stored = self._items.get((item.namespace, item.key))
+        if stored is not None:
+            return key, stored == item.value
+        self._items[item.namespace, item.key] = item.value
+        self.missing_items.append(item)
+        return key, None
 
 
 def _renamed(record: Record, old: str | None, new: str) -> Record:
