@@ -15,18 +15,14 @@ from tomldiary.cli.output import (
     Column,
     Row,
     heading,
-    is_terminal,
     print_json,
     print_rows,
     print_text,
     print_toml,
-    width,
 )
 from tomldiary.compat.default_table import DefaultPrefTable
-from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import (
-    CONVERSATIONS,
     KINDS,
     PREFERENCES,
     entries_in,
@@ -39,7 +35,6 @@ from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.views.memory import stored_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kinds import StoredEntry
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.user.recall import Hit
-    from tomldiary.user.user import UserDiary
 
 _DAY = 10
 _ENTRY_COLUMNS = (
@@ -58,13 +52,16 @@ _ENTRY_COLUMNS = (
 )
 
 
-def _print_entries(entries: Iterable[StoredEntry]) -> None:
-    """Print entries as a table of keys, numbers of mentions, update times and texts."""
-    rows = [
-        (each.key, _times(each.fields), last_used(each.fields)[:_DAY], _text(each))
-        for each in entries
-    ]
-    print_rows(_ENTRY_COLUMNS, rows)
+def _print_entries(entries: Iterable[StoredEntry], *, is_titled: bool) -> None:
+    """Print a table for each kind of entries: keys, numbers of mentions, update times and texts."""
+    for number, (kind, of_kind) in enumerate(groupby(entries, lambda each: each.kind)):
+        if is_titled:
+            heading(f"{chr(10) if number else ''}{one_line(kind)}")
+        rows = [
+            (each.key, _times(each.fields), last_used(each.fields)[:_DAY], _text(each))
+            for each in of_kind
+        ]
+        print_rows(_ENTRY_COLUMNS, rows)
 
 
 def _text(entry: StoredEntry) -> str:
@@ -108,19 +105,17 @@ def show_memory(
             for kind, each in shown.items()
             if entry_kind(kind) is PREFERENCES
         }
-    preferences = shown["preferences"]
     if as_json:
         print_json({"user": user, **{kind: _data(kind, shown[kind], raw=raw) for kind in shown}})
     elif raw:
         for kind, document in shown.items():
             heading(f"# {one_line(user)}: {kind}.toml")
             print_toml(document.text)
-    elif category is not None and not stored_preferences(preferences):
-        print_text(f"No preferences in {one_line(category)}.")
-    elif is_terminal():
-        _show_entries(alice, category)
     else:
-        _show_documents(shown)
+        entries = list(entries_in(shown))
+        _print_entries(entries, is_titled=category is None)
+        if not entries:
+            print_text(f"No preferences in {one_line(category)}." if category else "No entries.")
 
 
 def _joined(documents: Mapping[str, Document]) -> dict[str, Document]:
@@ -131,40 +126,6 @@ def _joined(documents: Mapping[str, Document]) -> dict[str, Document]:
         name: entries_of(name, documents, lambda part: documents.get(part, Document.parse("")))
         for name in names
     }
-
-
-def _show_entries(alice: UserDiary, category: str | None) -> None:
-    """Print the entries of each kind, or of one category, as a table."""
-    for number, (kind, entries) in enumerate(
-        groupby(stored_entries(alice), lambda each: each.kind)
-    ):
-        if category is None:
-            heading(f"{chr(10) if number else ''}{kind}")
-            _print_entries(entries)
-        elif kind == PREFERENCES.name:
-            _print_entries(each for each in entries if each.key.startswith(f"{category}/"))
-
-
-def _show_documents(shown: Mapping[str, Document]) -> None:
-    """Print the entries of the documents in a readable form.
-
-    Empty preferences are printed if there are no entries except conversations.
-    """
-    preferences = shown["preferences"]
-    others = [
-        entry
-        for entry in entries_in(shown)
-        if entry.kind not in (PREFERENCES.name, CONVERSATIONS.name)
-    ]
-    if stored_preferences(preferences) or not others:
-        print_text(pretty_print_preferences(preferences.text, max_width=width()))
-    conversations = shown.get("conversations")
-    if conversations is not None and (talks := _data("conversations", conversations, raw=False)):
-        print_text("\nconversations:")
-        print_text(pretty_print_conversations(talks, max_width=width()))
-    for kind, entries in groupby(others, lambda each: each.kind):
-        print_text(f"\n{one_line(kind)}:")
-        _print_entries(entries)
 
 
 def _data(kind: str, document: Document, *, raw: bool) -> Any:
