@@ -14,7 +14,7 @@ from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.values import json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from rich.text import Text
 
@@ -22,11 +22,10 @@ EXIT_PARTIAL = 1
 _WIDTH = 80
 _NARROWEST = 20
 _HANGING = 8
-_MOST = 8  # characters in a column, with their marks
 _DIFF_STYLES = {
     "---": "bold", "+++": "bold", "+": "green", "-": "red", "@": "cyan",
 }  # fmt: skip
-_GAP = 2
+_GAP = "  "
 _TEXT_SHARE = 0.35
 """The minimum share of a line for the text column; with less space, the text is printed below the other columns."""
 _BELOW = "    "
@@ -42,7 +41,7 @@ def is_terminal() -> bool:
 
 def width() -> int:
     """Return the maximum length of a line: the width of the terminal, or 80 characters without one."""
-    return shutil.get_terminal_size().columns if is_terminal() else _WIDTH
+    return max(_NARROWEST, shutil.get_terminal_size().columns) if is_terminal() else _WIDTH
 
 
 def print_text(text: str = "") -> None:
@@ -189,29 +188,18 @@ def progress_bar(what: str) -> Generator[Callable[[int, int], object] | None]:
 
 
 def _wrapped(line: str, columns: int) -> list[str]:
-    """Split a line into parts of at most `columns` columns; all parts except the first are indented."""
-    from rich.cells import chop_cells  # noqa: PLC0415 - only a terminal needs it
+    """Split a line between words into parts of at most `columns` columns; all parts except the first are indented."""
+    from rich.cells import cell_len  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415 - the same
+    from rich.text import Text  # noqa: PLC0415 - the same
 
-    columns = max(columns, _NARROWEST)
-    indent = " " * min(len(line) - len(line.lstrip(" ")) + _HANGING, columns // 2)
-    parts: list[str] = []
-    at, start = 0, ""
-    while at < len(line):
-        # To measure the whole rest each time would take quadratic time.
-        ahead = line[at : at + _MOST * columns]
-        fitting = (chop_cells(ahead, columns - len(start)) or [ahead])[0]
-        end = len(fitting)
-        if at + end == len(line):
-            return [*parts, f"{start}{fitting}"]
-        if line[at + end] != " ":
-            space = fitting.rfind(" ")
-            if fitting[:space].strip():  # otherwise the word is longer than a line
-                end = space if space > 0 else end
-        parts.append(f"{start}{line[at : at + end]}".rstrip(" "))
-        at, start = at + end, indent
-        while line[at : at + 1] == " ":
-            at += 1
-    return parts or [""]
+    line = line.expandtabs()
+    if cell_len(line) <= columns:
+        return [line]
+    indent = min(len(line) - len(line.lstrip(" ")) + _HANGING, columns // 2)
+    first = Text(line).wrap(Console(), columns)[0].plain
+    others = Text(line[len(first) :].lstrip(" ")).wrap(Console(), columns - indent)
+    return [first.rstrip(" "), *(f"{' ' * indent}{part.plain.rstrip(' ')}" for part in others)]
 
 
 def _lines(text: str) -> str:
@@ -248,77 +236,41 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Row]) -> None:
         return
     for row in cells:
         first, *further = row[-1].split("\n")
-        line = "  ".join([*(cell for cell in row[:-1] if cell), first]).rstrip()
+        line = _GAP.join([*(cell for cell in row[:-1] if cell), first]).rstrip()
         _write_out("\n".join([line, *(f"{_BELOW}{line}" for line in further)]) + "\n")
 
 
 def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    """Print aligned cells, and the text of each row beside them, or below them if it would be too narrow."""
     from rich.cells import cell_len  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415 - the same
+    from rich.text import Text  # noqa: PLC0415 - the same
 
-    # Cells are stripped because rich aligns them.
     rows = [(*(cell.strip() for cell in row[:-1]), row[-1]) for row in rows]
     heads = tuple(column.title for column in columns)
     shown = [at for at in range(len(columns) - 1) if any(row[at] for row in rows)]
     widths = {at: max(cell_len(row[at]) for row in [heads, *rows]) for at in shown}
-    fixed = sum(each + _GAP for each in widths.values())
+    fixed = sum(each + len(_GAP) for each in widths.values())
     longest = max(cell_len(line) for row in rows for line in row[-1].split("\n"))
-    if fixed + min(longest, width() * _TEXT_SHARE) > width():
-        _print_texts_below(columns, heads, rows, widths)
-    else:
-        _print_table(columns, heads, rows, shown)
-
-
-def _print_texts_below(
-    columns: Sequence[Column], heads: Row, rows: Sequence[Row], widths: Mapping[int, int]
-) -> None:
-    """Print the text of each row below its other cells, which are aligned if they fit on a line."""
-    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.padding import Padding  # noqa: PLC0415 - the same
-    from rich.text import Text  # noqa: PLC0415 - the same
-
+    is_beside = fixed + min(longest, width() * _TEXT_SHARE) <= width()
+    is_aligned = fixed - len(_GAP) <= width()
+    indent = " " * fixed if is_beside else _BELOW
     console = Console(width=width(), highlight=False)
-    is_aligned = sum(each + _GAP for each in widths.values()) - _GAP <= width()
-    for row in [heads, *rows] if all(heads) else rows:
+    for row in [heads, *rows] if any(heads) else rows:
         cells: list[Text] = []
         for at, size in widths.items():
             cell = Text(row[at], "bold" if row is heads else columns[at].style)
             if is_aligned:
                 cell.align("right" if columns[at].is_number else "left", size)
             cells.append(cell)
-        line = Text(" " * _GAP).join(cell for cell in cells if cell.plain)
-        console.print(line, soft_wrap=False, overflow="fold")
         text = Text(row[-1], "bold") if row is heads else _styled(columns[-1], row[-1])
-        if row[-1]:
-            console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
-
-
-def _print_table(
-    columns: Sequence[Column], heads: Row, rows: Sequence[Row], shown: Sequence[int]
-) -> None:
-    """Print the columns that have values, and the text, as a table."""
-    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.table import Table  # noqa: PLC0415 - the same
-    from rich.text import Text  # noqa: PLC0415 - the same
-
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, _GAP, 0, 0),
-        header_style="bold",
-        show_header=any(heads),
-    )
-    for at in [*shown, len(columns) - 1]:
-        column, is_last = columns[at], at == len(columns) - 1
-        table.add_column(
-            heads[at],
-            style=column.style,
-            justify="right" if column.is_number else "left",
-            no_wrap=not is_last,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*(Text(row[at]) for at in shown), _styled(columns[-1], row[-1]))
-    Console(width=width(), highlight=False).print(table)
+        parts = list(text.wrap(console, width() - len(indent))) if row[-1] else []
+        if is_beside:
+            cells += parts[:1]
+            del parts[:1]
+        console.print(Text(_GAP).join(cell for cell in cells if cell.plain), overflow="fold")
+        for part in parts:
+            console.print(Text.assemble(indent, part))
 
 
 def _styled(column: Column, text: str) -> Text:
