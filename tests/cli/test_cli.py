@@ -738,7 +738,7 @@ CASES = {
     "table without file": (["schema", "preferences", ":Food"], "expected FILE.py:Class"),
     "no such class": (
         ["schema", "preferences", "food.py:Foo"],
-        "the file has no class Foo; its tables are Food.",
+        "the file has no class Foo.",
     ),
     "wrong class": (["schema", "preferences", "food.py:Other"], "Other: has no category"),
     "no class at all": (["schema", "preferences", "food.py:annotations"], "food.py: "),

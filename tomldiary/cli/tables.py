@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.schema import categories
@@ -14,8 +13,6 @@ from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.storage.shared.database import without_secrets
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from pydantic import BaseModel
 
 _MODULE = "_tomldiary_table"
@@ -36,8 +33,7 @@ def load_table(place: str) -> type[BaseModel]:
     path = Path(file)
     if not path.is_file():
         raise InvalidValue("there is no such file; check the path", where=file)
-    loader = SourceFileLoader(_MODULE, str(path))
-    module = module_from_spec(ModuleSpec(_MODULE, loader, origin=str(path)))
+    module = ModuleType(_MODULE)
     module.__file__ = str(path)
     # Annotations are resolved in the module of this name. The file may import modules from its folder.
     sys.modules[_MODULE] = module
@@ -46,11 +42,10 @@ def load_table(place: str) -> type[BaseModel]:
         _run(path, module)
         table: Any = getattr(module, name, None)
         if table is None:
-            raise InvalidValue(f"the file has no class {name}{_offer(module)}", where=file)
-        try:
-            categories(table)
-        except SchemaError as error:
-            raise SchemaError(f"{file}: {error}") from error
+            raise InvalidValue(f"the file has no class {name}", where=file)
+        categories(table)
+    except SchemaError as error:
+        raise SchemaError(f"{file}: {error}") from error
     finally:
         sys.path.pop(0)
         del sys.modules[_MODULE]
@@ -59,31 +54,15 @@ def load_table(place: str) -> type[BaseModel]:
 
 def _run(path: Path, module: ModuleType) -> None:
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the user asked for it
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))  # noqa: S102 - the user asked for it
     except SyntaxError as error:
         raise InvalidValue(
             f"the file is not valid Python ({error.msg})", where=f"{path}:{error.lineno or 1}"
         ) from error
     except (Exception, SystemExit) as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(path)
-        ]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f"{path}:{lines[-1]}" if lines else str(path)
         raise InvalidValue(
             f"running the file failed ({type(error).__name__}: {error})", where=where
         ) from error
-
-
-def _offer(module: ModuleType) -> str:
-    """Return the end of an error message: the preference tables that the file defines."""
-    found: list[str] = []
-    for name, value in vars(module).items():
-        if isinstance(value, type) and value.__module__ == _MODULE:
-            try:
-                categories(value)
-            except SchemaError:
-                continue
-            found.append(name)
-    return f"; its tables are {', '.join(found)}" if found else ""
