@@ -656,6 +656,11 @@ def test_an_import_shows_the_fact_that_does_not_fit_its_type_once_it_is_redacted
             f'{{"id": "b", "memory": "{"x" * (MAX_TEXT + 1)}"}}',
             r"biography\.imported-b\.text: the text has",
         ),
+        (
+            "langgraph-store",
+            '{"namespace": ["alice", "n"], "key": "k", "value": "tea"}',
+            "the value of a record is not JSON",
+        ),
     ],
 )
 def test_a_file_that_is_something_else_is_refused_or_empty(alice, tmp_path, source, text, says):

@@ -149,12 +149,10 @@ def print_diff(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print JSON in plain ASCII, without control characters. A dataclass is printed as an object of its fields."""
-    try:
-        text = json.dumps(value, indent=2, default=_plain, allow_nan=False)
-    except ValueError:  # `nan` or `inf`, which JSON lacks
-        plain = json.loads(json.dumps(value, default=_plain))
-        text = json.dumps(json_value(plain), indent=2)
-    _write_out(f"{text}\n")
+    plain = json.loads(json.dumps(value, default=_plain))
+    _write_out(
+        f"{json.dumps(json_value(plain), indent=2)}\n"
+    )  # without `nan` and `inf`, which JSON lacks
 
 
 def _plain(value: Any) -> Any:

@@ -190,14 +190,14 @@ def _rows(place: str, query: str) -> Iterator[sqlite3.Row]:
 
 
 def _stored_json(value: Any, place: str) -> JsonObject:
-    """Return a JSON object of a database, parsed if it is text."""
+    """Return a JSON object, parsed if it is text."""
     if not isinstance(value, str | bytes):
         return as_object(value)
     try:
         return as_object(json.loads(value))
     except (ValueError, RecursionError) as error:
         raise InvalidValue(
-            "a record of this database is not JSON. Check --from", where=place
+            "the value of a record is not JSON. Check --from", where=place
         ) from error
 
 
@@ -321,23 +321,24 @@ def _langgraph_store(found: Found) -> None:
 
 def _items(place: str) -> Iterator[tuple[Item, datetime | None]]:
     """Yield the items with their expiry times."""
-    if "://" not in place and not _is_sqlite(place):
-        for item in _listed(_json(place), "items"):
-            namespace = tuple(as_text(label) for label in as_list(item.get("namespace")))
-            times = _times(item.get("created_at"), item.get("updated_at"))
-            yield (
-                Item(namespace, as_text(item.get("key")), as_object(item.get("value")), times),
-                None,
-            )
-        return
-    rows = _postgres(place) if "://" in place else map(dict, _rows(place, _ITEMS))
-    for row in rows:
-        namespace, key = tuple(as_text(row["prefix"]).split(".")), as_text(row["key"])
-        times = _times(row.get("created_at"), row.get("updated_at"))
+    for row in _item_rows(place):
+        labels = (
+            as_text(row["prefix"]).split(".") if "prefix" in row else as_list(row.get("namespace"))
+        )
         item = Item(
-            namespace, key, _stored_json(row["value"], place), times, row.get("ttl_minutes")
+            tuple(map(as_text, labels)),
+            as_text(row.get("key")),
+            _stored_json(row.get("value"), place),
+            _times(row.get("created_at"), row.get("updated_at")),
+            row.get("ttl_minutes"),
         )
         yield item, json_time(row.get("expires_at"))
+
+
+def _item_rows(place: str) -> Iterable[Mapping[str, Any]]:
+    if "://" in place:
+        return _postgres(place)
+    return map(dict, _rows(place, _ITEMS)) if _is_sqlite(place) else _listed(_json(place), "items")
 
 
 def _times(created: object, updated: object) -> tuple[datetime, datetime] | None:
