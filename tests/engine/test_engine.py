@@ -520,9 +520,9 @@ def test_a_fork_during_a_locked_section_leaves_the_child_working(tmp_path):
 
     def hold():
         indexes = (diary.engine.logged, diary.indexes)
-        guards = (diary.engine, *indexes, twins._loops)
         with contextlib.ExitStack() as stack:
-            for owner in guards:
+            stack.enter_context(twins._loops_guard)
+            for owner in (diary.engine, *indexes):
                 stack.enter_context(owner._guard)
             held.set()
             go_on.wait(30)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tomldiary.errors import NotSupported
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import emptied_in_child, fork_safe
 
 if TYPE_CHECKING:
     import asyncio
@@ -172,45 +172,35 @@ async def _result_of(call: Call, future: asyncio.Future[R]) -> R:
         raise
 
 
-class _Daemons:
-    """Daemon threads, each with at most one call; those without a call are used again."""
-
-    _MOST_IDLE = 32
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Drop the threads, because a forked child does not have them."""
-        self._idle: list[SimpleQueue[Callable[[], None]]] = []
-
-    def run(self, call: Callable[[], None]) -> None:
-        """Run a call, which raises nothing, in a thread.
-
-        Raises:
-            RuntimeError: No thread can be started.
-        """
-        from queue import SimpleQueue  # noqa: PLC0415 - part of asyncio
-
-        try:
-            calls: SimpleQueue[Callable[[], None]] = self._idle.pop()
-        except IndexError:
-            calls = SimpleQueue()
-            threading.Thread(
-                target=self._work, args=[calls], name="tomldiary-call", daemon=True
-            ).start()
-        calls.put(call)
-
-    def _work(self, calls: SimpleQueue[Callable[[], None]]) -> None:
-        while True:
-            calls.get()()
-            if len(self._idle) >= self._MOST_IDLE:
-                return
-            self._idle.append(calls)
+_MOST_IDLE = 32
+_idle: list[SimpleQueue[Callable[[], None]]] = emptied_in_child([])
+"""The daemon threads without a call, which are used again."""
 
 
-_daemons = _Daemons()
+def _run_in_daemon(call: Callable[[], None]) -> None:
+    """Run a call, which raises nothing, in a daemon thread that has no other call.
+
+    Raises:
+        RuntimeError: No thread can be started.
+    """
+    from queue import SimpleQueue  # noqa: PLC0415 - part of asyncio
+
+    try:
+        calls: SimpleQueue[Callable[[], None]] = _idle.pop()
+    except IndexError:
+        calls = SimpleQueue()
+        threading.Thread(
+            target=_run_calls, args=[calls], name="tomldiary-call", daemon=True
+        ).start()
+    calls.put(call)
+
+
+def _run_calls(calls: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        calls.get()()
+        if len(_idle) >= _MOST_IDLE:
+            return
+        _idle.append(calls)
 
 
 async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -242,7 +232,7 @@ async def _in_daemon(
             result.set_exception(error)
 
     try:
-        _daemons.run(run)
+        _run_in_daemon(run)
     except RuntimeError:
         # The interpreter is shutting down, so only the running threads of the loop can be used.
         return await asyncio.to_thread(context.run, _called, function, *args, **kwargs)
@@ -454,27 +444,16 @@ def _started_pool(name: str, threads: int) -> ThreadPoolExecutor:
     return pool
 
 
-class _Loops:
-    """The private loops of this process, by name."""
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Drop the threads, because a forked child does not have them."""
-        self._guard = threading.Lock()
-        self._threads: dict[str, LoopThread] = {}
-
-    def get(self, name: str) -> LoopThread:
-        with self._guard:
-            found = self._threads.get(name)
-            if found is None:
-                found = self._threads[name] = LoopThread(name)
-            return found
+_loops: dict[str, LoopThread] = emptied_in_child({})
+"""The private loops of this process, by name."""
+_loops_guard = fork_safe(threading.Lock())
 
 
-_loops = _Loops()
+def _private_loop(name: str) -> LoopThread:
+    with _loops_guard:
+        if name not in _loops:
+            _loops[name] = LoopThread(name)
+        return _loops[name]
 
 
 def run_coroutine(
@@ -491,7 +470,7 @@ def run_coroutine(
     import asyncio  # noqa: PLC0415 - see running_loop
 
     try:
-        private = _loops.get(name)
+        private = _private_loop(name)
     except RuntimeError:
         work.close()
         raise

@@ -1,7 +1,8 @@
 """Renews locks and closes locked files in a forked child.
 
 If another thread holds a thread lock during a fork, the lock stays locked in the child forever. `fork_safe` registers a
-lock to be released there. Objects with other state to renew, such as threads, register with `renew_after_fork`.
+lock to be released there, and `emptied_in_child` a collection of what only the parent has, such as threads. Objects
+with other state to renew register with `renew_after_fork`.
 
 Python's lock of a module that another thread is importing cannot be released. So `docs/writer.md` advises when to fork.
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 L = TypeVar("L")
+C = TypeVar("C", bound="_Clearable")
+
+
+class _Clearable(Protocol):
+    def clear(self) -> None: ...
 
 
 class _Renewable(Protocol):
@@ -46,6 +52,13 @@ def fork_safe(lock: L) -> L:
     """Return the given thread lock, registered to be released in every forked child."""
     _locks.add(lock)
     return lock
+
+
+def emptied_in_child(collection: C) -> C:
+    """Return the given collection of a module, which every forked child empties."""
+    if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+        os.register_at_fork(after_in_child=collection.clear)
+    return collection
 
 
 def open_lockable(open_file: Callable[[], int]) -> int:

@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 from weakref import WeakSet
 
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import emptied_in_child, fork_safe
 
 
 class Storing(Protocol):
@@ -22,24 +22,14 @@ class Storing(Protocol):
         ...
 
 
-class _Queues:
-    def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Drop the queues of a parent process, whose threads store their turns there."""
-        self.guard = threading.Lock()
-        self.open: WeakSet[Storing] = WeakSet()
-
-
-_queues = _Queues()
+_queues: WeakSet[Storing] = emptied_in_child(WeakSet())  # the parent stores the turns of its queues
+_guard = fork_safe(threading.Lock())
 
 
 def awaited_by_erasures(queue: Storing) -> None:
     """Register a queue until it is garbage-collected."""
-    with _queues.guard:
-        _queues.open.add(queue)
+    with _guard:
+        _queues.add(queue)
 
 
 def await_stored(backend: object, user: str, timeout: float) -> bool:
@@ -47,7 +37,7 @@ def await_stored(backend: object, user: str, timeout: float) -> bool:
 
     Return False if a turn is not stored after `timeout` seconds.
     """
-    with _queues.guard:
-        queues = [each for each in _queues.open if each.stores_in(backend)]
+    with _guard:
+        queues = [each for each in _queues if each.stores_in(backend)]
     deadline = time.monotonic() + timeout
     return all(queue.await_stored(user, max(0.0, deadline - time.monotonic())) for queue in queues)
