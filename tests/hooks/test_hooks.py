@@ -29,7 +29,7 @@ from tomldiary.errors import (
     NotSupported,
     UnknownEntry,
 )
-from tomldiary.hooks.change import CallableHook, Change, Position
+from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.delivery import Cursor, Cursors, Delivery
 from tomldiary.runtime.sources import HOOKS
 from tomldiary.storage.shared.database import DatabaseAway
@@ -846,7 +846,7 @@ def test_a_hook_whose_cursors_are_damaged_gets_the_whole_state(diary, index):
 
 
 def test_a_hook_of_a_user_without_data_keeps_no_cursor(diary):
-    Delivery(diary.engine, "calls", CallableHook(list)).deliver("alice")
+    Delivery(diary.engine, "calls", list).deliver("alice")
     assert diary.engine.backend.holders(HOOKS) == []
 
 

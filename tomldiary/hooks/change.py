@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-NOT_AWAITED = "a hook runs in a thread and is not awaited. Give a function without async, or read diary.changes()"
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +126,3 @@ class SearchHook(Protocol):
         fewer entries than `limit` if there are no more.
         """
         ...
-
-
-class CallableHook:
-    """A function as a hook."""
-
-    def __init__(self, function: Callable[[Sequence[Change]], object]) -> None:
-        self._function = function
-
-    def apply(self, changes: Sequence[Change]) -> None:
-        """Call the function with the changes of one user."""
-        result = self._function(changes)
-        if iscoroutine(result):
-            result.close()
-            raise TypeError(NOT_AWAITED)

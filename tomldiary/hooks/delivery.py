@@ -19,6 +19,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import FACTS, ITEMS
@@ -49,7 +50,11 @@ if TYPE_CHECKING:
     from tomldiary.hooks.change import ChangeHook
     from tomldiary.toml.document import Document
 
+    Hook = ChangeHook | Callable[[Sequence[Change]], object]
+    """A hook as hosts give it: an object, or a function of the changes of one user."""
+
 _ATTEMPTS = 20  # the maximum number of deliveries for one user if other processes move the cursor
+NOT_AWAITED = "a hook runs in a thread and is not awaited. Give a function without async, or read diary.changes()"
 _BATCH = 500  # changes in one call of a hook
 _MOST_ASKED = 1000  # hits, if those that are left out displace others; an index may refuse more
 _TIMEOUT = 30.0  # the time limit in seconds for waiting until another process has delivered
@@ -171,13 +176,13 @@ class Delivery:
     Args:
         engine: Reads the memory and its history.
         name: The name of the hook and its cursors.
-        hook: The hook that gets the changes.
+        hook: The hook that gets the changes: an object, or a function.
 
     Raises:
         NotSupported: The backend cannot store cursors.
     """
 
-    def __init__(self, engine: Engine, name: str, hook: ChangeHook) -> None:
+    def __init__(self, engine: Engine, name: str, hook: Hook) -> None:
         backend = engine.backend
         if not isinstance(backend, KeepsHidden):
             raise NotSupported(
@@ -293,8 +298,12 @@ class Delivery:
         return end, [*removed, *other], repaired
 
     def _apply(self, changes: Sequence[Change]) -> None:
+        hook: Any = self.hook
         for start in range(0, len(changes), _BATCH):
-            self.hook.apply(changes[start : start + _BATCH])
+            result = getattr(hook, "apply", hook)(changes[start : start + _BATCH])
+            if iscoroutine(result):
+                result.close()
+                raise TypeError(NOT_AWAITED)
 
     # Repair
 

@@ -19,8 +19,7 @@ from tomldiary.errors import (
     wrong_type,
     wrong_value,
 )
-from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
-from tomldiary.hooks.delivery import Delivery, Repaired
+from tomldiary.hooks.delivery import NOT_AWAITED, Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.callables import is_async, refuse_misfit
@@ -39,11 +38,12 @@ from tomldiary.toml.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from tomldiary.engine.engine import Engine
     from tomldiary.entries.kind import Rules
-    from tomldiary.hooks.change import Change, Found
+    from tomldiary.hooks.change import Found
+    from tomldiary.hooks.delivery import Hook
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _FIRST_PAUSE = 0.1  # seconds
@@ -260,7 +260,7 @@ class Hooks:
     def __len__(self) -> int:
         return len(self._workers)
 
-    def __getitem__(self, name: str) -> ChangeHook:
+    def __getitem__(self, name: str) -> Hook:
         """Return the hook with this name.
 
         Raises:
@@ -277,7 +277,7 @@ class Hooks:
 
     def add(
         self,
-        hook: ChangeHook | Callable[[Sequence[Change]], object],
+        hook: Hook,
         *,
         name: str,
         strict: bool = False,
@@ -307,10 +307,8 @@ class Hooks:
             raise InvalidValue(f"the hook {name!r} already exists. Remove it first.", where="name")
         check_instance(hook, "hook")
         given: Any = getattr(hook, "apply", hook)
-        if not isinstance(hook, ChangeHook):
-            if not callable(hook):
-                raise wrong_type(hook, "an object with apply(changes), or a function", "hook")
-            hook = CallableHook(hook)
+        if not callable(given):
+            raise wrong_type(hook, "an object with apply(changes), or a function", "hook")
         if is_async(given):
             raise InvalidValue(f"{NOT_AWAITED}.", where="hook")
         refuse_misfit(given, "changes", "hook", ())

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout, wrong_value
@@ -40,9 +40,10 @@ from tomldiary.toml.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator
 
     from tomldiary.writer.receipts import Job
+    from tomldiary.writer.writer import MemoryWriter
 
 _REMEMBERED = 1024  # turns
 _RECENTLY = 300.0  # seconds
@@ -354,16 +355,12 @@ def _salt() -> bytes:
     return secrets.token_bytes(16)
 
 
-class _Reporting(Protocol):
-    def stats(self) -> Mapping[str, Any]: ...
-
-
 class _Instruments:
     """The instruments of one meter: OpenTelemetry ignores the callbacks of a second gauge, and never drops a gauge."""
 
     def __init__(self, get_meter: Callable[[str], Any], observation: Any) -> None:
         self._observation = observation
-        self._writers: WeakKeyDictionary[_Reporting, str] = WeakKeyDictionary()
+        self._writers: WeakKeyDictionary[MemoryWriter, str] = WeakKeyDictionary()
         self._guard = fork_safe(threading.Lock())
         meter = get_meter("tomldiary")
         self.duration = meter.create_histogram(
@@ -375,7 +372,7 @@ class _Instruments:
         for name, unit, field_name in _OBSERVED:
             meter.create_observable_gauge(name, [partial(self._observe, field_name)], unit)
 
-    def add(self, writer: _Reporting, store: str) -> None:
+    def add(self, writer: MemoryWriter, store: str) -> None:
         """Report a writer in the gauges as long as it exists."""
         with self._guard:
             self._writers[writer] = store
@@ -410,7 +407,7 @@ class Telemetry:
         self._failed = trace.Status(trace.StatusCode.ERROR)
         self._instruments = _instruments(metrics.get_meter, metrics.Observation)
 
-    def report(self, writer: _Reporting) -> None:
+    def report(self, writer: MemoryWriter) -> None:
         """Report a writer's statistics as long as it exists; another thread may read them from now on."""
         if self._tracer is not None:
             self._instruments.add(writer, self._store)
