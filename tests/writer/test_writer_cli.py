@@ -17,6 +17,7 @@ from command_line import call, program
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
 from tomldiary.writer.dead_letters import DeadLetters
+from waiting import until
 
 LONG = 120
 
@@ -77,14 +78,13 @@ def test_a_requeued_turn_is_applied_once_by_the_next_writer(tmp_path):
     diary = Diary(
         tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, deps.user_msg, ())
     )
-    with MemoryWriter(diary) as writer:
+    with MemoryWriter(diary, takeover_interval=0.1) as writer:
         assert writer.flush(LONG)
         assert writer.stats()["recovered"] == 1
         again = Turn("alice", "s", "tea", "ok", operation_id=tea["id"])
         assert writer.submit_nowait(again).wait(LONG).is_repeated
         program("writer", "retry", "--all", "--path", tmp_path)
-        writer.look_for_dead_writers()
-        assert writer.flush(LONG)
+        until(lambda: writer.stats()["recovered"] == 2)
     assert [item.text for item in diary.user("alice").preferences("likes").values()] == [
         "tea",
         "juice",

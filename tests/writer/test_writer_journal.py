@@ -405,15 +405,11 @@ def test_a_forked_child_holds_neither_its_parents_journal_nor_its_turns(tmp_path
     assert len(journals) == 2
     parent.kill()
     parent.wait()
-    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
+    with MemoryWriter(Diary(tmp_path, agent=remember), takeover_interval=0.1) as writer:
         assert writer.flush(LONG)
         assert writer.stats()["recovered"] == 1  # though the child lives
         os.kill(child, signal.SIGKILL)
-        deadline = time.monotonic() + LONG
-        while writer.stats()["completed"] < 2:
-            assert time.monotonic() < deadline
-            writer.look_for_dead_writers()
-            writer.flush(LONG)
+        until(lambda: writer.stats()["completed"] == 2)
     parent.communicate()
     diary = Diary(tmp_path, agent="rules")
     for user, text in (("alice", "of the parent"), ("bob", "of the child")):
@@ -547,9 +543,9 @@ def test_turns_submitted_during_a_sync_share_the_next_one(tmp_path, monkeypatch)
     assert asyncio.run(use())["pending"] == 51
 
 
-def test_a_takeover_requested_during_a_sync_runs_after_it(tmp_path, monkeypatch):
+def test_a_takeover_that_is_due_during_a_sync_runs_after_it(tmp_path, monkeypatch):
     diary = Diary(tmp_path, agent=remember)
-    with MemoryWriter(diary) as writer:
+    with MemoryWriter(diary, takeover_interval=0.02) as writer:
         writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
         syncs = Counting(monkeypatch)
         syncs.go_on.clear()
@@ -558,11 +554,8 @@ def test_a_takeover_requested_during_a_sync_runs_after_it(tmp_path, monkeypatch)
         dead = Journal.create(root_of(tmp_path), sync=False)
         dead.append_turns(jobs_of("left behind", user="bob"), first_epoch)
         die(dead)
-        writer.look_for_dead_writers()
         syncs.go_on.set()
-        assert writer.flush(LONG)
-        assert writer.stats()["recovered"] == 1
-    writer.look_for_dead_writers()  # does nothing after close
+        until(lambda: writer.stats()["recovered"] == 1)
     assert "left behind" in diary.user("bob").render()
 
 

@@ -114,7 +114,7 @@ class StoringQueue:
 
     def put(self, job: Job) -> None:
         """Queue a turn for storing."""
-        self._work_soon()
+        self.work_soon()
         self._pending.append(job)
 
     def remove(self, job: Job) -> bool:
@@ -127,15 +127,10 @@ class StoringQueue:
     def withdraw(self, job: Job) -> None:
         """Schedule the record that a cancelled turn is done."""
         with suppress(RuntimeError):  # the writer is being closed
-            self._work_soon()
+            self.work_soon()
             self._withdrawn.append(job)
 
-    def adopt_soon(self) -> None:
-        """Schedule a search for turns of dead writers."""
-        self._work_soon()
-        self._searched_at = float("-inf")
-
-    def _work_soon(self) -> None:
+    def work_soon(self) -> None:
         """Wake the thread.
 
         Raises:

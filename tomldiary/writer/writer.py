@@ -160,7 +160,7 @@ class MemoryWriter(Viewed):
         close_at_exit(self)
         with self._state:
             if self._journal_queue is not None:
-                self._journal_queue.adopt_soon()
+                self._journal_queue.work_soon()
             if self._journal_queue is not None or self._options.consolidates:
                 self._start()
 
@@ -322,12 +322,6 @@ class MemoryWriter(Viewed):
                 self._consolidations.begin(thread.loop)
                 weakref.finalize(self, self._consolidations.unwatch).atexit = False
         return thread
-
-    def look_for_dead_writers(self) -> None:
-        """Schedule a search for journals of dead writers, in addition to the periodic search."""
-        with self._state:
-            if self._journal_queue is not None and self.is_running:
-                self._journal_queue.adopt_soon()
 
     # Observing, waiting, closing
 
@@ -516,9 +510,13 @@ class MemoryWriter(Viewed):
         else:
             # A turn that ignores its cancellation may still write to the journal, so the journal stays locked until it
             # has ended.
-            threading.Thread(
-                target=_close_after, args=(thread.thread, self._journal_queue), daemon=True
-            ).start()
+            queue, ending = self._journal_queue, thread.thread
+
+            def close_after() -> None:
+                ending.join()
+                queue.close()
+
+            threading.Thread(target=close_after, daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -534,11 +532,6 @@ class MemoryWriter(Viewed):
     async def __aexit__(self, *_: object) -> None:
         """Close the writer once the queued turns are applied."""
         await self.close()
-
-
-def _close_after(thread: threading.Thread, queue: JournalQueue | SharedQueue) -> None:
-    thread.join()
-    queue.close()
 
 
 def _one_of(name: str, first: str | None, second: str | None) -> str:
