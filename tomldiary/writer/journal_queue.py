@@ -67,7 +67,8 @@ class StoringQueue:
         """The turns whose callers are woken at the end of the round."""
         self._withdrawn: list[Job] = []
         self._searched_at = float("-inf")
-        self._is_due = False  # whether `flush` waits for the thread
+        self.is_due = False
+        """Whether turns are being stored or taken over, or will be soon."""
         self._is_woken = False
         self._is_stopped = False
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -86,11 +87,6 @@ class StoringQueue:
     def oldest(self) -> float | None:
         """Return when the oldest waiting turn was submitted (monotonic clock), or None."""
         return min((job.queued_at for job in (*self._batch, *self._pending)), default=None)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being stored or taken over."""
-        return not self._is_due
 
     def stores_in(self, backend: object) -> bool:
         """Return whether a backend has the turns of this queue."""
@@ -143,7 +139,7 @@ class StoringQueue:
         if self._thread.ident is None:
             self._thread.start()
         self._calls.put(self._work_once)
-        self._is_woken = self._is_due = True
+        self._is_woken = self.is_due = True
 
     # In the thread
 
@@ -162,7 +158,7 @@ class StoringQueue:
             if self._batch:
                 self.fail(self._batch, error)
         with self._state:
-            self._is_due = self._is_woken
+            self.is_due = self._is_woken
             self._state.notify_all()
         # Last, because the woken callers compete with this thread for the interpreter.
         stored, self._stored = self._stored, []

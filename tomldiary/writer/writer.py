@@ -423,7 +423,7 @@ class MemoryWriter(Viewed):
             and not self._compactions.running
             and not self._consolidations.running
             and not self._consolidations.is_busy
-            and (self._journal_queue is None or self._journal_queue.is_idle)
+            and (self._journal_queue is None or not self._journal_queue.is_due)
         )
 
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
