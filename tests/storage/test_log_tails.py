@@ -79,9 +79,9 @@ def test_a_torn_record_in_a_new_segment_disturbs_no_write_after_a_read(tmp_path)
 
 def test_an_append_to_a_shortened_segment_leaves_no_gap(tmp_path, alice):
     path = segment(tmp_path)
-    end = segments.End(str(path), path.stat().st_size + 1000, None)
     record = records.last_record(FileSystem(), path)[0]
-    after = segments.append_records(Environment(), str(path.parent), end, [record], sync=True)
+    tail = tails.Tail(str(path), path.stat().st_size + 1000, None, 1, record)
+    after = segments.append_records(Environment(), str(path.parent), tail, [record], sync=True)
     assert b"\0" not in path.read_bytes()
     assert after.at == path.stat().st_size
     assert after.token == FileSystem().token(path)
@@ -135,7 +135,7 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
 
     monkeypatch.setattr(known, "_tails", Dropping())
     path = segment(tmp_path)
-    assert known.of("alice").end == (str(path), path.stat().st_size, FileSystem().token(path))
+    assert known.of("alice")[:3] == (str(path), path.stat().st_size, FileSystem().token(path))
 
 
 class LaterMonth(Clock):
@@ -190,9 +190,7 @@ def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice):
 
     def remembered():
         found = [each for each in gc.get_objects() if isinstance(each, tails.Tail)]
-        return [
-            tail for tail in found if str(tmp_path) in tail.end.segment and "tea 2" in tail.record
-        ]
+        return [tail for tail in found if str(tmp_path) in tail.segment and "tea 2" in tail.record]
 
     assert remembered()
     opened(tmp_path).forget(before=datetime.now(UTC))
@@ -203,11 +201,11 @@ def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice):
 
 def test_a_process_remembers_the_log_tails_of_some_users_only(files):
     """The last records of very many users would fill the memory of a server."""
-    known, end = tails.HistoryTails(files, Path), segments.End("none", 0, None)
+    known = tails.HistoryTails(files, Path)
     for number in range(10_000):
-        known.keep(f"user {number}", end, "a record")
-    tuples = [each for each in gc.get_objects() if isinstance(each, tuple)]
-    assert 0 < sum(getattr(each, "end", None) is end for each in tuples) < 5000
+        known.keep(f"user {number}", tails.Tail("none", 0, None, 1, "a record"))
+    found = [each for each in gc.get_objects() if isinstance(each, tails.Tail)]
+    assert 0 < sum(each.segment == "none" for each in found) < 5000
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])

@@ -302,10 +302,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise
         if records:
             records = [stamped(text, synced.boot) for text in records]
-            history, end = f"{folder}/history", tail and tail.end
+            history, known = f"{folder}/history", synced.segment
             try:
-                end = append_records(
-                    self.environment, history, end, records, sync=self._sync, known=synced.segment
+                tail = append_records(
+                    self.environment, history, tail, records, sync=self._sync, known=known
                 )
             except OSError as error:
                 staging.drop()
@@ -318,8 +318,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 self.reopen(user)
                 raise
             if self._sync:
-                synced.segment = end.segment
-            self._tails.keep(user, end, records[-1])
+                synced.segment = tail.segment
+            self._tails.keep(user, tail)
         new = {
             kind
             for kind in commit.contents

@@ -45,13 +45,24 @@ _COARSE = 2.0  # seconds by which the time of a file may lag behind the clock
 _MOST_TAILS = 4096  # users whose last record is cached; correctness does not depend on it
 
 
-class End(NamedTuple):
-    """The end of a user's history: the offset after the last record of the newest segment."""
+class Tail(NamedTuple):
+    """The end of a user's history, as last read or appended to."""
 
     segment: str
+    """The newest segment with a whole record."""
     at: int
+    """The offset after the last record of the segment."""
     token: FileToken | None
-    """The version of the segment when it was read or appended to."""
+    """The version of the segment."""
+    folder_time: int
+    record: str
+    lost: str | None = None
+    """A record without changes, in place of records that another program has removed and documents still name."""
+
+    @property
+    def last(self) -> str:
+        """The record that the next transaction follows."""
+        return self.lost or self.record
 
     def is_there(self, files: FileSystem) -> bool:
         """Return whether the segment still ends here: it was not changed or replaced, and nothing torn follows."""
@@ -90,18 +101,18 @@ def new_segment(folder: Path, newest: Path | None, month: str) -> Path:
 def append_records(
     env: Environment,
     folder: str,
-    newest: End | None,
+    tail: Tail | None,
     records: list[str],
     *,
     sync: bool,
     known: str = "",
-) -> End:
+) -> Tail:
     """Append records; if that fails, the segment is cut back to its previous end.
 
     Args:
         env: The file system, the clock, and the size of a segment.
         folder: The folder of the history.
-        newest: The end of history; None if there is no history.
+        tail: The end of history; None if there is no history.
         records: The texts, oldest first.
         sync: Whether the records must be on disk when this returns.
         known: The segment whose name is on disk already.
@@ -116,14 +127,14 @@ def append_records(
     """
     files = env.files
     data = "".join(records).encode()
-    if newest is not None and newest.at + len(data) <= env.segment_bytes:
-        path, at = newest.segment, newest.at
+    if tail is not None and tail.at + len(data) <= env.segment_bytes:
+        path, at = tail.segment, tail.at
     else:
-        if newest is not None and sync:
+        if tail is not None and sync:
             # The process that appended its last record may have been killed.
-            files.sync_path(newest.segment)
+            files.sync_path(tail.segment)
         files.make_folder(folder, sync=sync)
-        before = Path(newest.segment) if newest else None
+        before = Path(tail.segment) if tail else None
         path = str(new_segment(Path(folder), before, env.clock.month()))
         at = 0
     # `O_EXCL` refuses an existing file at the path of a new segment, because its content was not checked.
@@ -141,7 +152,10 @@ def append_records(
                 files.sync_data(descriptor)
                 if path != known:
                     files.sync_folder(folder)
-            return End(path, end, token_of(files.fstat(descriptor)))
+            # An append to an existing segment does not change the folder time; the old time reveals other changes.
+            known_time = tail is not None and tail.segment == path and tail.folder_time
+            changed = known_time or files.folder_time(folder)
+            return Tail(path, end, token_of(files.fstat(descriptor)), changed, records[-1])
         except BaseException as error:
             _take_back(files, descriptor, at, path, error, sync=sync)
             raise
@@ -293,21 +307,6 @@ def _lost(files: FileSystem, place: str, last: str) -> str | None:
     return render_record(Record(named + 1, LOST, [], {}, {}, moment)) if named > seq else None
 
 
-class Tail(NamedTuple):
-    """The end of a user's history as last read."""
-
-    end: End
-    folder_time: int
-    record: str
-    lost: str | None = None
-    """A record without changes, in place of records that another program has removed and documents still name."""
-
-    @property
-    def last(self) -> str:
-        """The record that the next transaction follows."""
-        return self.lost or self.record
-
-
 class HistoryTails:
     """The ends of all users' histories; the caller holds the user's lock, unless it only reads the last record.
 
@@ -324,17 +323,8 @@ class HistoryTails:
     def _place(self, user: str) -> str:
         return f"{self._folder_of(user)}/history"
 
-    def keep(self, user: str, end: End, record: str) -> None:
-        """Cache the end of a history after an append."""
-        known = self._tails.get(user)
-        # An append to an existing segment does not change the folder time; the old time reveals other changes.
-        if known is not None and known.end.segment == end.segment:
-            changed = known.folder_time
-        else:
-            changed = self._files.folder_time(self._place(user))
-        self._remember(user, Tail(end, changed, record))
-
-    def _remember(self, user: str, tail: Tail) -> Tail:
+    def keep(self, user: str, tail: Tail) -> Tail:
+        """Cache the end of a user's history, and return it."""
         if len(self._tails) >= _MOST_TAILS:
             self._tails.clear()
         self._tails[user] = tail
@@ -349,7 +339,7 @@ class HistoryTails:
         tail = self.of(user)
         if tail is not None:
             lost = _lost(self._files, self._place(user), tail.record)
-            self._remember(user, tail._replace(lost=lost))
+            self.keep(user, tail._replace(lost=lost))
 
     def last(self, user: str) -> str | None:
         """Return the last complete record, or `Tail.lost` if later ones were removed; needs no lock."""
@@ -368,7 +358,7 @@ class HistoryTails:
         if (
             cached is not None
             and 0 < cached.folder_time == changed  # no segment was added since
-            and cached.end.is_there(self._files)
+            and cached.is_there(self._files)
         ):
             return cached
         paths = segments(self._files, Path(place)) if changed else []
@@ -386,9 +376,9 @@ class HistoryTails:
                     cached.lost is not None or next_sequence(record) < next_sequence(cached.record)
                 )
                 lost = _lost(self._files, place, record) if is_replaced else None
-                tail = Tail(End(str(newest), at, token), changed, record, lost)
+                tail = Tail(str(newest), at, token, changed, record, lost)
                 # A newer segment without a whole record is removed by the next writer.
-                return self._remember(user, tail) if newest == paths[-1] else tail
+                return self.keep(user, tail) if newest == paths[-1] else tail
             # The only record of a new segment was torn: the last record is in the previous segment.
             if cuts:
                 self._files.unlink(newest)
