@@ -23,7 +23,7 @@ from tomldiary.errors import (
     NestedTransaction,
     NotSupported,
 )
-from tomldiary.hand_edits.detect import Known, look, wait_for_save
+from tomldiary.hand_edits.detect import Known, look
 from tomldiary.hand_edits.three_way_merge import NOTHING, before_saves
 from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
@@ -31,6 +31,7 @@ from tomldiary.runtime.async_bridge import SCOPE, scope_here
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import PerUser, Recent, RecentBySize
+from tomldiary.storage.locks import wait_for_save
 from tomldiary.storage.protocol import (
     Backend,
     CheapTokens,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import block_changes, keep_removed_ids, prepare
 from tomldiary.errors import HandEditConflict
-from tomldiary.hand_edits.detect import Known, is_being_saved, look, wait_for_save
+from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.storage.locks import wait_for_save
 from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, LocalFolder, Token
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit

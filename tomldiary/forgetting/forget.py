@@ -35,7 +35,7 @@ from tomldiary.errors import (
 )
 from tomldiary.forgetting.redact_tables import Replay, Tables, Versions, joined
 from tomldiary.forgetting.selection import RECEIPTS, ForgetReceipt, Selection
-from tomldiary.hand_edits.detect import Known, is_being_saved, look, wait_for_save
+from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import (
     OPTIONAL_TEXTS,
     Change,
@@ -48,6 +48,7 @@ from tomldiary.history.record import (
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
 from tomldiary.runtime.unstored_turns import await_stored
+from tomldiary.storage.locks import wait_for_save
 from tomldiary.storage.protocol import Backend, LocalFolder, Rewrite, RewrittenDocument, Stored
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit

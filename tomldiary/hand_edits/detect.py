@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kinds import own_tables
-from tomldiary.errors import DocumentError, HandEditConflict, NewerVersion
+from tomldiary.errors import DocumentError, NewerVersion
 from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge, written_number
 from tomldiary.history.record import HistoryIndex, Latest
 from tomldiary.history.timeline import EMPTY, Timeline
@@ -26,7 +26,6 @@ _logger = get_logger(__name__)
 _META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)
 # Python converts no text of more than 4300 digits.
 _VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
-_PAUSE = 0.05  # seconds between two reads of a file that is being saved
 _YOUNG = 0.01  # seconds; a file changed within this time may change again without a new time stamp
 _SETTLING = 1.0  # seconds; a file changed within this time that lost entries may be half saved
 
@@ -201,17 +200,6 @@ def _merged(kind: str, good: Known, base: Document, saved: Document) -> Known:
 def is_being_saved(source: DocumentSource, user: str, kind: str) -> bool:
     """Return whether another program is saving a document, if the backend can detect it."""
     return isinstance(source, DetectsSaves) and source.is_being_saved(user, kind)
-
-
-def wait_for_save(place: str, deadline: float, timeout: float) -> None:
-    """Wait for a moment, because another program is saving the document at `place`.
-
-    Raises:
-        HandEditConflict: The deadline has passed, `timeout` seconds after the first check.
-    """
-    if time.monotonic() >= deadline:
-        raise HandEditConflict.busy(place, timeout)
-    time.sleep(_PAUSE)
 
 
 def is_blank(text: str) -> bool:

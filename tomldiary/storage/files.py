@@ -19,7 +19,7 @@ import stat
 import sys
 from functools import cached_property, lru_cache
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError
 from tomldiary.toml.parse import too_large
@@ -29,6 +29,7 @@ if sys.platform == "linux":
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import FileIO
     from pathlib import Path
 
 OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
@@ -130,7 +131,7 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | PRIVATE | _AT_ONCE)
 
 
-def _open_to_read(path: str | Path) -> IO[bytes]:
+def _open_to_read(path: str | Path) -> FileIO:
     try:
         file = open(path, "rb", buffering=0, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
     except OSError as error:

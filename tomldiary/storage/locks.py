@@ -24,7 +24,7 @@ from os.path import samestat
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
-from tomldiary.errors import LockTimeout, RevisionConflict
+from tomldiary.errors import HandEditConflict, LockTimeout, RevisionConflict
 from tomldiary.runtime.fork_safety import (
     close_lockable,
     lockable,
@@ -45,6 +45,7 @@ _MOST_OPEN = 300
 """The number of lock files of this process above which a released one is closed: a process may have several diaries and
 hooks, and a system often allows 1,024 open files. If it allows fewer, as macOS does, it is a third of them."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
+_PAUSE = 0.05  # seconds between two reads of a file that is being saved
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _DANGLING = "If the memory is a link, create the folder that it names, or mount its disk."
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP}
@@ -295,6 +296,17 @@ def repeated(work: Callable[[], R], timeout: float) -> R:
                 raise
             # The time limit begins after the first attempt, so there is always a second one.
             deadline = min(deadline, now + timeout)
+
+
+def wait_for_save(place: str, deadline: float, timeout: float) -> None:
+    """Wait for a moment, because another program is saving the document at `place`.
+
+    Raises:
+        HandEditConflict: The deadline has passed, `timeout` seconds after the first check.
+    """
+    if time.monotonic() >= deadline:
+        raise HandEditConflict.busy(place, timeout)
+    time.sleep(_PAUSE)
 
 
 # Locks on open files, which the system releases when the process dies

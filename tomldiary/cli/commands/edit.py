@@ -41,7 +41,7 @@ from tomldiary.errors import (
     RevisionConflict,
     UnsafeDocument,
 )
-from tomldiary.hand_edits.detect import is_blank, wait_for_save
+from tomldiary.hand_edits.detect import is_blank
 from tomldiary.hand_edits.three_way_merge import base_of_save, merge
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
@@ -49,7 +49,7 @@ from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.publish import checked_kind, staged_path
-from tomldiary.storage.locks import repeated
+from tomldiary.storage.locks import repeated, wait_for_save
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.text.visible import one_line

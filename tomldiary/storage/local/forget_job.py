@@ -15,7 +15,8 @@ import contextlib
 import os
 import time
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
+from functools import partial
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from tomldiary.storage.local.layout import (
 from tomldiary.storage.local.log import damaged, new_segment, segments
 from tomldiary.storage.local.publish import has_writer, put_in_place, take_back
 from tomldiary.storage.local.recovery import drop_superseded
+from tomldiary.storage.locks import wait_for_save
 from tomldiary.storage.log import scan_log
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -48,7 +50,7 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem
@@ -56,12 +58,13 @@ if TYPE_CHECKING:
     from tomldiary.storage.local.session import OpenedUsers
     from tomldiary.storage.protocol import Rewrite
 
+    _Pause = Callable[[str], None]
+
 _STAGED = f"{JOB_PREFIX}-"
 """The prefix of the names of files that the job has staged."""
 _NAMES = {"preferences", "conversations", "blocks", "facts", "episodes", "items", HISTORY}
 """The names of the files and folders of a user that a person may have written, without `[_meta]`, and of the history."""
 _LONGEST = 3.0  # seconds; how long the process that finishes a job waits for other programs
-_PAUSE = 0.05  # seconds between two checks of such a document
 _HEAD = "# Something is being forgotten here. The next process that opens this user finishes it; leave this file alone.\n"
 
 
@@ -211,7 +214,7 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job, patience: flo
         if job.removes_user:
             _remove(files, folder, job)
         else:
-            _publish(files, folder, job, _Patience(patience))
+            _publish(files, folder, job, _pauses(patience))
     except (OSError, BackendError, HandEditConflict) as error:
         raise _unfinished(folder, error) from error
     finally:
@@ -333,10 +336,10 @@ def _stage(env: Environment, user: str, folder: Path, rewrite: Rewrite, job: _Jo
     for path, old, fresh in _new_segments(env, folder, rewrite.history, rewrite.added):
         if fresh != old:
             job.files.append([_put(files, folder, job, fresh), f"history/{path.name}"])
-    patience = _Patience(rewrite.patience)
+    pause = _pauses(rewrite.patience)
     for kind, document in rewrite.documents.items():
         path = folder / f"{kind}.toml"
-        patience.wait_for_writer(files, path)
+        _wait_for_writer(files, path, pause)
         if not is_same(files.token(path), document.token):
             raise RevisionConflict.of(user)
         job.documents[kind] = {
@@ -373,13 +376,13 @@ def _put(files: FileSystem, folder: Path, job: _Job, data: bytes) -> str:
     return name
 
 
-def _publish(files: FileSystem, folder: Path, job: _Job, patience: _Patience) -> None:
+def _publish(files: FileSystem, folder: Path, job: _Job, pause: _Pause) -> None:
     """Publish the staged files; skip files that are already published."""
     for name, target in job.files:
         with contextlib.suppress(FileNotFoundError):
             files.replace(folder / name, folder / target)
     for kind, document in job.documents.items():
-        _publish_document(files, folder, kind, document, patience)
+        _publish_document(files, folder, kind, document, pause)
     for aside in damaged(files, folder / "history"):
         files.unlink(aside)
     for place in {
@@ -394,7 +397,11 @@ def _publish(files: FileSystem, folder: Path, job: _Job, patience: _Patience) ->
 
 
 def _publish_document(
-    files: FileSystem, folder: Path, kind: str, document: dict[str, Any], patience: _Patience
+    files: FileSystem,
+    folder: Path,
+    kind: str,
+    document: dict[str, Any],
+    pause: _Pause,
 ) -> None:
     """Publish a staged document, and remove it if nothing is left in it.
 
@@ -407,7 +414,7 @@ def _publish_document(
     staged, target = folder / document["staged"], folder / f"{kind}.toml"
     if not files.exists(staged):
         return  # published by a process that was killed later
-    is_there = _replace(files, staged, target, document, patience)
+    is_there = _replace(files, staged, target, document, pause)
     if document["is_removed"]:
         if is_there and _document(files, staged).is_bare:
             files.unlink(target)
@@ -415,13 +422,17 @@ def _publish_document(
 
 
 def _replace(
-    files: FileSystem, staged: Path, target: Path, document: dict[str, Any], patience: _Patience
+    files: FileSystem,
+    staged: Path,
+    target: Path,
+    document: dict[str, Any],
+    pause: _Pause,
 ) -> bool:
     """Replace a document once no other program has it open for writing; return False if it was removed."""
     # A copy is exchanged, so that the staged file never holds the text to forget.
     copy = str(staged.with_name(f"{staged.name}-copy"))
     while True:
-        patience.wait_for_writer(files, target)
+        _wait_for_writer(files, target, pause)
         token = files.token(target)
         if token is None:
             return False  # removed by another program, or by a process that was killed here
@@ -437,7 +448,7 @@ def _replace(
         if put_in_place(files, copy, str(target), token, written) is not None:
             return True
         if not files.exists(copy):
-            patience.pause(target)
+            pause(str(target))
 
 
 def _stage_save(files: FileSystem, staged: Path, target: Path, entries: list[list[str]]) -> None:
@@ -458,31 +469,19 @@ def _stage_save(files: FileSystem, staged: Path, target: Path, entries: list[lis
     files.replace(merged, staged)
 
 
-class _Patience:
-    """Waits for programs that have a document open for writing, for `seconds` in all."""
+def _pauses(seconds: float) -> _Pause:
+    """Return a function that waits a moment for another program, `seconds` in all; see `wait_for_save`."""
+    return partial(wait_for_save, deadline=time.monotonic() + seconds, timeout=seconds)
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._deadline = time.monotonic() + seconds
 
-    def wait_for_writer(self, files: FileSystem, path: Path) -> None:
-        """Wait while another program has a file open for writing: its save would be lost with the old file.
+def _wait_for_writer(files: FileSystem, path: Path, pause: _Pause) -> None:
+    """Wait while another program has a file open for writing: its save would be lost with the old file.
 
-        Raises:
-            HandEditConflict: The program kept the file open.
-        """
-        while has_writer(files, str(path)):
-            self.pause(path)
-
-    def pause(self, path: Path) -> None:
-        """Wait a moment.
-
-        Raises:
-            HandEditConflict: The time is over.
-        """
-        if time.monotonic() >= self._deadline:
-            raise HandEditConflict.busy(str(path), self._seconds)
-        time.sleep(_PAUSE)
+    Raises:
+        HandEditConflict: The program kept the file open.
+    """
+    while has_writer(files, str(path)):
+        pause(str(path))
 
 
 def _remove_empty_folders(files: FileSystem, place: Path, top: Path) -> None:
@@ -507,13 +506,7 @@ def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name
-            # A file that cannot be read now has no hash; its content was still redacted.
-            with contextlib.suppress(OSError, BackendError):
-                if not files.is_link(path):
-                    relative = path.relative_to(folder).as_posix()
-                    with files.open_to_read(path) as file:
-                        content = sha256()
-                        while part := file.read(1 << 20):
-                            content.update(part)
-                    found[relative] = content.hexdigest()
+            # A link has no hash, nor a file that cannot be read now; its content was still redacted.
+            with contextlib.suppress(OSError, BackendError), files.open_to_read(path) as file:
+                found[path.relative_to(folder).as_posix()] = file_digest(file, "sha256").hexdigest()
     return dict(sorted(found.items()))
