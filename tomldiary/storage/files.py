@@ -127,21 +127,17 @@ def _not_a_file(path: str | Path) -> BackendError:
     )
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | PRIVATE | _AT_ONCE)
-
-
 def _open_to_read(path: str | Path) -> FileIO:
     try:
-        file = open(path, "rb", buffering=0, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+        descriptor = os.open(path, READING)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise _unreadable(path, error) from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise _not_a_file(path)
-    return file
+    return os.fdopen(descriptor, "rb", buffering=0)
 
 
 def offers(capability: str) -> bool:
