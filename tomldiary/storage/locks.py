@@ -51,6 +51,8 @@ _DANGLING = "If the memory is a link, create the folder that it names, or mount 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP}
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _YIELD_TIME = 3 * _LONGEST_WAIT
+_Caller = tuple[str, object]
+"""A user id, and an object that no other caller has."""
 
 
 class UserLocks:
@@ -81,7 +83,7 @@ class UserLocks:
     def close(self) -> None:
         """Close the lock files that no thread holds; the next lock opens them again."""
         for number in list(self._descriptors):
-            stripe, caller = self.stripe(number), object()
+            stripe, caller = self.stripe(number), ("", object())
             try:
                 if stripe.acquire(caller, 0) and number in self._descriptors:
                     close_lockable(self._descriptors.pop(number), os.close)
@@ -104,7 +106,7 @@ class UserLocks:
             BackendError: The lock file cannot be opened, or its file system has no locks.
         """
         number, pid, start = _number_of(user), self.pid, time.monotonic()
-        stripe, caller = self.stripe(number), object()
+        stripe, caller = self.stripe(number), (user, object())
         locked, since = -1, inf
         try:
             if not stripe.acquire(caller, timeout):
@@ -139,8 +141,12 @@ class UserLocks:
             finally:  # an interrupt, such as Ctrl-C, may have ended the first call
                 self._release(number, pid, stripe, caller, locked, since)
 
+    def waiting(self, user: str) -> int:
+        """Return how many callers of this process wait for a user's lock."""
+        return self.stripe(_number_of(user)).waiting().count(user)
+
     def _release(
-        self, number: int, pid: int, stripe: _Queue, caller: object, locked: int, since: float
+        self, number: int, pid: int, stripe: _Queue, caller: _Caller, locked: int, since: float
     ) -> None:
         """Release what `hold` has locked; a repeated call has no effect."""
         if pid != os.getpid():  # in a child forked inside the block, the parent holds the lock
@@ -220,11 +226,18 @@ class _Queue:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self.holder: object = None
+        self.holder: _Caller | None = None
         """The caller that holds the lock, or None."""
-        self._waiting: dict[object, threading.Lock] = {}
+        self._waiting: dict[_Caller | None, threading.Lock] = {}
 
-    def acquire(self, caller: object, timeout: float = -1) -> bool:
+    def waiting(self) -> list[str]:
+        """Return the user ids of the callers that wait."""
+        with self._guard:
+            return [
+                each[0] for each in self._waiting if each is not None and each is not self.holder
+            ]
+
+    def acquire(self, caller: _Caller, timeout: float = -1) -> bool:
         """Acquire the lock within `timeout` seconds (-1: no limit); return whether it was acquired.
 
         In any case the caller must call `release`, also after an interrupt.
@@ -238,7 +251,7 @@ class _Queue:
         turn.acquire(timeout=timeout)
         return self.holder is caller
 
-    def release(self, caller: object) -> None:
+    def release(self, caller: _Caller) -> None:
         """Pass the lock to the next waiting caller, or free it; stop waiting. A repeated call has no effect."""
         with self._guard:
             self._waiting.pop(caller, None)

@@ -207,14 +207,12 @@ class Transactions:
         """Drop the state of other threads: a forked child has none of them, and new threads may reuse their ids."""
         thread = threading.get_ident()
         self._holds = {user: hold for user, hold in self._holds.items() if hold.thread == thread}
-        self._guard = threading.Lock()
         self._groups: dict[str, Group] = {}
-        self._waiting: dict[str, int] = {}
         self._reservation = f"{secrets.token_hex(8)}\n"  # unique, to recognise an own one
 
     def waiting(self, user: str) -> int:
-        """Return how many attempts wait for a user's lock."""
-        return self._waiting.get(user, 0)
+        """Return how many transactions of this process wait for a user's lock."""
+        return self._locks.waiting(user)
 
     def _known(self, user: str) -> Remembered:
         """Return the cached state of a user."""
@@ -270,26 +268,12 @@ class Transactions:
 
     @contextmanager
     def _held(self, user: str, timeout: float, hold: Hold) -> Generator[None]:
-        waiting = int(hold.is_attempt)
-        self._count(user, waiting)
-        try:
-            with self._locks.hold(user, timeout):
-                self._count(user, -waiting)
-                waiting = 0
-                self._holds[user] = hold
-                try:
-                    yield
-                finally:
-                    del self._holds[user]
-        finally:
-            self._count(user, -waiting)
-
-    def _count(self, user: str, more: int) -> None:
-        """Add `more` to the number of attempts that wait for a user's lock."""
-        with self._guard:
-            self._waiting[user] = self._waiting.get(user, 0) + more
-            if not self._waiting[user]:
-                del self._waiting[user]
+        with self._locks.hold(user, timeout):
+            self._holds[user] = hold
+            try:
+                yield
+            finally:
+                del self._holds[user]
 
     def hold_of_caller(self, user: str) -> Hold | None:
         """Return the hold of the calling thread on the user's lock, or None."""
