@@ -321,43 +321,42 @@ def outcome(
     Raises:
         BackendError: It was not applied, or its outcome is unknown, also because history was erased or dropped since.
     """
-    deadline = time.monotonic() + timeout
-    for number in count():
-        try:
-            now = answer(database, timeout, lambda: database.head(user))
-            if now.revision == head.revision:
-                if now.versions != head.versions:
-                    # A program that does not update the revision has changed a document.
-                    return None
-                after = database.apply(user, now, step)
-                if after is not None:
-                    return {kind: after.versions[kind] for kind in step.contents}
-                raise error  # the first attempt was only slow: check again
-            is_newest = now.revision == head.revision + step.growth
-            if not step.records:
-                stored = answer(database, timeout, partial(database.read, user, [*step.contents]))
-                # A step of another process may have the same growth, as it is random, but not the same texts.
-                is_ours = is_newest and {each: stored[each][0] for each in stored} == step.contents
-                confirm(database, timeout, user)
-                return {kind: stored[kind][1] for kind in stored} if is_ours else None
-            seq, text = step.records[-1]
-            found = answer(database, timeout, partial(database.records, user, seq + 1, 1))
-            if found == [(seq, text)]:
-                confirm(database, timeout, user)
-        except DatabaseLost as lost:
-            if time.monotonic() >= deadline:
-                raise unknown_outcome(database, error) from lost
-            pause(number)
-            continue
-        except BackendError as lost:
-            raise unknown_outcome(database, error) from lost
-        if found != [(seq, text)]:
-            if not step.dropped and (now.epoch > head.epoch or _is_cut(now, seq, found)):
-                raise unknown_outcome(database, error) from error
+    try:
+        ask = partial(_outcome, database, timeout, user, head, step, error)
+        return answer(database, timeout, ask)
+    except BackendError as lost:
+        raise unknown_outcome(database, error) from lost.__cause__ or lost
+
+
+def _outcome(
+    database: Database, timeout: float, user: str, head: Head, step: Step, error: DatabaseLost
+) -> dict[str, Token] | None:
+    """Return the result of `outcome` if one attempt can tell; else raise DatabaseLost or BackendError."""
+    now = answer(database, timeout, lambda: database.head(user))
+    if now.revision == head.revision:
+        if now.versions != head.versions:
+            # A program that does not update the revision has changed a document.
             return None
+        after = database.apply(user, now, step)
+        if after is not None:
+            return {kind: after.versions[kind] for kind in step.contents}
+        raise error  # the first attempt was only slow: check again
+    is_newest = now.revision == head.revision + step.growth
+    if not step.records:
+        stored = answer(database, timeout, partial(database.read, user, [*step.contents]))
+        # A step of another process may have the same growth, as it is random, but not the same texts.
+        is_ours = is_newest and {each: stored[each][0] for each in stored} == step.contents
+        confirm(database, timeout, user)
+        return {kind: stored[kind][1] for kind in stored} if is_ours else None
+    seq, text = step.records[-1]
+    found = answer(database, timeout, partial(database.records, user, seq + 1, 1))
+    if found == [(seq, text)]:
+        confirm(database, timeout, user)
         # After a later step of another process, the stored versions may not be those of our texts.
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
-    raise AssertionError
+    if not step.dropped and (now.epoch > head.epoch or _is_cut(now, seq, found)):
+        raise unknown_outcome(database, error) from error
+    return None
 
 
 def confirm(database: Database, timeout: float, user: str) -> None:
