@@ -388,17 +388,17 @@ class Engine(DocumentCache):
                 " could not be merged into the file. Nothing else was changed."
             ) from error
         self.index(user).note(saved.record, saved.commit.records[-1], last)
-        changed = saved.rebased(tokens)
-        for kind in saved.saves:
-            known = changed[kind][0]
-            if known is None:
+        rebased = dict(saved.changed)
+        for kind, known in saved.saves.items():
+            token = tokens.get(kind) if known.is_merged else known.token
+            if token is None:  # there was another hand edit
                 self.discard(user, [kind])
                 raise HandEditConflict.changed(self.backend.place(user, kind))
-            self._remember(
-                (user, kind),
-                replace(known, is_logged=True, is_saved=True, logged=None, conflicts=[]),
-            )
-        return changed
+            base = replace(known, token=token, is_merged=False)
+            rebased[kind] = base, rebased[kind][1]
+            logged = replace(base, is_logged=True, is_saved=True, logged=None, conflicts=[])
+            self._remember((user, kind), logged)
+        return rebased
 
     def log_hand_edits(self, user: str) -> None:
         """Log the hand edits of all documents, also of those whose files were removed.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.engine.transaction import block_changes, keep_removed_ids, prepare
 from tomldiary.errors import HandEditConflict
@@ -12,20 +12,17 @@ from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.locks import wait_for_save
-from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, LocalFolder, Token
+from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, LocalFolder
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Changed, Prepared
     from tomldiary.history.record import Source
 
 
-@dataclass(frozen=True, slots=True)
-class Saves:
+class Saves(NamedTuple):
     """Hand edits, as a transaction that is ready to be stored.
 
     It is separate from the write that found the edits. After a crash a transaction is redone on its base text, so
@@ -37,15 +34,6 @@ class Saves:
     saves: dict[str, Known]
     """The edited documents that still exist."""
     changed: Changed
-
-    def rebased(self, tokens: Mapping[str, Token]) -> Changed:
-        """Return the changes on the stored versions; a base version is None after another hand edit."""
-        fresh = dict(self.changed)
-        for kind, known in self.saves.items():
-            token = tokens.get(kind) if known.is_merged else known.token
-            base = None if token is None else replace(known, token=token, is_merged=False)
-            fresh[kind] = (base, self.changed[kind][1])
-        return fresh
 
 
 def prepare_saves(engine: Engine, user: str, changed: Changed, patience: float) -> Saves | None:
