@@ -81,7 +81,7 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word):
             if chance < 0.3 and edit.table(path) is not None:
                 edit.delete(path)
             elif chance < 0.4:
-                edit.rename({path: (*path[:2], f"r{step}")})
+                edit.take_text(Document.parse(edit.peek().text))
             else:
                 edit.put(path, {"text": f"{word} {choose.randint(0, 99)}"})
         after = edit.done()

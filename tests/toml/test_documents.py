@@ -200,10 +200,10 @@ def test_an_edit_without_a_difference_returns_the_same_document():
     assert edit.done() is document
 
 
-def test_a_renamed_table_is_read_in_the_order_of_the_text():
-    edit = Edit(Document.parse("[a.b]\nx = 1\n\n[a.c]\nx = 2\n"))
-    assert edit.rename({("a", "b"): ("a", "d")})
-    assert list(edit.done().data["a"]) == ["d", "c"]
+def test_a_nested_table_is_read_in_the_order_of_the_text():
+    edit = Edit(Document.parse("[b]\nx = 1\n\n[a.c]\nx = 2\n"))
+    assert edit.nest(["b"], "a")
+    assert list(edit.done().data["a"]) == ["b", "c"]
 
 
 def test_an_inline_table_is_restored_without_its_other_values():
@@ -313,9 +313,9 @@ def test_the_size_of_an_edit_is_exact_after_each_change():
     changes = [
         lambda: edit.put(("a", "two"), {"x": "long"}),
         lambda: edit.put(("a", "one"), {"x": 1000}),
-        lambda: edit.rename({("a", "two"): ("a", "another")}),
-        lambda: edit.restore(("a", "one"), "[a.one]\nx = 1  # old\n", {"x": 1}),
-        lambda: edit.delete(("a", "another")),
+        lambda: edit.nest(["a"], "b"),
+        lambda: edit.restore(("b", "a", "one"), "[b.a.one]\nx = 1  # old\n", {"x": 1}),
+        lambda: edit.delete(("b", "a", "two")),
         undo,
     ]
     for change in changes:
@@ -323,42 +323,41 @@ def test_the_size_of_an_edit_is_exact_after_each_change():
         assert edit.size == len(edit.peek().text)
 
 
-def test_a_renamed_table_leaves_no_empty_table():
-    edit = Edit(Document.parse("[a.b]\nx = 1\n"))
-    assert edit.rename({("a", "b"): ("c", "b")})
-    assert edit.done().data == parse_toml("[c.b]\nx = 1\n")
-
-
-def test_a_renamed_table_keeps_the_comment_behind_its_header():
-    edit = Edit(Document.parse('["a#b"]  # one [two]\nx = 1\n'))
-    assert edit.rename({("a#b",): ("c", "d")})
-    assert edit.done().text == "[c.d]  # one [two]\nx = 1\n"
+def test_a_nested_table_keeps_the_comment_behind_its_header():
+    edit = Edit(Document.parse('["a#b"]  # one [two]\nx = 1\n\n["a#b".y]\n\n[a]\n'))
+    assert edit.nest(["a#b"], "c d")
+    assert edit.done().text == '["c d"."a#b"]  # one [two]\nx = 1\n\n["c d"."a#b".y]\n\n[a]\n'
     edit = Edit(Document.parse("a.x = 1 # one\nb.x = 1\n"))
-    assert edit.rename({("a",): ("c", "d")})
-    assert edit.done().text == "c.d.x = 1 # one\nb.x = 1\n"
+    assert edit.nest(["a"], "c")
+    assert edit.done().text == "c.a.x = 1 # one\nb.x = 1\n"
 
 
-def test_no_table_is_renamed_into_one_that_is_written_inline():
+def test_no_table_is_nested_in_one_that_is_written_inline():
     document = Document.parse("a = { b = {} }\n[c]\nx = 1\n")
     edit = Edit(document)
-    assert not edit.rename({("c",): ("a", "d")})
-    assert not edit.rename({("c",): ("a", "b", "d")})
-    assert edit.peek().data == document.data
+    assert not edit.nest(["c"], "a")
+    assert edit.done() is document
 
 
-def test_no_table_is_renamed_if_a_text_has_a_line_with_its_key():
+def test_no_table_is_nested_in_place_of_another_one():
+    document = Document.parse("[a]\nx = 1\n[b.a]\nx = 2\n")
+    edit = Edit(document)
+    assert not edit.nest(["a"], "b")
+    assert edit.done() is document
+
+
+def test_no_table_is_nested_if_a_text_has_a_line_with_its_key():
     document = Document.parse('x = """\na = 1\n"""\na.y = 1\n')
     edit = Edit(document)
-    assert not edit.rename({("a",): ("b",)})
+    assert not edit.nest(["a"], "b")
     assert edit.peek().data == document.data
 
 
 @pytest.mark.parametrize("value", ["a = 1", "a = []", "[[a]]"])
-def test_no_table_is_renamed_in_place_of_a_value_or_a_list(value):
+def test_no_table_is_nested_in_a_value_or_a_list(value):
     edit = Edit(Document.parse(f"{value}\n[c]\nx = 1\n"))
-    for path in (("a",), ("a", "d")):
-        with pytest.raises(DocumentError):
-            edit.rename({("c",): path})
+    with pytest.raises(DocumentError):
+        edit.nest(["c"], "a")
 
 
 @pytest.mark.parametrize("head", ["a.b.x = 1\n", "[a]\nb.x = 1\n", '[a]\n"\\u0062".x = 1\n'])

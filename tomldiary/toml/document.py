@@ -19,7 +19,7 @@ from tomldiary.toml.parse import TOKEN, parse_toml
 from tomldiary.toml.values import render_block, render_lines, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 Table = dict[str, Any]
@@ -427,8 +427,8 @@ class ValueEdit:
         self._set_data(path, None)
         return True
 
-    def rename(self, names: Mapping[Path, Path]) -> bool:  # noqa: ARG002 - an edit of a text can
-        """Return False: without a text, removing a table and adding it below its new name is the same."""
+    def nest(self, keys: Collection[str], parent: str) -> bool:  # noqa: ARG002 - an edit of a text can
+        """Return False: without a text, removing a table and adding it elsewhere is the same."""
         return False
 
     def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it

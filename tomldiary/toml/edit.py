@@ -19,14 +19,17 @@ from tomldiary.toml.document import (
     rendered_again,
     split_tail,
 )
-from tomldiary.toml.lexer import HEADER, KEY, Block, header_path, split_blocks
+from tomldiary.toml.lexer import KEY, Block, header_path, split_blocks
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-_KEY_OF_LINE = re.compile(rf"^([ \t\ufeff]*)({KEY})(?=[ \t]*[.=])", re.MULTILINE)
+_KEY = re.compile(rf"^([ \t\ufeff]*)({KEY})(?=[ \t]*[.=])", re.MULTILINE)
+"""The first key of a line."""
+_HEADER_KEY = re.compile(rf"^([ \t]*\[\[?[ \t]*)({KEY})", re.MULTILINE)
+"""The first key of a header."""
 _ENDS_IN_COMMENT = re.compile(r"^[ \t\ufeff]*#.*(?<!\"\"\"|''')\r?\n\Z", re.MULTILINE)
 
 
@@ -181,31 +184,22 @@ class Edit(ValueEdit):
         self._owned, self.stamp = {}, object()
         self.is_changed = self._is_reordered = True
 
-    def rename(self, names: Mapping[Path, Path]) -> bool:
-        """Rename tables, keeping their text, comments and position; return False if that is not possible.
-
-        Args:
-            names: The new paths of tables by the old ones.
+    def nest(self, keys: Collection[str], parent: str) -> bool:
+        """Move tables of the root below the one at `parent`, with their text and position; False if that is not possible.
 
         Raises:
-            DocumentError: A value at or above a new path is not a table.
+            DocumentError: The value at `parent` is not a table.
         """
-        known = [self._found(new) for new in names.values()]
-        if any(each is not None for each in known):
-            return False
-        undo = self.savepoint()
-        for old, new in names.items():
-            data = dict(self.table(old) or {})
-            self._set_data(old, None)
-            self._drop_empty(old[:-1])
-            self._set_data(new, data)
+        known = self._found((parent,)) or {}
         try:
-            document = Document.parse("".join(_renamed(each, names) for each in self._blocks))
+            document = Document.parse(
+                "".join([_nested(each, keys, parent) for each in self._blocks])
+            )
         except InvalidTOML:
-            undo()  # such as for a table above a new path that is written inline
-            return False
-        if not same_value(document.data, self._data):
-            undo()
+            return False  # such as for a `parent` that is written inline
+        left = {key: value for key, value in self._data.items() if key not in keys}
+        moved = {key: self._data[key] for key in keys}
+        if not same_value(document.data, {**left, parent: {**known, **moved}}):
             return False
         self.take_text(document)
         return True
@@ -486,29 +480,17 @@ class Edit(ValueEdit):
         return changed
 
 
-def _renamed(block: Block, names: Mapping[Path, Path]) -> str:
-    """Return the text of a block with new paths in its header, or in the keys of the head of the document."""
+def _nested(block: Block, keys: Collection[str], parent: str) -> str:
+    """Return the text of a block with `parent` before those of the root keys in it that are in `keys`."""
 
     def new_key(match: re.Match[str]) -> str:
         found = header_path(f"[{match[2]}]")
-        new = None if found is None else names.get(found[0])
-        return match[0] if new is None else f"{match[1]}{render_path(new)}"
+        if found is None or found[0][0] not in keys:
+            return match[0]
+        return f"{match[1]}{render_path((parent, *found[0]))}"
 
-    if not block.path:
-        return _KEY_OF_LINE.sub(new_key, block.text)
-    for size in range(1, len(block.path) + 1):
-        new = names.get(block.path[:size])
-        if new is None:
-            continue
-        lines = block.text.split("\n")
-        for number, line in enumerate(lines):
-            header = HEADER.fullmatch(line)
-            if header is not None:
-                # The text before and after the path stays, such as a comment.
-                before, behind = line[: header.start(2)], line[header.end(2) :]
-                lines[number] = f"{before}{render_path((*new, *block.path[size:]))}{behind}"
-                return "\n".join(lines)
-    return block.text
+    # The first header in a block is its own.
+    return _HEADER_KEY.sub(new_key, block.text, 1) if block.path else _KEY.sub(new_key, block.text)
 
 
 def _with(table: Table, path: Path, value: Table) -> Table:

@@ -76,16 +76,16 @@ class Conversations:
 
     def migrate(self) -> None:
         """Rename the session tables of a file before version 0.3; body and comments stay."""
-        names = {(key,): (_ROOT, key) for key in self.top_level()}
-        if not names or self._edit.rename(names):
+        keys = self.top_level()
+        if not keys or self._edit.nest(keys, _ROOT):
             return
         if self._edit.table((_ROOT,)) == {}:
             self._edit.delete((_ROOT,))  # no header can follow it if it is written inline
-        for old, new in names.items():
-            entry = dict(self._edit.table(old) or {})
-            if not self._edit.rename({old: new}):
-                self._edit.delete(old)
-                self._edit.put(new, entry)
+        for key in keys:
+            entry = dict(self._edit.table((key,)) or {})
+            if not self._edit.nest([key], _ROOT):
+                self._edit.delete((key,))
+                self._edit.put((_ROOT, key), entry)
 
     def ensure(self, session_id: str, *, now: str) -> bool:
         """Create a session if it does not exist; at the limit, the least recently used one is removed.
