@@ -716,7 +716,7 @@ def test_the_holder_that_a_commit_finds_is_the_one_that_a_query_finds(alice):
             else:
                 with contextlib.suppress(InvalidValue):
                     alice.facts.update(chosen.id, {}, valid_to=now, now=chosen.valid_from)
-        book = Facts(alice.diary.engine.entries("alice", "facts"), alice.diary.fact_schemas)
+        book = Facts(alice.diary.engine.readable("alice", "facts"), alice.diary.fact_schemas)
         for number, name in itertools.product(range(1, 27), "ab"):
             wanted = [each for each in book.held("home", name) if each.holds(day(number))]
             found = book.holding("home", name, day(number))

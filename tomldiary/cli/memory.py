@@ -66,7 +66,7 @@ def known_user(
     if user is None:
         user = _only_user(diary, path)
     check_user(diary, path, user)
-    document = diary.engine.entries(user, PREFERENCES.name)
+    document = diary.engine.readable(user, PREFERENCES.name)
     if not stored_preferences(document) and not categories:
         return diary.user(user)
     table = _table_of(document, categories)
@@ -141,7 +141,7 @@ def user_to_change(
     diary = Diary(open_storage(path, _CREATE) if user is None else writable(path), agent="rules")
     if user is None:
         user = _only_user(diary, path, _CREATE)
-    document = diary.engine.entries(user, PREFERENCES.name)
+    document = diary.engine.readable(user, PREFERENCES.name)
     stored = stored_preferences(document)
     schema = document.meta.get("schema_name", diary.schema_name)
     if given is None:
@@ -223,7 +223,7 @@ def fact_key(written: str, user: UserDiary) -> str:
     first = written.partition("/")[0]
     if first in KINDS or first in user.diary.allowed:
         return written
-    types = user.diary.engine.entries(user.user_id, FACTS.name).table((FACTS.name,)) or {}
+    types = user.diary.engine.readable(user.user_id, FACTS.name).table((FACTS.name,)) or {}
     return f"{FACTS.name}/{written}" if first in types else written
 
 

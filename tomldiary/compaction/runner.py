@@ -81,7 +81,7 @@ class CompactionRunner:
         """Return the parts of a compaction as `(kind, category)`; conversations have the category ""."""
         parts = [(kind, "") for kind in due if kind != "preferences"]
         if "preferences" in due:
-            document = await in_thread(self._diary.engine.entries, user_id, "preferences")
+            document = await in_thread(self._diary.engine.readable, user_id, "preferences")
             keys = [key for key, _ in PREFERENCES.entries(document, self._diary)]
             names = dict.fromkeys(key.partition("/")[0] for key in keys)
             parts = [*(("preferences", name) for name in names), *parts]

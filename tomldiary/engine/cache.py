@@ -118,16 +118,6 @@ class DocumentCache:
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
 
-    def entries(self, user: str, kind: str) -> Document:
-        """Return all entries of a kind as one document, with the changes of an open transaction.
-
-        Raises:
-            DocumentError: As `document`.
-        """
-        with self.reading():
-            parts = [self.document(user, part) for part in self.parts(user, kind)]
-        return self.join(user, kind, parts)
-
     def draft(self, user: str, kind: str) -> JoinedEdit:
         """Return an edit of all entries of a kind as values only, without expired ones; it is never stored.
 

@@ -129,7 +129,7 @@ def _figures(diary: Diary, path: str, name: str) -> dict[str, Any]:
         check_user(diary, path, name)
         alice = diary.user(name)
         profile, kept = alice.profile(), alice.kept_history()
-        stored = stored_preferences(diary.engine.entries(name, PREFERENCES.name))
+        stored = stored_preferences(diary.engine.readable(name, PREFERENCES.name))
         characters = sum(len(alice.document(each)) for each in alice.documents())
     counts = {kind: profile[kind] for kind in KINDS if kind in profile}
     # A profile has only the categories of the diary's own table.
