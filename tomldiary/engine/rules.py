@@ -156,7 +156,7 @@ class EntryRules:
             over = [path for key, path, entry in entries if self.is_over(key, entry, now)]
             if over:
                 tx.expired.update((name, path) for path in over)
-                entry_kind(name).remove(tx.edit(name), over, self._options)
+                entry_kind(name).remove(tx.edit(name), over)
 
     def report_edit(self, kind: str, before: Document, after: Document, place: str) -> None:
         """Warn of entries that a hand edit has made invalid, because typed reads ignore them."""

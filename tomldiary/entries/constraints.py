@@ -15,15 +15,7 @@ from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
-from pydantic import (
-    AliasChoices,
-    AliasPath,
-    BaseModel,
-    Secret,
-    SecretBytes,
-    SecretStr,
-    ValidationError,
-)
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from tomldiary.entries.fields import (
@@ -34,7 +26,7 @@ from tomldiary.entries.fields import (
     plain,
     toml_word,
 )
-from tomldiary.entries.schema import weight_of
+from tomldiary.entries.schema import names_read, weight_of
 from tomldiary.errors import InvalidValue, SchemaError, wrong_type, wrong_value
 from tomldiary.text.visible import compatible
 from tomldiary.toml.values import (
@@ -265,16 +257,6 @@ class FactSchema:
             field.serialization_alias or name for name, field in fields if field.default is not None
         }
 
-    @cached_property
-    def _model_names(self) -> set[Any]:
-        """The names by which the model reads or writes its fields."""
-        found: set[Any] = {*self.fields, *self.model.model_fields}
-        for field in self.model.model_fields.values():
-            alias = field.validation_alias
-            names = alias.choices if isinstance(alias, AliasChoices) else [alias]
-            found.update(each.path[0] if isinstance(each, AliasPath) else each for each in names)
-        return found
-
     @property
     def is_open(self) -> bool:
         """Whether the model allows extra fields."""
@@ -352,7 +334,8 @@ class FactSchema:
         """
         stored = _as_json(self.parse(data))
         if is_stored:
-            stored = {**{key: data[key] for key in data if key not in self._model_names}, **stored}
+            known = {*self.fields, *names_read(self.model)}
+            stored = {**{key: data[key] for key in data if key not in known}, **stored}
         # None is not stored if it is the default of the field.
         return encode_nulls(
             {

@@ -30,6 +30,8 @@ MAX_KEY = 200
 """The maximum number of characters of a key."""
 MAX_SESSION = 1_000
 """The maximum number of characters of a turn's session id, which each entry of the turn repeats."""
+NEXT_IDS = "next_ids"
+"""The field of `_meta` with the numbers of the next ids."""
 COMPACTOR = "compactor"
 """The value of `_updated_by` that a compaction writes, as in TOMLDiary 0.9; it names no session."""
 _MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to", "_expires")
@@ -356,6 +358,13 @@ def text_list(value: Any) -> list[str]:
 def escaped_part(key: str) -> str:
     """Return a key as one part of another key, in which slashes separate the parts."""
     return key.replace("%", "%25").replace("/", "%2f")
+
+
+def reserved_ids(meta: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the numbers of the next ids of the form prefN by category, as the table `_meta` of a document has them."""
+    found: Any = (meta or {}).get(NEXT_IDS)
+    table = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return {name: number for name, number in table.items() if isinstance(number, int)}
 
 
 def number_of(key: str) -> int | None:

@@ -400,10 +400,9 @@ class EntryKind:
             if name not in entry:
                 yield Problem(f"{where}.{name}", "expected text, found nothing")
 
-    def remove(self, edit: EditedTables, paths: Iterable[Path], rules: Rules) -> None:
-        """Remove entries without a check of their own."""
-        for path in paths:
-            edit.delete(path)
+    def remove(self, edit: EditedTables, paths: Iterable[Path]) -> None:
+        """Remove entries without a check of their own; their ids are not assigned again."""
+        self.keep_ids(edit, [path for path in paths if edit.delete(path)])
 
     def is_read(self, key: str, entry: Mapping[str, Any], rules: Rules) -> bool:
         """Return whether an entry fits its type; `key` includes the kind."""

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic import ValidationError
 
 from tomldiary.entries.fields import (
+    NEXT_IDS,
     check_key,
     check_length,
     count_of,
     entry_text,
     number_of,
     replaced,
+    reserved_ids,
     text_list,
     updated_at,
 )
 from tomldiary.entries.incremental_index import IncrementalIndex, Marked, ask, put_indexed
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
+from tomldiary.entries.schema import names_read
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.similarity import identity, normalise, same_text
 from tomldiary.text.visible import escape_for_model
@@ -41,7 +44,6 @@ NEW = "new"
 """The id that requests a new entry even if a similar one is stored."""
 Action = Literal["created", "updated", "boosted", "merged"]
 _ROOT = "preferences"
-_NEXT = "next_ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +319,10 @@ class Preferences:
         kind = self.rules.item_types.get(category)
         if kind is None or kind.model_config.get("extra") == "allow":
             return
-        known = {*kind.model_fields, "pinned"}
+        own_fields = {*kind.model_fields, "pinned"} - PreferenceItem.model_fields.keys()
         for name in names:
-            if not name.startswith("_") and name not in known | _aliases(kind):
-                own = ", ".join(sorted(known - PreferenceItem.model_fields.keys()))
+            if not name.startswith("_") and name not in {"pinned", *names_read(kind)}:
+                own = ", ".join(sorted(own_fields))
                 raise InvalidValue(
                     f"there is no such field. Those that you can set are: {own}. Declare others in a subclass"
                     " of PreferenceItem. Nothing was stored.",
@@ -374,18 +376,8 @@ class Preferences:
     def next_number(self, category: str) -> int:
         """Return the number of the next id of the form prefN."""
         highest = self.following(category, Catalog, lambda catalog: catalog.highest)
-        marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
-        marked: Any = (
-            cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0
-        )
-        return max(highest + 1, marked if isinstance(marked, int) else 0)
-
-    def reserve(self, category: str, number: int) -> None:
-        """Set a minimum for the number of the next id of the form prefN."""
-        meta: dict[str, Any] = dict(self._edit.table(("_meta",)) or {"version": FORMAT_VERSION})
-        marks: Any = meta.get(_NEXT)
-        known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
-        self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}})
+        reserved = reserved_ids(self._tables.table(("_meta",)))
+        return max(highest + 1, reserved.get(category, 0))
 
 
 def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
@@ -395,13 +387,15 @@ def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
         edit: The preferences document without the removed entries.
         removed: The category and the number of each removed entry; 0 for an id of another form.
     """
-    highest: dict[str, int] = {}
+    meta = edit.table(("_meta",)) or {"version": FORMAT_VERSION}
+    known = reserved_ids(meta)
+    fresh = dict(known)
     for category, number in removed:
-        highest[category] = max(highest.get(category, 0), number)
-    for category, number in highest.items():
-        book = Preferences(edit, PreferenceRules((category,)))
-        if number >= book.next_number(category):
-            book.reserve(category, number + 1)
+        following = Preferences(edit, PreferenceRules((category,))).next_number(category)
+        if number >= max(following, fresh.get(category, 0)):
+            fresh[category] = number + 1
+    if fresh != known:
+        edit.put(("_meta",), {**meta, NEXT_IDS: fresh})
 
 
 def by_category(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -444,15 +438,6 @@ def entry_to_item(
 def _contexts(entry: Mapping[str, Any]) -> list[str]:
     found = entry.get("contexts")
     return [found] if isinstance(found, str) else text_list(found)
-
-
-def _aliases(kind: type[PreferenceItem]) -> set[str]:
-    """Return the aliases of the fields of a type."""
-    given = [(each.alias, each.validation_alias) for each in kind.model_fields.values()]
-    found = [
-        choice for pair in given for alias in pair for choice in getattr(alias, "choices", [alias])
-    ]
-    return {alias for alias in found if isinstance(alias, str)}
 
 
 def _check_contexts(contexts: list[str], where: str) -> None:

@@ -25,7 +25,7 @@ from typing import (
     overload,
 )
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, AliasPath, BaseModel
 from pydantic.errors import PydanticUndefinedAnnotation
 
 from tomldiary.entries.models import ConversationItem, PreferenceItem
@@ -113,6 +113,16 @@ def weight_of(extra: object, where: str) -> float:
             f"{where}: the weight is a positive number, such as 3; found {printed(weight)}."
         )
     return float(weight)
+
+
+def names_read(model: type[BaseModel]) -> set[Any]:
+    """Return the names by which a model reads its fields: their own, and their aliases."""
+    found: set[Any] = set(model.model_fields)
+    for field in model.model_fields.values():
+        for alias in (field.alias, field.validation_alias):
+            names = alias.choices if isinstance(alias, AliasChoices) else [alias]
+            found.update(each.path[0] if isinstance(each, AliasPath) else each for each in names)
+    return found
 
 
 def categories_doc(pref_table_cls: type[BaseModel]) -> str:

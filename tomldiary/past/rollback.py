@@ -259,7 +259,7 @@ class Undo:
             else:
                 back.setdefault(kind, {})[path] = state or ("", {})
         for kind, paths in gone.items():
-            entry_kind(kind).remove(transaction.edit(kind), paths, self._rules)
+            entry_kind(kind).remove(transaction.edit(kind), paths)
         edits = {kind: transaction.edit(kind) for kind in back}
         # The former order is needed only for missing entries, because existing ones keep their place.
         lacking = [

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import NotStored
-from tomldiary.entries.fields import sessions
+from tomldiary.entries.fields import reserved_ids, sessions
 from tomldiary.entries.kinds import (
     KINDS,
     entries_in,
@@ -421,8 +421,6 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
             edit.restore(path, block.text, values, after=document.before(path))
         else:
             edit.put(path, values)
-    reserved: Any = document.meta.get("next_ids")
-    if isinstance(reserved, Mapping):  # ids that were assigned before the export are not reused
-        known_ids = cast("Mapping[str, Any]", reserved).items()
-        reserve_ids(edit, ((name, at - 1) for name, at in known_ids if isinstance(at, int)))
+    # Ids that were assigned before the export are not reused.
+    reserve_ids(edit, ((name, at - 1) for name, at in reserved_ids(document.meta).items()))
     return conflicts

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.fields import NEXT_IDS, reserved_ids
 from tomldiary.logging import get_logger
 from tomldiary.toml.document import Document, Path, Table, find_table
 from tomldiary.toml.lexer import Block
@@ -31,7 +33,7 @@ _PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
 _FURTHER = re.compile(r"[^/]+/(00[2-9]|0[1-9][0-9]|[1-9][0-9]{2,8})", re.ASCII)
 _logger = get_logger(__name__)
 _NEARLY_EMPTY = 500  # the maximum number of characters of a document without entries
-_META, _NEXT = "_meta", "next_ids"
+_META = "_meta"
 
 
 def part_name(document: str, number: int) -> str:
@@ -135,14 +137,9 @@ def _meta_of(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None
     if not metas:
         return None
     marks: dict[str, int] = {}
-    for meta in metas:
-        reserved: Any = meta.get(_NEXT)
-        for category, number in cast(
-            "Table", reserved if isinstance(reserved, dict) else {}
-        ).items():
-            if isinstance(number, int):
-                marks[category] = max(number, marks.get(category, 0))
-    return {**metas[0], _NEXT: marks} if marks else {**metas[0]}
+    for category, number in chain.from_iterable(reserved_ids(meta).items() for meta in metas):
+        marks[category] = max(number, marks.get(category, 0))
+    return {**metas[0], NEXT_IDS: marks} if marks else {**metas[0]}
 
 
 def _blocks(parts: Sequence[Document]) -> list[Block]:

@@ -33,7 +33,7 @@ from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
     from tomldiary.entries.kind import Collected, EditedTables, Rank, Rules, Tables, Writing
@@ -128,10 +128,6 @@ class PreferenceKind(EntryKind):
                     field = ".".join(map(str, (where, *problem["loc"])))
                     message = f"{problem['msg']}; in preferences() the entry is left out"
                     yield Problem(field, message)
-
-    def remove(self, edit: EditedTables, paths: Iterable[Path], rules: Rules) -> None:
-        removed = [path for path in paths if edit.delete(path)]
-        self.keep_ids(edit, [path for path in removed if path[-2] in rules.allowed])
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
         was, became = self._book(before, rules), self._book(after, rules)

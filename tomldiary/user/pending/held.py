@@ -365,7 +365,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
     kind, path = entry_kind(each.document), each.path
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:
-        kind.remove(edit, [path], rules)
+        kind.remove(edit, [path])
         return path
     check_fields(each.document, path, each.after, rules)
     session = _author(each)
