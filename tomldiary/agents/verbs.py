@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from tomldiary.agents.answers import ACTOR, WAITS, Answer, DoneBefore, failure, once
 from tomldiary.engine.engine import is_erased
 from tomldiary.entries.facts import schema_named
-from tomldiary.entries.fields import MAX_KEY, data_text, inner_value
+from tomldiary.entries.fields import MAX_KEY, data_text
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import (
     BLOCKS,
@@ -34,6 +34,7 @@ from tomldiary.errors import Forgotten, InvalidValue, UnknownEntry
 from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
+from tomldiary.text.json_paths import inner_value
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines
 from tomldiary.toml.values import moment
 

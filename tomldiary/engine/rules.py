@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tomldiary.entries.constraints import checked_constraint
-from tomldiary.entries.fields import entry_data, inner_value, last_used, same_data
+from tomldiary.entries.fields import entry_data, last_used, same_data
 from tomldiary.entries.kind import Rules
 from tomldiary.entries.kinds import (
     DRAFTS,
@@ -30,6 +30,7 @@ from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.logging import get_logger, tell
+from tomldiary.text.json_paths import inner_value
 from tomldiary.text.visible import one_line, visible
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text, decode_nulls, moment, render_path

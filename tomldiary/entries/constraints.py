@@ -22,12 +22,12 @@ from tomldiary.entries.fields import (
     MAX_KEY,
     check_unmanaged,
     escaped_part,
-    inner_value,
     plain,
     toml_word,
 )
 from tomldiary.entries.schema import names_read, weight_of
 from tomldiary.errors import InvalidValue, SchemaError, wrong_type, wrong_value
+from tomldiary.text.json_paths import inner_value
 from tomldiary.text.visible import compatible
 from tomldiary.toml.values import (
     checked_flag,

@@ -62,14 +62,6 @@ def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -
     return same_value(entry_data(left), entry_data(right))
 
 
-def inner_value(entry: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a field; the fields of a table are written with dots. None if it is missing."""
-    value: Any = entry
-    for part in name.split("."):
-        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def data_text(entry: Mapping[str, Any]) -> str:
     """Return the data of an entry as one text, field by field."""
     fields = decode_nulls(entry_data(entry)).items()

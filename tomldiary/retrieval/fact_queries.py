@@ -14,9 +14,10 @@ from pydantic_core import SchemaValidator, core_schema
 
 from tomldiary.entries.constraints import normal_form
 from tomldiary.entries.facts import confidence_of
-from tomldiary.entries.fields import entry_data, inner_value, plain
+from tomldiary.entries.fields import entry_data, plain
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.filters import ExactNumber, compile_filter, fields_of, is_condition
+from tomldiary.text.json_paths import inner_value
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, moment
 
 if TYPE_CHECKING:

@@ -72,6 +72,13 @@ def texts_in(
         yield str(value)
 
 
+def inner_value(value: Any, name: str) -> Any:
+    """Return the value of a field; the fields of a table are written with dots. None if it is missing."""
+    for part in name.split("."):
+        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def _walk(value: Any, tokens: list[str]) -> Iterator[str]:
     if not tokens:
         yield from _leaf(value)
@@ -85,7 +92,7 @@ def _walk(value: Any, tokens: list[str]) -> Iterator[str]:
             yield from _walk(item, rest)
     elif first.startswith("{"):
         for field in first[1:-1].split(","):
-            found = _field(value, field.strip().split("."))
+            found = inner_value(value, field.strip())
             if not isinstance(found, list | Mapping) or found:
                 yield from _leaf(found)
     elif isinstance(value, Mapping) and first in value:
@@ -109,14 +116,6 @@ def _elements(value: Any, number: str) -> list[Any]:
     except ValueError:
         return []
     return [items[at]] if -len(items) <= at < len(items) else []
-
-
-def _field(value: Any, path: list[str]) -> Any:
-    for part in path:
-        if not isinstance(value, Mapping):
-            return None
-        value = cast("Mapping[str, Any]", value).get(part)
-    return value
 
 
 def _leaf(value: Any) -> list[str]:
