@@ -31,35 +31,10 @@ def edit_block(
     Raises:
         InvalidValue: The block cannot be changed without other changes.
     """
-    path, text = block.path, block.text
-    edited = _edit_tree(text, path, old, new, newline)
-    if _proved(edited, path, new):
-        return Block(path, edited)
-    raise InvalidValue(
-        "this table is written in a way that cannot be changed safely. Write it as one"
-        f" [{render_path(path)}] table with a line for each key.",
-        where=render_path(path),
-    )
-
-
-def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
-    try:
-        found = find_table(parse_toml(text), path)
-    except InvalidTOML:
-        return False
-    return found is not None and same_value(found, want)
-
-
-def _edit_tree(
-    text: str,
-    path: tuple[str, ...],
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
-    newline: str,
-) -> str:
     import tomlkit  # noqa: PLC0415 - only hand-written forms need it, and it is slow to import
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
+    path, text = block.path, block.text
     plain = text.removeprefix("\ufeff")
     body, tail = split_tail(plain)  # a new key belongs before the tail
     end = newline if body and not body.endswith("\n") else ""
@@ -67,18 +42,26 @@ def _edit_tree(
         document = tomlkit.parse(body + end)
         _change_tree(document, path, old, new)
         edited = tomlkit.dumps(cast("Any", document))
-    except (TOMLKitError, KeyError, TypeError, AttributeError, IndexError):
-        return ""
-    if newline != "\n" and _BARE.search(text) is None:
-        edited = _BARE.sub(newline, edited)  # tomlkit ends the lines that it adds with "\n"
-    # The last line of a file stays without a line break.
-    return text[: len(text) - len(plain)] + edited.removesuffix(end) + tail
+        if newline != "\n" and _BARE.search(text) is None:
+            edited = _BARE.sub(newline, edited)  # tomlkit ends the lines that it adds with "\n"
+        # The last line of a file stays without a line break.
+        edited = text[: len(text) - len(plain)] + edited.removesuffix(end) + tail
+        found = find_table(parse_toml(edited), path)
+    except (TOMLKitError, InvalidTOML, KeyError, TypeError, AttributeError, IndexError):
+        edited, found = "", None
+    if found is None or not same_value(found, new):
+        raise InvalidValue(
+            "this table is written in a way that cannot be changed safely. Write it as one"
+            f" [{render_path(path)}] table with a line for each key.",
+            where=render_path(path),
+        )
+    return Block(path, edited)
 
 
 def _change_tree(
     document: Any, path: tuple[str, ...], old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> None:
-    import tomlkit  # noqa: PLC0415 - see _edit_tree
+    import tomlkit  # noqa: PLC0415 - see `edit_block`
 
     def table() -> Any:
         # Looked up for each change, because tomlkit's view of dotted keys is wrong after a removal.
