@@ -85,10 +85,6 @@ class Facts:
 
     # Reading
 
-    def registered(self, name: str) -> FactSchema | None:
-        """Return the schema of a type, or None."""
-        return self._schemas.get(name)
-
     def schema(self, name: str) -> FactSchema:
         """Return the schema of a type.
 

@@ -58,7 +58,7 @@ class FactKind(EntryKind):
         self, path: Path, read: Callable[[str], Document], rules: Rules, at: datetime
     ) -> Path:
         book, (type_, key) = Facts(read(self.name), rules.fact_schemas), path[1:]
-        if book.registered(type_) is not None:
+        if type_ in rules.fact_schemas:
             found = book.find(f"{type_}/{key}", at)
             return path if found is None else (*path[:2], found[1].key)
         if book.entry(type_, key) is not None:
@@ -72,7 +72,7 @@ class FactKind(EntryKind):
 
     def has_intervals(self, path: Path, read: Callable[[str], Document], rules: Rules) -> bool:
         book, (type_, key) = Facts(read(self.name), rules.fact_schemas), path[1:]
-        schema = book.registered(type_)
+        schema = rules.fact_schemas.get(type_)
         if schema is not None and not (schema.constraint.temporal and schema.constraint.keys):
             return False
         is_stored = book.entry(type_, key) is not None
@@ -99,7 +99,7 @@ class FactKind(EntryKind):
     def current(
         self, document: Document, rules: Rules, at: datetime
     ) -> Callable[[str, Mapping[str, Any]], bool] | None:
-        return _current(Facts(document, rules.fact_schemas), at)
+        return _current(document, rules, at)
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         found: list[Group] = []
@@ -111,7 +111,7 @@ class FactKind(EntryKind):
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         document = documents[self.name]
-        holds = _current(Facts(document, rules.fact_schemas), at)
+        holds = _current(document, rules, at)
         found = [name for name, entry in self.entries(document, rules) if holds(name, entry)]
         return dict(Counter(name.partition("/")[0] for name in found))
 
@@ -218,12 +218,15 @@ class FactKind(EntryKind):
         return FactRules(writing.entries(self.name), writing.rules.fact_schemas)
 
 
-def _current(book: Facts, at: datetime) -> Callable[[str, Mapping[str, Any]], bool]:
+def _current(
+    document: Document, rules: Rules, at: datetime
+) -> Callable[[str, Mapping[str, Any]], bool]:
     """Return whether a fact is current at a time: it is valid, and if its type is temporal, it holds."""
+    book = Facts(document, rules.fact_schemas)
 
     @cache
     def keys_of(type_: str) -> set[str] | None:
-        schema = book.registered(type_)
+        schema = rules.fact_schemas.get(type_)
         if schema is None:
             return None
         always = not schema.constraint.temporal

@@ -382,7 +382,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
         when = happened(each.after)
         key = None if path[-1] == id_of(when) else path[-1]
         return (kind.name, new_episode(tx.writing(rules, session), each.after, when, key))
-    confirmed = _confirmed(FactRules(edit, rules.fact_schemas), each)
+    confirmed = _confirmed(FactRules(edit, rules.fact_schemas), each, rules)
     if confirmed is not None:
         return (*path[:-1], confirmed)
     # A lifetime begins with the decision, or the entry could have expired while it waited.
@@ -407,10 +407,10 @@ def _has_assigned_id(each: PendingChange) -> bool:
     )
 
 
-def _confirmed(book: FactRules, each: PendingChange) -> str | None:
+def _confirmed(book: FactRules, each: PendingChange, rules: Rules) -> str | None:
     """Confirm the stored fact that is equal to a new one without a singleton key; return its key, or None without one."""
     after, path = each.after or {}, each.path
-    schema = book.registered(path[1]) if each.is_new and path[0] == FACTS.name else None
+    schema = rules.fact_schemas.get(path[1]) if each.is_new and path[0] == FACTS.name else None
     data = entry_data(after)
     if schema is None or schema.constraint.keys or not book.alike(schema.name, data):
         return None
