@@ -288,9 +288,16 @@ class _Runs(RunTree, BaseCallbackHandler):
 
 
 def _update_of(returned: Any) -> Any:
-    """Return the update of a graph's state in what its node returned; a command for another graph has none."""
-    command: Any = returned
-    return command.update if isinstance(returned, Command) and command.graph is None else command
+    """Return the update of a graph's state in what its node returned."""
+    if not isinstance(returned, Command):
+        return returned
+    command = cast("Command[Any]", returned)
+    if command.graph is not None:
+        return None  # another graph has other fields
+    update: Any = cast("Any", command).update
+    with suppress(TypeError, ValueError):  # no list of pairs
+        return dict(update)
+    return update
 
 
 @cache
