@@ -246,7 +246,8 @@ class _Senders:
         self._found |= dict.fromkeys(own, user)
         parent = field_of(field_of(saved.parent_config, "configurable"), "checkpoint_id")
         self._continued[parent] = user
-        if self._left and (own or not held):
+        # Without an id, a saver would return the newest checkpoint again.
+        if parent and self._left and (own or not held):
             self.place = saved.parent_config
 
     def others(self, user: str) -> dict[str, str]:

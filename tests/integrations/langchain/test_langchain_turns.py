@@ -2527,6 +2527,34 @@ def test_words_before_a_fork_of_a_long_thread_stay_those_of_their_user(
                 place |= edited["configurable"]
 
 
+class WithoutFirstParent(InMemorySaver):
+    """Returns a config without an id as the parent of a thread's first checkpoint."""
+
+    def get_tuple(self, config):
+        saved = super().get_tuple(config)
+        if saved is None or saved.parent_config is not None:
+            return saved
+        place = {**config["configurable"], "checkpoint_id": None}
+        return saved._replace(parent_config={"configurable": place})
+
+
+@either
+def test_senders_are_known_if_the_first_checkpoint_names_an_empty_parent(writer, mode):
+    @before_agent
+    def fail(state, runtime):
+        if len(state["messages"]) == 1:
+            raise Down
+
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(
+        Scripted(answers=[OK]), middleware=[fail, memory], checkpointer=WithoutFirstParent()
+    )
+    with pytest.raises(Down):
+        talk(agent, "I am Ann.", in_room("ann"), mode)
+    talk(agent, "I am Bob.", in_room("bob"), mode)
+    assert said_by(writer) == [("bob", "I am Bob.", "ok")]
+
+
 def delta_state():
     """Return a state whose messages are kept as writes, as in deep agents."""
     channel = pytest.importorskip("langgraph.channels.delta").DeltaChannel
