@@ -129,9 +129,8 @@ def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
 
 
 def _places(config: RunnableConfig | None, context: Any, *names: str) -> dict[str, Any]:
-    return places_in(
-        ensure_config(config), context, *names
-    )  # a bridge of another framework passes none
+    found = ensure_config(config)  # a bridge of another framework passes none
+    return places_in(found, context, *names)
 
 
 def _context(config: RunnableConfig | None) -> Any:

@@ -239,9 +239,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run, tools = self._run, self._toolset
         offered: AbstractToolset[AgentDepsT] = tools
         if run is not None:
-            run.caller = (
-                current_task()
-            )  # here, because the framework calls `for_run` in another task
+            # Here, because the framework calls `for_run` in another task.
+            run.caller = current_task()
             offered = OwnedToolset(tools, tools, run.owner, run.turn.ids.run, run)
         for prefix in self._prefixes:
             offered = offered.prefixed(prefix)
