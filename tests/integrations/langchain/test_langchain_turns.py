@@ -2527,6 +2527,36 @@ def test_words_before_a_fork_of_a_long_thread_stay_those_of_their_user(
                 place |= edited["configurable"]
 
 
+@either
+def test_senders_are_not_searched_in_another_branch_of_the_thread(writer, mode):
+    failing = set()
+
+    @before_agent
+    def fail(state, runtime):
+        if state["messages"][-1].text in failing:
+            raise Down
+
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(
+        Scripted(answers=[OK]), middleware=[fail, memory], checkpointer=InMemorySaver()
+    )
+
+    def asks(user, text, place=None):
+        failing.add(text)
+        settings = in_room(user)["configurable"] | (place or {})
+        with pytest.raises(Down):
+            talk(agent, text, {"configurable": settings}, mode)
+        return agent.get_state(in_room(user)).config["configurable"]
+
+    talk(agent, "Hello.", in_room("eve"), mode)
+    begin = agent.get_state(in_room("eve")).config["configurable"]
+    of_ann = asks("ann", "I am Ann.")
+    asks("bob", "I am Bob.", begin)
+    asks("cat", "I am Cat.", of_ann)
+    talk(agent, "Thanks.", in_room("cat"), mode)
+    assert said_by(writer)[1:] == [("cat", "I am Cat.\n\nThanks.", "ok")]
+
+
 class WithoutFirstParent(InMemorySaver):
     """Returns a config without an id as the parent of a thread's first checkpoint."""
 
