@@ -690,6 +690,15 @@ def test_columns_of_a_sqlite_store_are_read_by_name(alice, tmp_path, columns):
     assert (done.added, done.left_out) == (["items/n/k"], [])
 
 
+def test_an_item_whose_value_is_no_object_is_listed_as_left_out(alice, tmp_path):
+    item = {"namespace": ["alice", "n"], "value": {}}
+    values = {"list": ["tea"], "number": 3, "text": '["tea"]', "nothing": None}
+    items = [{**item, "key": key, "value": value} for key, value in values.items()]
+    (tmp_path / "file").write_text(json.dumps([*items, {**item, "key": "k"}]))
+    done = carry_over(alice, "langgraph-store", tmp_path / "file")
+    assert (done.added, done.left_out) == (["items/n/k"], ["record that is not an item: 4"])
+
+
 def test_a_view_in_place_of_the_table_of_a_sqlite_store_is_refused(alice, tmp_path):
     with closing(sqlite3.connect(tmp_path / "db")) as database, database:
         columns = "SELECT 'alice' AS prefix, 'k' AS key, '{}' AS value"

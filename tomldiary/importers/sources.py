@@ -189,12 +189,10 @@ def _rows(place: str, query: str) -> Iterator[sqlite3.Row]:
         ) from error
 
 
-def _stored_json(value: Any, place: str) -> JsonObject:
-    """Return a JSON object, parsed if it is text."""
-    if not isinstance(value, str | bytes):
-        return as_object(value)
+def _stored_json(value: Any, place: str) -> Any:
+    """Return a JSON value, parsed if it is text."""
     try:
-        return as_object(json.loads(value))
+        return json.loads(value) if isinstance(value, str | bytes) else value
     except (ValueError, RecursionError) as error:
         raise InvalidValue(
             "the value of a record is not JSON. Check --from", where=place
@@ -309,7 +307,7 @@ def _langgraph_store(found: Found) -> None:
     """Read `SqliteStore`, `PostgresStore`, or `item.dict()` of items: namespaces with the user as a label."""
     now = datetime.now(UTC)
     for item, expires in _items(found.place):
-        if not item.namespace or not item.key:
+        if not item.namespace or not item.key or not isinstance(item.value, dict):
             found.leave_out("record that is not an item")
         elif found.user not in item.namespace:
             found.users.add("/".join(item.namespace))
@@ -365,7 +363,7 @@ def _memstate(found: Found) -> None:
     place = found.place
     if _is_sqlite(place):
         stored = _rows(place, "SELECT data FROM facts ORDER BY rowid")
-        facts = [_stored_json(data, place) for (data,) in stored]
+        facts = [as_object(_stored_json(data, place)) for (data,) in stored]
         found.leave_out("record of the log", next(_rows(place, "SELECT count(*) FROM tx_log"))[0])
     else:
         facts = _listed(_json(place), "facts")
