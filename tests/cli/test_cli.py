@@ -738,7 +738,7 @@ CASES = {
     "table without file": (["schema", "preferences", ":Food"], "expected FILE.py:Class"),
     "no such class": (
         ["schema", "preferences", "food.py:Foo"],
-        "the file has no class Foo.",
+        "the file has no class Foo; it has Spicy, Food, Other.",
     ),
     "wrong class": (["schema", "preferences", "food.py:Other"], "Other: has no category"),
     "no class at all": (["schema", "preferences", "food.py:annotations"], "food.py: "),

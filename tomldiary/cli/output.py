@@ -150,9 +150,8 @@ def print_diff(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print JSON in plain ASCII, without control characters. A dataclass is printed as an object of its fields."""
     plain = json.loads(json.dumps(value, default=_plain))
-    _write_out(
-        f"{json.dumps(json_value(plain), indent=2)}\n"
-    )  # without `nan` and `inf`, which JSON lacks
+    text = json.dumps(json_value(plain), indent=2)  # without `nan` and `inf`, which JSON lacks
+    _write_out(f"{text}\n")
 
 
 def _plain(value: Any) -> Any:
@@ -221,7 +220,7 @@ class Column:
 def print_rows(columns: Sequence[Column], rows: Iterable[Row]) -> None:
     """Print rows of one cell for each column. Only the last cell may have several lines.
 
-    Piped output has no headings, colours, padding or wrapping, so each line depends only on its own row. Cells are
+    Piped output has no column headings, colours, padding or wrapping, so each line depends only on its own row. Cells are
     separated by two spaces, empty cells are omitted, and further lines of a text are indented.
     """
     cells = [

@@ -42,7 +42,11 @@ def load_table(place: str) -> type[BaseModel]:
         _run(path, module)
         table: Any = getattr(module, name, None)
         if table is None:
-            raise InvalidValue(f"the file has no class {name}", where=file)
+            classes = (each for each in vars(module).values() if isinstance(each, type))
+            named = [each.__name__ for each in classes if each.__module__ == _MODULE]
+            raise InvalidValue(
+                f"the file has no class {name}; it has {', '.join(named) or 'none'}", where=file
+            )
         categories(table)
     except SchemaError as error:
         raise SchemaError(f"{file}: {error}") from error
