@@ -265,8 +265,9 @@ def test_items_keep_their_times(alice, file, tmp_path):
 def test_an_import_reports_its_progress(alice, file):
     told = []
     carry_over(alice, "loomflow", file("loomflow"), progress=lambda *each: told.append(each))
-    carry_over(alice, "langmem", file("langmem"), progress=lambda *each: told.append(each))
-    assert told == [*((done, 7) for done in range(1, 8)), (3, 3)]
+    for _ in range(2):
+        carry_over(alice, "langmem", file("langmem"), progress=lambda *each: told.append(each))
+    assert told == [*((done, 7) for done in range(1, 8)), (3, 3), (3, 3)]
 
 
 def test_namespaces_are_renamed_with_the_user(alice, file):

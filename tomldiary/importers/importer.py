@@ -95,8 +95,9 @@ def carry_over(
         category: The category of sentences without a category of the preference table; None is "biography".
         singletons: The singleton key by type of facts, for MemState.
         dry_run: Return the result without storing it. Entries that violate a rule raise the same errors.
-        progress: Called after each record with the number of completed and of all records. True shows a progress bar,
-            and False shows none. None shows one in IPython, if tqdm is installed and the import takes over a second.
+        progress: Called after each record, for items once after the last, with the number of completed and of all
+            records. True shows a progress bar, and False shows none. None shows one in IPython, if tqdm is installed
+            and the import takes over a second.
 
     Raises:
         InvalidValue: `alice` is no user, or the source is unknown, unreadable, or has records of other users only.
@@ -198,10 +199,9 @@ def _add_missing(
         keys.append(key)
         if report is not None and not isinstance(record, Item):
             report(done, len(records))
-    if memory.missing_items:
-        memory.put_items()
-        if report is not None:
-            report(len(records), len(records))
+    memory.put_items()
+    if report is not None and "item" in result.found:
+        report(len(records), len(records))
 
 
 class _Memory:
