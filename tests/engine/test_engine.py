@@ -491,7 +491,7 @@ def test_returned_values_are_copies(tmp_path):
     key, item = alice.upsert_preference("likes", "tea", contexts=["a"])
     item.text = "changed"
     item.contexts.append("b")
-    fields = alice.export(entries=True)["entries"][f"likes/{key}"]
+    fields = alice.entry("preferences", f"likes/{key}")
     fields["text"] = "changed"
     assert alice.preferences("likes")[key].text == "tea"
     assert alice.preferences("likes")[key].contexts == ["a"]

@@ -164,7 +164,7 @@ def test_an_entry_confirmed_by_others_stays_under_their_session(diary):
     alice.add_turn("I love jazz.", "ok", "kept-1")
     receipt = alice.forget(session_id="gone-1")
     assert (receipt.entries, receipt.conversations) == (0, 1)
-    entry = alice.export(entries=True)["entries"]["likes/pref001"]
+    entry = alice.entry("preferences", "likes/pref001")
     assert (entry["text"], entry["_count"]) == ("I love jazz.", 2)
     assert (entry["_created_by"], entry["_updated_by"]) == ("kept-1", "kept-1")
     assert "_source" not in entry
@@ -726,7 +726,7 @@ def test_a_forgotten_operation_id_is_no_longer_known(diary):
     for _ in range(2):
         with alice.transaction(operation_id="op", session_id="gone-1"):
             alice.upsert_preference("likes", "jazz", session_id="gone-1")
-    assert alice.export(entries=True)["entries"]["likes/pref001"]["_count"] == 1
+    assert alice.entry("preferences", "likes/pref001")["_count"] == 1
     alice.forget(session_id="gone-1")
     with alice.transaction(operation_id="op", session_id="kept-1"):
         alice.upsert_preference("likes", "chess", session_id="kept-1")

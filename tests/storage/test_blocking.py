@@ -120,6 +120,7 @@ CALLS: dict[str, Any] = {
     "adocuments": (),
     "adocument": ("preferences",),
     "aproblems": (),
+    "aentry": None,
     "aas_of": (1,),
     "akept_history": (),
     "aprune_history": None,
@@ -154,6 +155,7 @@ def test_user_diary_coroutines_do_not_block(diary):
         alice = diary.user("alice")
         await alice.aupsert_preference("likes", "green tea")
         await alice.aconfirm("likes/pref001")
+        assert await alice.aentry("preferences", "likes/pref001")
         for name, arguments in CALLS.items():
             if arguments is not None:
                 await attrgetter(name)(alice)(*arguments)

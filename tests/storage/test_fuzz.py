@@ -307,6 +307,7 @@ READS = [
     lambda alice: alice.render(),
     lambda alice: alice.problems(),
     lambda alice: alice.recall("jazz quote"),
+    lambda alice: alice.entry("preferences", "likes/pref002"),
     lambda alice: alice.similar("likes", "jazz"),
 ]
 LOOKING_BACK = [

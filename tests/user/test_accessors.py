@@ -94,11 +94,13 @@ UNKNOWN_ENTRIES = {
     "likes/pref009": [
         lambda user: user.remove_preference("likes", "pref009"),
         lambda user: user.upsert_preference("likes", id="pref009"),
+        lambda user: user.entry("preferences", "likes/pref009"),
         lambda user: user.confirm("likes/pref009"),
         lambda user: user.why("likes/pref009"),
     ],
     "conversations/s9": [
         lambda user: user.remove_conversation("s9"),
+        lambda user: user.entry("conversations", "s9"),
     ],
     "facts/diet/none": [
         lambda user: user.facts.update("diet/none", {"food": "soup"}),

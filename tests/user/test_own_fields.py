@@ -26,7 +26,7 @@ def test_an_entry_that_is_there_takes_the_own_fields_it_is_given(again):
     alice.upsert_preference("dishes", "curry", fields={"heat": 1, "pinned": True})
     _, item = alice.upsert_preference("dishes", **again, fields={"heat": 4})
     assert (item.heat, item.count) == (4, 2)
-    assert alice.export(entries=True)["entries"]["dishes/pref001"]["pinned"] is True
+    assert alice.entry("preferences", "dishes/pref001")["pinned"] is True
 
 
 def test_an_entry_that_is_there_refuses_a_wrong_own_field():
@@ -49,10 +49,10 @@ def test_fields_of_the_diary_cannot_be_given_as_own_ones(name):
 def test_an_own_field_that_the_type_does_not_have_is_refused(again):
     alice = cook().user("alice")
     alice.upsert_preference("dishes", "curry", fields={"heat": 1})
-    before = alice.export(entries=True)["entries"]["dishes/pref001"]
+    before = alice.entry("preferences", "dishes/pref001")
     with pytest.raises(InvalidValue, match=r"dishes\.haet: there is no such field.* heat, pinned"):
         alice.upsert_preference("dishes", **again, fields={"haet": 4})
-    assert alice.export(entries=True)["entries"]["dishes/pref001"] == before
+    assert alice.entry("preferences", "dishes/pref001") == before
     assert len(alice.preferences("dishes")) == 1
 
 
@@ -70,7 +70,7 @@ def test_a_type_that_allows_further_fields_takes_them():
 
     alice = Diary("memory:", Table, agent="rules").user("alice")
     alice.upsert_preference("dishes", "curry", fields={"from": "Goa"})
-    assert alice.export(entries=True)["entries"]["dishes/pref001"]["from"] == "Goa"
+    assert alice.entry("preferences", "dishes/pref001")["from"] == "Goa"
 
 
 @pytest.mark.parametrize("name", ["heat", "h", "hotness"])

@@ -41,10 +41,10 @@ def alice(tmp_path):
 @pytest.mark.parametrize(
     "read",
     [
-        lambda alice: alice.export(entries=True)["entries"]["likes/pref001"],
-        lambda alice: alice.draft("monday").export(entries=True)["entries"]["likes/pref001"],
-        lambda alice: alice.as_of(3).export(entries=True)["entries"]["likes/pref001"],
-        lambda alice: alice.export(entries=True)["entries"]["conversations/monday"],
+        lambda alice: alice.entry("preferences", "likes/pref001"),
+        lambda alice: alice.draft("monday").entry("preferences", "likes/pref001"),
+        lambda alice: alice.as_of(3).entry("preferences", "likes/pref001"),
+        lambda alice: alice.entry("conversations", "monday"),
         lambda alice: asyncio.run(alice.diary.last_conversations("alice")),
         lambda alice: [alice.drafts()[0].after, alice.drafts()[0].before],
         lambda alice: [alice.review()[0].after, alice.review()[0].before],

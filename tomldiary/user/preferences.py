@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pydantic import ValidationError
 
-from tomldiary.entries.kinds import PREFERENCES
-from tomldiary.entries.kinds.conversations import Conversations, entry_to_conversation
+from tomldiary.entries.kinds import KINDS, PREFERENCES
+from tomldiary.entries.kinds.conversations import (
+    Conversations,
+    entry_to_conversation,
+    unknown_session,
+)
 from tomldiary.entries.models import (
     ConversationItems,
     PreferenceItem,
@@ -16,7 +20,7 @@ from tomldiary.entries.models import (
     PreferenceTables,
 )
 from tomldiary.entries.preferences import Preferences, entry_to_item, unknown_preference
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_value
 from tomldiary.history.record import Source
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import counted
@@ -28,6 +32,7 @@ from tomldiary.toml.values import (
     checked_names,
     checked_table,
     checked_text,
+    copied,
     timestamp,
 )
 from tomldiary.user.context import UserPart
@@ -236,6 +241,31 @@ class UserPreferences(UserPart):
     def same_elsewhere(self, category: str, text: str) -> list[str]:
         """Return the keys of entries with the same text in other categories, at most one of each."""
         return ["/".join(place) for place in self._unexpired().elsewhere(category, text)]
+
+    def entry(self, kind: str, key: str) -> dict[str, Any]:
+        """Return the fields of one entry in the form that the file stores.
+
+        Args:
+            kind: "preferences" or "conversations".
+            key: `category/id`, or the session id.
+
+        Raises:
+            UnknownCategory, UnknownEntry: The entry does not exist.
+            InvalidValue: `kind` is neither of the two.
+        """
+        key = checked_text(key, "key")
+        if kind not in (_KIND, "conversations"):
+            raise wrong_value(kind, "one of preferences, conversations", "kind")
+        document = self._context.read(kind)
+        collection, name, unknown = (kind,), key, unknown_session(key)
+        if kind == _KIND:
+            category, _, name = key.partition("/")
+            self._book(document).check_category(category)
+            collection, unknown = (kind, category), unknown_preference(category, name)
+        found = KINDS[kind].get(document, self._diary, collection, name)
+        if found is None:
+            raise unknown
+        return copied({**found})
 
     def _unexpired(self) -> Preferences:
         return self._book(self._context.unexpired(_KIND))

@@ -50,6 +50,7 @@ _FOR_PROGRAMS = {
     "document",
     "documents",
     "draft_session",
+    "entry",
     "epoch",
     "has_done",
     "import_preview",
@@ -426,7 +427,9 @@ class UserDiary(Viewed, DeprecatedNames):
 
     consolidate = sync_twin(aconsolidate)
 
-    # Stored documents
+    # Stored documents and entries
+
+    entry, aentry = delegated(UserPreferences, UserPreferences.entry)
 
     def problems(self) -> list[DiaryError]:
         """Return the errors that prevent use of documents, and those of ignored entries and hand edits.

@@ -95,9 +95,9 @@ def test_entries_of_the_store_are_read_by_the_core(diary, store):
     alice = diary.user("alice")
     item = alice.preferences("likes")["coffee"]
     assert (item.text, item.contexts, item.count) == ("dark roast", ["a"], 1)
-    assert alice.export(entries=True)["entries"]["likes/coffee"]["rating"] == 5
+    assert alice.entry("preferences", "likes/coffee")["rating"] == 5
     assert alice.conversations()["s1"].summary == "About coffee."
-    assert alice.export(entries=True)["entries"]["conversations/s1"]["mood"] == "calm"
+    assert alice.entry("conversations", "s1")["mood"] == "calm"
     assert alice.recall("coffee")[0].key == "s1"
 
 
