@@ -128,7 +128,7 @@ class InvalidValue(DiaryError, ValueError):
 
 def wrong_type(value: object, expected: str, where: str, hint: str = "") -> InvalidValue:
     """Return the error for a value of another type than expected; `hint` says what to do."""
-    found = type(value).__name__
+    found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
     return InvalidValue(f"expected {expected}, found {found}. {hint}".rstrip(), where=where)
 
 

@@ -129,8 +129,14 @@ def alice() -> UserDiary:
         (lambda alice: alice.as_of(alice.history()[0]), "at: .* Give its `seq`"),
         (lambda alice: alice.history(source=alice.history()[0]), "Give the `source` of a hit, or"),
         (lambda alice: alice.forget(source=alice.history()[0]), "Give the `source` of a hit, or"),
-        (lambda alice: alice.facts.query(Diet), "type: expected text, found ModelMetaclass"),
-        (lambda alice: alice.facts.count(Diet), "type: expected text, found ModelMetaclass"),
+        (
+            lambda alice: alice.facts.query(Diet),
+            "type: expected text, found the class Diet. Give the name of a registered type",
+        ),
+        (
+            lambda alice: alice.facts.count(Diet),
+            "type: expected text, found the class Diet. Give the name of a registered type",
+        ),
         (lambda alice: alice.forget(before="soon"), "before: expected a time"),
         (lambda alice: alice.forget(before="0001-01-01T00:00:00+05:00"), "expected a time"),
         (lambda alice: alice.recall("tea", time_range=5), "time_range: expected a pair"),
@@ -219,6 +225,8 @@ def alice() -> UserDiary:
         ),
         (lambda alice: alice.has_done(UUID(int=1)), "operation_id: expected text"),
         (lambda alice: alice.document(5), "kind: expected text"),
+        (lambda alice: alice.entry("facts", "likes/pref001"), "kind: expected one of"),
+        (lambda alice: alice.entry("preferences", 5), "key: expected text"),
         (lambda alice: alice.prune_history(keep=nan), "keep: expected a whole number"),
         (lambda alice: alice.prune_history(keep=0), "keep: expected a whole number"),
         (
@@ -250,6 +258,7 @@ def test_a_wrong_argument_is_named(
     [
         lambda alice: alice.preferences("hats"),
         lambda alice: alice.similar("hats", "tea"),
+        lambda alice: alice.entry("preferences", "hats/pref001"),
         lambda alice: alice.upsert_preference("hats", "tea"),
         lambda alice: alice.upsert_preference("hats", "tea", id="pref001", create=False),
         lambda alice: alice.remove_preference("hats", "pref001"),

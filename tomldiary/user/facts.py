@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tomldiary.entries.fact_rules import FactRules, Provenance, unknown_fact
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.fields import entry_data, plain
-from tomldiary.errors import InvalidValue, SchemaError, printed
+from tomldiary.errors import InvalidValue, SchemaError, printed, wrong_type
 from tomldiary.history.record import Source
 from tomldiary.retrieval.fact_queries import MANAGED, FactFilter, ordered
 from tomldiary.retrieval.filters import fields_of
@@ -294,8 +294,8 @@ class UserFacts(ListAccessor[Fact]):
         include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
     ) -> list[tuple[FactSchema, Held]]:
         """Return the facts that match a query, in the order of the file."""
-        for argument, value in (("type", name), ("order_by", order_by)):
-            checked_text("" if value is None else value, argument)
+        checked_text("" if name is None else name, "type", "Give the name of a registered type.")
+        checked_text("" if order_by is None else order_by, "order_by")
         session_name(session_id)
         checked_flag(include_ended, "include_ended")
         given = dict(checked_table({} if where is None else where, "where"))
@@ -353,12 +353,9 @@ class UserFacts(ListAccessor[Fact]):
 
     def _schema_of(self, fact: BaseModel) -> FactSchema:
         if not isinstance(fact, BaseModel):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            found = f"the class {fact.__name__}" if isinstance(fact, type) else type(fact).__name__
-            raise InvalidValue(
-                f"expected an instance of a model, found {found}. Fields need the name of"
-                f' their type: facts.commit("{next(iter(self._diary.fact_schemas), "name")}", {{…}}).',
-                where="fact",
-            )
+            named = next(iter(self._diary.fact_schemas), "name")
+            hint = f'Fields need the name of their type: facts.commit("{named}", {{…}}).'
+            raise wrong_type(fact, "an instance of a model", "fact", hint)
         model, schemas = type(fact), self._diary.fact_schemas.values()
         for each in model.__mro__:
             for schema in schemas:
