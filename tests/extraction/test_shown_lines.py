@@ -14,6 +14,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.extraction.message import relevant_lines
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary_langgraph import extract_node
 
 pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
@@ -206,3 +207,30 @@ def test_a_line_that_matches_and_is_the_newest_is_counted_once():
     book = Preferences(Document.parse("".join(tables)), PreferenceRules(("likes",), 100))
     lines = [f"- likes/{key}: {text} (1×)" for key, text in texts.items()]
     assert relevant_lines(book, "sails", sum(map(len, lines[1:])) + 2) == (lines[1:], 1)
+
+
+class Overtaken(Preferences):
+    """A memory whose indexes another thread asks for a later version as soon as they are free."""
+
+    later: Preferences
+
+    def following(self, category, kind, question):
+        found = super().following(category, kind, question)
+        self.later.following(category, kind, lambda _: None)
+        return found
+
+
+@pytest.mark.parametrize("budget", [8_000, 100], ids=["all lines", "some lines"])
+def test_the_lines_are_of_one_version_of_the_memory(budget):
+    rules = PreferenceRules(categories=["likes"])
+    memory = Document.parse(
+        "".join(f'[preferences.likes.pref00{n}]\ntext = "tea {n}"\n' for n in range(1, 8))
+    )
+    edit = Edit(memory)
+    for path in [("preferences", "likes", f"pref00{number}") for number in range(1, 8)]:
+        edit.put(path, {**(edit.table(path) or {}), "_count": 5})
+    now = Overtaken(memory, rules)
+    now.later = Preferences(edit.done(), rules)
+    lines, _ = relevant_lines(now, "tea", budget)
+    assert [line for line in lines if "(1×)" not in line] == []
+    assert lines

@@ -99,11 +99,10 @@ def _shown(deps: MemoryDeps) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class _Line:
-    """The line of one entry, and what is compared with a turn, as in recall: the same object while this is equal."""
+class _Words:
+    """What of an entry is compared with a turn, as in recall; the same object as long as it is equal."""
 
     key: str
-    text: str
     updated: str
     """When the entry was last changed."""
     searched_text: str
@@ -119,65 +118,67 @@ class _CategoryLines(IncrementalIndex):
 
     def _clear(self) -> None:
         super()._clear()
-        self.lines: list[_Line | None] = []
-        """A line for each entry, None for what is no entry."""
+        self.lines: list[str] = []
+        """A line for each entry, "" for what is no entry."""
         self.size = 0
         """The number of characters of all lines, including line breaks."""
-        self._index: LexicalIndex[_Line] | None = None
+        self._words: list[_Words | None] = []
+        self._index: LexicalIndex[_Words] | None = None
 
     @property
-    def index(self) -> LexicalIndex[_Line]:
+    def index(self) -> LexicalIndex[_Words]:
         """The index of their words, which is built when a memory first exceeds the budget."""
         if self._index is None:
-            index: LexicalIndex[_Line] = LexicalIndex()
-            for line in filter(None, self.lines):
-                index.add(line)
+            index: LexicalIndex[_Words] = LexicalIndex()
+            for words in filter(None, self._words):
+                index.add(words)
             self._index = index
         return self._index
 
     def scores(self, question: Question) -> Iterator[tuple[str, float]]:
         """Yield the id and the score of each entry that matches by words."""
         found = self.index.matches(question)
-        for line, score in {**found.estimated(), **found.scored}.items():
-            yield line.key, score
+        for words, score in {**found.estimated(), **found.scored}.items():
+            yield words.key, score
 
     def ranks(self, scores: Iterable[tuple[str, float]]) -> Iterator[tuple[float, str, int]]:
         """Yield the score, the time of the last change and the position of each entry with a score."""
         for key, score in scores:
             at = self._places.get(key)
-            if at is not None and (line := self.lines[at]):
-                yield score, line.updated, at
+            if at is not None and (words := self._words[at]):
+                yield score, words.updated, at
 
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self.lines):
-            self.lines.append(None)
-        old, line = self.lines[number], None
+            self.lines.append("")
+            self._words.append(None)
+        line, words = "", None
         if type(entry) is dict:
             known = cast("dict[str, Any]", entry)
-            text = preference_line(self.category, key, known)
-            updated, body = str(known.get("_updated", "")), PREFERENCES.body(known)
-            if old is not None and old.searched_text == body:
-                self.size += len(text) - len(old.text)
-                old.text, old.updated = text, updated
-                return
-            line = _Line(key, text, updated, body, self.category)
-        self._replace(old, line)
-        self.lines[number] = line
+            line = preference_line(self.category, key, known)
+            body, updated = PREFERENCES.body(known), str(known.get("_updated", ""))
+            words = self._words[number]
+            if words is None or words.searched_text != body:
+                words = _Words(key, updated, body, self.category)
+            words.updated = updated
+        self._replace(number, line, words)
 
     def _forget(self, known: int) -> None:
-        for line in self.lines[known:]:
-            self._replace(line, None)
-        del self.lines[known:]
+        for number in range(known, len(self.lines)):
+            self._replace(number, "", None)
+        del self.lines[known:], self._words[known:]
 
-    def _replace(self, old: _Line | None, new: _Line | None) -> None:
+    def _replace(self, number: int, line: str, words: _Words | None) -> None:
         """Count and index a line in place of another one."""
-        self.size += (len(new.text) + 1 if new else 0) - (len(old.text) + 1 if old else 0)
-        if self._index is None:
+        before, old = self.lines[number], self._words[number]
+        self.size += len(line) + bool(line) - len(before) - bool(before)
+        self.lines[number], self._words[number] = line, words
+        if self._index is None or words is old:
             return
         if old is not None:
             self._index.remove(old)
-        if new is not None:
-            self._index.add(new)
+        if words is not None:
+            self._index.add(words)
 
 
 def relevant_lines(
@@ -198,7 +199,7 @@ def relevant_lines(
     """
     if sum(_of_each(preferences, lambda category: category.size)) <= budget:
         shown = _of_each(preferences, lambda category: [*filter(None, category.lines)])
-        return [line.text for lines in shown for line in lines], 0
+        return [line for lines in shown for line in lines], 0
     # Without the locks of the categories, because it may take long.
     ranking = _by_place(ranked(turn)) if ranked is not None else {}
     question = None
@@ -206,7 +207,7 @@ def relevant_lines(
         indexes = _of_each(preferences, lambda category: category.index)
         # Without their locks, other threads may change the indexes.
         question = question_of(turn, indexes, is_respelled=False)
-    lines: list[_Line | None] = []
+    lines: list[str] = []
     matching: list[tuple[float, str, int]] = []
 
     def compare(category: _CategoryLines) -> int:
@@ -225,12 +226,12 @@ def relevant_lines(
     chosen: dict[int, str] = {}
     for at in chain((at for _, _, at in matching), reversed(range(len(lines)))):
         line = lines[at]
-        if line is None or at in chosen:
+        if not line or at in chosen:
             continue
-        budget -= len(line.text) + 1
+        budget -= len(line) + 1
         if budget < 0:
             break
-        chosen[at] = line.text
+        chosen[at] = line
     return [chosen[at] for at in sorted(chosen)], count - len(chosen)
 
 
