@@ -27,28 +27,35 @@ class CompactionContext(Protocol):
 _Tool = Callable[Concatenate[CompactionContext, P], Coroutine[Any, Any, str]]
 
 
-def _tool(tool: _Tool[P]) -> _Tool[P]:
+def _on_preferences(tool: _Tool[P]) -> _Tool[P]:
+    return _answering(tool, "Preferences", lambda deps: deps.include_preferences)
+
+
+def _on_conversations(tool: _Tool[P]) -> _Tool[P]:
+    return _answering(tool, "Conversations", lambda deps: deps.include_conversations)
+
+
+def _answering(tool: _Tool[P], kind: str, takes_part: Callable[[CompactionDeps], bool]) -> _Tool[P]:
     """Return a tool that answers with a sentence if its kind is excluded or the draft refuses a change."""
-    kind = "Preferences" if "preference" in tool.__name__ else "Conversations"
 
     @answering
     @functools.wraps(tool)
     async def answer(ctx: CompactionContext, /, *args: P.args, **kwargs: P.kwargs) -> str:
-        if not getattr(ctx.deps, f"include_{kind.lower()}"):
+        if not takes_part(ctx.deps):
             return f"❌ {kind} are excluded from this compaction. Change none of them."
         return await tool(ctx, *args, **kwargs)
 
     return answer
 
 
-@_tool
+@_on_preferences
 async def list_preference_blocks(ctx: CompactionContext) -> str:
     """List all preferences: block id, size and text."""
     lines = [_line(key, entry.get("text", "")) for key, entry in ctx.deps.preference_blocks()]
     return "\n".join(lines) or "(no preferences)"
 
 
-@_tool
+@_on_preferences
 async def get_preference_block(ctx: CompactionContext, block_id: str) -> str:
     """Show one preference with its contexts and counter.
 
@@ -58,7 +65,7 @@ async def get_preference_block(ctx: CompactionContext, block_id: str) -> str:
     return _fields(ctx.deps.get_preference_block(block_id))
 
 
-@_tool
+@_on_preferences
 async def rewrite_preference_block(
     ctx: CompactionContext, block_id: str, *, text: str, contexts: list[str] | None = None
 ) -> str:
@@ -73,7 +80,7 @@ async def rewrite_preference_block(
     return f"✅ Rewrote {block_id}."
 
 
-@_tool
+@_on_preferences
 async def delete_preference_block(ctx: CompactionContext, block_id: str) -> str:
     """Remove a preference that another one covers.
 
@@ -84,14 +91,14 @@ async def delete_preference_block(ctx: CompactionContext, block_id: str) -> str:
     return f"🗑️ Deleted {block_id}."
 
 
-@_tool
+@_on_conversations
 async def list_conversation_blocks(ctx: CompactionContext) -> str:
     """List all conversation summaries: session id, size and summary."""
     lines = [_line(key, entry.get("summary", "")) for key, entry in ctx.deps.conversation_blocks()]
     return "\n".join(lines) or "(no conversations)"
 
 
-@_tool
+@_on_conversations
 async def get_conversation_block(ctx: CompactionContext, session_id: str) -> str:
     """Show one conversation with its keywords and number of turns.
 
@@ -101,7 +108,7 @@ async def get_conversation_block(ctx: CompactionContext, session_id: str) -> str
     return _fields(ctx.deps.get_conversation_block(session_id))
 
 
-@_tool
+@_on_conversations
 async def rewrite_conversation_block(
     ctx: CompactionContext, session_id: str, *, summary: str, keywords: list[str] | None = None
 ) -> str:
@@ -116,7 +123,7 @@ async def rewrite_conversation_block(
     return f"✅ Rewrote {session_id}."
 
 
-@_tool
+@_on_conversations
 async def delete_conversation_block(ctx: CompactionContext, session_id: str) -> str:
     """Remove the summary of a conversation that no longer matters.
 
