@@ -521,5 +521,6 @@ def test_one_turn_counts_a_new_entry_once(diary, suppress):
 @DOORS
 def test_a_lone_surrogate_does_not_fail_the_turn(tmp_path, door):
     diary = Diary(tmp_path, agent="rules")
-    door(diary, "I love tango \ud83d.", "Nice \udc00", earlier=[("a\ud800", "b\udfff")])
-    assert texts(diary) == {"likes": [("I love tango �.", 1)]}
+    said = "I love \ud83d\udc83 \ud83d."  # both halves of one character, and one of another
+    door(diary, said, "Nice \udc00", earlier=[("a\ud800", "b\udfff")])
+    assert texts(diary) == {"likes": [("I love 💃 �.", 1)]}

@@ -59,7 +59,11 @@ _CUT = " […] "
 
 def storable(text: str) -> str:
     """Return a text with each lone surrogate, which no file can store, replaced by U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _checked_exchanges(earlier: Any) -> tuple[Exchange, ...]:

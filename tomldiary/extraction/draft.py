@@ -283,10 +283,10 @@ class MemoryDeps:
                 "the user has just had this removed. It is not stored again.", where=category
             )
         contexts = checked_names(contexts, "contexts")
-        same = ""
-        if text is not None and category in self.allowed_cats:  # what a text without an id confirms
-            same = self._preferences.same(category, text.strip()) or ""
-        place = (category, key or same)
+        place = (category, key or "")
+        if not key and text is not None and category in self.allowed_cats:
+            # What a text without an id confirms.
+            place = (category, self._preferences.same(category, text.strip()) or "")
         stored = self._preferences.find(*place)
         before = None if stored is None else entry_text(stored[1])
         held = None if text is None else self.tool_writes.holding(text)
