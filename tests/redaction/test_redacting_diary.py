@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from dataclasses import fields
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 from opentelemetry import trace
@@ -19,7 +21,7 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.entries.kinds.episodes import ToolStep
 from tomldiary.errors import InvalidValue, OperationConflict
 from tomldiary.extraction import tools
-from tomldiary.extraction.operations import TurnOperation
+from tomldiary.extraction.operations import Operation, TurnOperation, redacted
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
@@ -255,6 +257,18 @@ def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
     assert CARD not in str(operations)
     assert str(operations).count(CANARY) == 1  # the name of a session stays
     assert CANARY not in answers[0]
+
+
+def test_an_operation_keeps_no_text_but_names_and_what_is_stored():
+    kept = set()
+    for kind in get_args(Operation):
+        pairs = dict.fromkeys(("fields", "values"), (("note", CARD),))
+        given = kind(**{each.name: pairs.get(each.name, CARD) for each in fields(kind)})
+        (stored,) = redacted([given], Redactor().values, {})
+        kept |= {each.name for each in fields(kind) if CARD in str(getattr(stored, each.name))}
+    names = {"category", "id", "session_id", "kind", "path", "type", "created_as", "removed"}
+    flags = {"count_up", "delete", "existing", "confidence", "valid_from"}
+    assert kept == {*names, *flags, "confirms", "replaces", "removes"}
 
 
 def test_an_earlier_exchange_is_redacted_before_it_is_cut(tmp_path):
