@@ -112,8 +112,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         record: Whether turns are recorded; False stores only what the model writes with its tools.
         inject: "user" puts the memory into the conversation; "instructions" puts it into the instructions, for
             memory whose authors you trust; False does not show it.
-        id: The name of this memory in the agent. Two memories of one agent need different names. The model sees
-            any name but "diary" in the guidance and around the memory.
+        id: The name of this memory in the agent. Two memories of one agent or conversation need different names. The
+            model sees any name but "diary" in the guidance and around the memory.
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
@@ -267,12 +267,13 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             # An engine rebuilt it, without messages, for one durable operation, whose arguments name the user.
             return self
         owner = self._toolset.found_owner(ctx)
-        diary, scope = self._toolset.diary, digest(self.id or "", owner.user)[:16]
+        diary, memory = self._toolset.diary, self._toolset.id or ""
+        scope = digest(memory, owner.user)[:16]
         # A host may give one agent as the extractor, too.
         is_turn = not (isinstance(ctx.deps, MemoryDeps | CompactionDeps) or is_within(LANGCHAIN))
         records, around = self.record and is_turn, runs_around(diary, owner.user)
         ids = RunIds(ctx.conversation_id or ctx.run_id, ctx.run_id)
-        turn = UserTurn(self._toolset.id or "", owner, ids)
+        turn = UserTurn(memory, owner, ids)
         run = copy.copy(self)
         run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
         run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
@@ -373,7 +374,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         tail = request_context.messages[-1] if request_context.messages else None
         if isinstance(tail, ModelResponse):  # it is suspended and must stay the last message
             return
-        before, about = shown_memory(request_context.messages, run.scope, self.id, run.owner.user)
+        memory, user = run.turn.memory, run.owner.user
+        before, about = shown_memory(request_context.messages, run.scope, memory, user)
         # The memory is added before the first request, and again if a compaction removed it. Behind tool results,
         # the model could take it for words of the user, so there it is added only if the conversation has none.
         is_shown = has_snapshot(before)
@@ -384,7 +386,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             text = await self._new_memory(ctx, run, before, about)
             if text:
                 before.append(text)
-                message = as_data(text, ctx, run.scope, self.id)
+                message = as_data(text, ctx, run.scope, memory)
                 for last in (*request_context.messages[-1:], *ctx.messages[-1:]):
                     # Without the memory, the framework would do this.
                     if not returns_tools(last):

@@ -84,7 +84,7 @@ def _ours_in(part: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def shown_memory(
-    messages: Sequence[ModelMessage], scope: str, memory: str | None, user: str
+    messages: Sequence[ModelMessage], scope: str, memory: str, user: str
 ) -> tuple[list[str], str]:
     """Return the texts about a user that the model still sees, oldest first, and the name for further ones, or "".
 
@@ -105,7 +105,7 @@ def shown_memory(
     return [text for text in texts if ' about="' in text.partition(">")[0]], user
 
 
-def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> ModelRequest:
+def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str) -> ModelRequest:
     """Return a user message of the run with a text that `shown_memory` finds again."""
     mark = {"origin": ORIGIN, "scope": scope, "memory": memory}
     mark |= {"run_id": ctx.run_id, "conversation_id": ctx.conversation_id}
@@ -209,7 +209,8 @@ def parts_of_others(messages: Sequence[ModelMessage], scope: str, memory: str) -
     others: set[int] = set()
     behind: Mapping[str, Any] = {}
     for message in _since_response(messages):
-        if message.run_id is None or message.run_id != behind.get("run_id"):
+        # A message of the host has no run; the run behind it had its words.
+        if message.run_id not in (None, behind.get("run_id")):
             behind = {}
         for part in reversed(message.parts):
             shown = [marks for _, marks in _ours_in(part) if marks.get("memory") == memory]

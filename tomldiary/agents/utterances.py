@@ -349,7 +349,7 @@ class Utterances:
         keys: list[tuple[str | None, ...]] = []
         if words.is_joined:
             keys.append((turn.memory, words.mark))
-        if words.run.run is not None:
+        if words.run.run is not None and not words.is_others:  # a joined message names its last run
             keys.append((turn.memory, *words.run))
         # A message that the host made has no run, but stays at its place in the conversation.
         if words.mark:

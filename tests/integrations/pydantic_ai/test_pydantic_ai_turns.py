@@ -1125,30 +1125,40 @@ def test_words_of_another_user_are_no_part_of_a_turn_in_a_new_conversation(
     writer.close_sync()
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-def test_shown_memory_tells_another_process_whose_words_were_unanswered(tmp_path: Path, runs: int):
-    turns: list[Turn] = []
+@pytest.mark.parametrize("case", ["a run", "two runs", "of the host", "no name", "again"])
+def test_shown_memory_tells_another_process_whose_words_were_unanswered(tmp_path: Path, case: str):
+    said: list[tuple[str, str]] = []
     history: list[ModelMessage] = []
     for place in ("here", "elsewhere"):  # what a process knows of runs, it knows for one memory
         diary = Diary(tmp_path / place, agent="rules")
         diary.user("ann").upsert_preference("likes", "tea")
         writer = Kept(diary)
-        capability = DiaryCapability(diary, writer=writer)
-        agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[capability])
+        name = None if (case, place) == ("no name", "here") else "diary"
+        agent = Agent(
+            FunctionModel(answer),
+            deps_type=Deps,
+            capabilities=[DiaryCapability(diary, writer=writer, id=name)],
+        )
         if place == "here":
-            for number in range(runs):
-                history = failed(
-                    agent, f"I like {number}.", deps=Deps("ann"), message_history=history
-                )
+            for number in range(2 if case == "two runs" else 1):
+                words: str | None = f"I like {number}."
+                if case == "of the host":  # behind a result, its words get no run
+                    called = ModelResponse(parts=[ToolCallPart("look", {}, "1")])
+                    result = ModelRequest(parts=[ToolReturnPart("look", "rain", "1")])
+                    history, words = [called, result, *user_says("I like rain.")], None
+                history = failed(agent, words, deps=Deps("ann"), message_history=history)
                 diary.user("ann").upsert_preference("likes", f"bike {number}")
             history = ModelMessagesTypeAdapter.validate_json(
                 ModelMessagesTypeAdapter.dump_json(history)
             )
         else:
+            if case == "again":
+                history += user_says("I like milk.")
+                history = failed(agent, None, deps=Deps("bob"), message_history=history)
             asyncio.run(agent.run(SAID, deps=Deps("bob"), message_history=history))
-            turns += writer.turns
+            said += [(turn.user_id, turn.user_msg) for turn in writer.turns]
         writer.close_sync()
-    assert [(turn.user_id, turn.user_msg) for turn in turns] == [("bob", SAID)]
+    assert said == [*([("bob", "I like milk.")] if case == "again" else []), ("bob", SAID)]
 
 
 def test_a_failed_run_is_continued_without_its_words_after_another_chat(tmp_path: Path):
