@@ -129,6 +129,12 @@ def test_times_written_without_quotes_are_read():
     assert found["s"].created == "2025-01-02T03:04:05+00:00"
 
 
+@pytest.mark.parametrize("value", ["nan", "5"])
+def test_a_number_is_no_time_of_a_loaded_entry(value):
+    with pytest.raises(ValueError, match=r"likes\.a\._created"):
+        load_preferences(f'[likes.a]\ntext = "x"\n_created = {value}', Table)
+
+
 def test_a_part_is_validated_with_the_entry_class_of_its_category():
     loader = PreferenceLoader(Table)
     part = loader.validate_partial("allergies", {"a": {"text": "x", "strength": 2}})

@@ -6,6 +6,7 @@ Supports the current layout (`[preferences.likes.pref001]`, `[conversations.chat
 
 from __future__ import annotations
 
+from datetime import date, time
 from os import PathLike
 from pathlib import Path
 from types import GenericAlias
@@ -21,7 +22,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.hand_edits.detect import check_version
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
-from tomldiary.toml.values import json_value
 
 __all__ = ["ConversationLoader", "PreferenceLoader", "load_conversations", "load_preferences"]
 
@@ -160,6 +160,8 @@ def _with_text_times(entries: object) -> object:
     for key, entry in fresh.items():
         if isinstance(entry, dict):
             known = cast("dict[str, Any]", entry)
-            times = {"_created", "_updated"} & known.keys()
-            fresh[key] = {**known, **{name: json_value(known[name]) for name in times}}
+            for name in {"_created", "_updated"} & known.keys():
+                if isinstance(known[name], date | time):
+                    known = {**known, name: known[name].isoformat()}
+            fresh[key] = known
     return fresh
