@@ -559,6 +559,19 @@ def test_a_takeover_that_is_due_during_a_sync_runs_after_it(tmp_path, monkeypatc
     assert "left behind" in diary.user("bob").render()
 
 
+def test_a_search_for_dead_writers_on_request_is_awaited_by_flush(tmp_path):
+    diary = Diary(tmp_path, agent=remember)
+    with MemoryWriter(diary, takeover_interval=3600) as writer:
+        assert writer.flush(LONG)
+        dead = Journal.create(root_of(tmp_path), sync=False)
+        dead.append_turns(jobs_of("left behind", user="bob"), first_epoch)
+        die(dead)
+        writer.look_for_dead_writers()
+        assert writer.flush(LONG)
+        assert "left behind" in diary.user("bob").render()
+    writer.look_for_dead_writers()  # does nothing after close
+
+
 def test_turn_is_never_synced_in_the_event_loop_of_its_submitter(tmp_path, monkeypatch):
     places = []
     monkeypatch.setattr(os, "fdatasync", lambda _: places.append(threading.current_thread()))

@@ -126,6 +126,11 @@ class StoringQueue:
             self.work_soon()
             self._withdrawn.append(job)
 
+    def search_soon(self) -> None:
+        """Schedule a search for turns of dead writers."""
+        self._searched_at = float("-inf")
+        self.work_soon()
+
     def work_soon(self) -> None:
         """Wake the thread.
 

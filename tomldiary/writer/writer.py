@@ -323,6 +323,12 @@ class MemoryWriter(Viewed):
                 weakref.finalize(self, self._consolidations.unwatch).atexit = False
         return thread
 
+    def look_for_dead_writers(self) -> None:
+        """Schedule a search for turns of dead writers, in addition to the periodic search; `flush` waits for it."""
+        with self._state:
+            if self._journal_queue is not None and self.is_running:
+                self._journal_queue.search_soon()
+
     # Observing, waiting, closing
 
     @property
