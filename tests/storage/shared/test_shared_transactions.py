@@ -344,6 +344,17 @@ def test_a_lost_answer_is_told_from_the_step_of_another_process():
     assert outcome(Overtaken(), 1.0, "alice", Head(3, epoch=1), step, lost) is None
 
 
+def test_an_unknown_outcome_keeps_the_remedy_of_a_refused_request():
+    class Refusing:
+        def head(self, _user):
+            raise BackendError("may not be read. Grant it.") from ValueError("of the driver")
+
+    step, lost = Step({"blocks": "x = 1\n"}), DatabaseLost("broken")
+    with pytest.raises(BackendError, match="unknown whether the change is stored") as raised:
+        outcome(Refusing(), 1.0, "alice", Head(3, epoch=1), step, lost)
+    assert "Grant it." in str(raised.value.__cause__)
+
+
 def test_a_step_that_is_applied_at_the_end_of_the_timeout_has_a_known_outcome(opened):
     database = opened().database
     head, lost = database.head("alice"), DatabaseLost("broken")

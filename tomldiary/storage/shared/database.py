@@ -324,8 +324,11 @@ def outcome(
     try:
         ask = partial(_outcome, database, timeout, user, head, step, error)
         return answer(database, timeout, ask)
-    except BackendError as lost:
-        raise unknown_outcome(database, error) from lost.__cause__ or lost
+    except BackendError as refusal:
+        # Callers distinguish a lost database by this cause; another refusal tells the remedy.
+        lost = refusal.__cause__
+        cause = lost if isinstance(lost, DatabaseLost) else refusal
+        raise unknown_outcome(database, error) from cause
 
 
 def _outcome(
