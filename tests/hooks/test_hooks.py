@@ -12,6 +12,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import BaseModel
@@ -929,7 +930,10 @@ def test_a_function_gets_each_change_once_and_a_repair_once(diary):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_coroutine_is_no_hook_and_delivers_nothing(diary, strict):
+@pytest.mark.parametrize(
+    "hook_of", [lambda apply: apply, lambda apply: SimpleNamespace(apply=apply)]
+)
+def test_a_coroutine_is_no_hook_and_delivers_nothing(diary, hook_of, strict):
     async def policy(changes):
         raise ValueError(changes)
 
@@ -940,7 +944,8 @@ def test_a_coroutine_is_no_hook_and_delivers_nothing(diary, strict):
     for hook in (policy, Policy()):
         with pytest.raises(InvalidValue, match="is not awaited"):
             diary.hooks.add(hook, name="policy", strict=strict)
-    diary.hooks.add(lambda changes: (policy(changes),)[0], name="policy", strict=strict)
+    hook = hook_of(lambda changes: (policy(changes),)[0])
+    diary.hooks.add(hook, name="policy", strict=strict)
     if strict:
         with pytest.raises(HookError, match="TypeError"):
             fill(diary)
