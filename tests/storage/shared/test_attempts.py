@@ -337,6 +337,28 @@ def test_single_writes_and_blocks_at_once_lose_no_write(counted):
     assert len(alice.history()) == 8
 
 
+def test_a_transaction_or_an_erasure_applies_the_group_that_it_follows(counted):
+    alice = Diary(counted, agent="rules").user("alice")
+
+    def write(text, session):
+        alice.upsert_preference("likes", text, session_id=session)
+
+    def transact():
+        with alice.transaction() as transaction:
+            transaction.upsert_preference("likes", "milk")
+
+    start_in_order(
+        counted,
+        partial(write, "tea", "gone"),
+        transact,
+        partial(write, "coffee", "kept"),
+        partial(alice.forget, session_id="gone"),
+        partial(write, "juice", "kept"),
+    )
+    assert texts(alice) == ["coffee", "juice", "milk"]
+    assert alice.problems() == []
+
+
 def test_a_failed_group_is_an_error_of_each_of_its_writes(counted):
     from tomldiary import BackendError  # noqa: PLC0415 - beside its use
 

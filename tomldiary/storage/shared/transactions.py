@@ -3,9 +3,10 @@
 An attempt is a transaction that its caller can run again. It begins with the cached state of the user. At its end, it
 verifies that this state is the stored one.
 
-Concurrent attempts of one user share a step. An attempt that ends while others of the user wait adds its changes to a
-group. The next one begins with them, and the last one applies the group as one step. No call returns before the step is
-applied. If it is refused, all attempts of the group run again.
+Concurrent attempts of one user share a step. An attempt that ends while other calls for the user wait adds its changes
+to a group. The next attempt begins with them, and the last one applies the group as one step. A transaction that is no
+attempt applies the group before it begins. No call returns before the step is applied. If it is refused, all attempts
+of the group run again.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class Transactions:
         self._reservation = f"{secrets.token_hex(8)}\n"  # unique, to recognise an own one
 
     def waiting(self, user: str) -> int:
-        """Return how many transactions of this process wait for a user's lock."""
+        """Return how many calls of this process wait for a user's lock."""
         return self._locks.waiting(user)
 
     def _known(self, user: str) -> Remembered:
