@@ -1312,6 +1312,16 @@ def test_a_query_of_all_types_refuses_no_value_of_one_of_them(diary, alice):
     assert found({"$in": ["high", "2.0"]}) == [price, skill]
 
 
+def test_a_query_finds_a_table_whose_key_contains_a_dot(diary, alice):
+    class Price(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+    diary.register_schema("price", Price)
+    alice.commit(Price.model_validate({"shop.de": {"net": 3, "tax.vat": 0.5}}))
+    for wanted, count in ({"net": {"$gt": 2}}, 1), ({"net": 3}, 1), ({"tax.vat": {"$lt": 0.5}}, 0):
+        assert alice.facts.count("price", {"shop.de": wanted}) == count
+
+
 def test_times_are_sorted_among_dates_and_lists_of_times_as_text(diary, alice):
     class Meeting(BaseModel):
         when: datetime

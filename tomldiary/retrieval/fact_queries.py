@@ -144,7 +144,9 @@ class FactFilter:
         self._schema = schema
         self._session = session
         self._asked = set(fields_of(where))
-        self._used = self._asked | {name.partition(".")[0] for name in self._asked}
+        # A key may contain dots, so each beginning of a path may be one.
+        splits = [name.split(".") for name in self._asked]
+        self._used = {".".join(each[:end]) for each in splits for end in range(1, len(each) + 1)}
         self._readers = {
             name: read
             for name in self._asked

@@ -435,9 +435,8 @@ class VectorIndex:
             if self._read_to == 0:
                 self._write_over(path, data)
                 return
-            self._files.truncate(
-                path, self._read_to
-            )  # a full disk or a kill may have left a part of a record
+            # A full disk or a kill may have left a part of a record.
+            self._files.truncate(path, self._read_to)
             found = self._files.append(path, data)
             if found.st_size == self._read_to + len(data):
                 self._inode, self._read_to = found.st_ino, found.st_size
