@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import locale
 import os
 import sys
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -445,7 +447,7 @@ def test_memory_and_texts_of_tools_in_the_history_of_an_agent_are_not_the_users(
     dump = asyncio.run(agent.run("I am Ada.")).all_messages_json()
     log = read_turns(write(tmp_path, dump.decode()))
     assert said(log) == [("I am Ada.", "Hello, Ada.")]
-    assert {"Left out 1 marked text.", "Left out 1 user-prompt part."} < set(log.skipped)
+    assert {"Left out 1 marked text.", "Left out 1 user-prompt part of a tool."} < set(log.skipped)
 
 
 # LoCoMo
@@ -533,6 +535,23 @@ def test_a_locomo_caption_follows_in_brackets(tmp_path):
     talk[0]["blip_caption"] = "a photo of a cat"
     log = read_turns(write(tmp_path, sample(session_1=talk)))
     assert log.turns[0].user_msg == "Look! [photo: a photo of a cat]"
+
+
+@pytest.mark.parametrize(
+    ("given", "day", "hour"),
+    [("1:56 pm on 8 May, 2023", 8, 13), ("1:56 A.M. on 9 may 2023", 9, 1), ("0:56am on 7 May, 2023", 7, 0)],
+)  # fmt: skip
+def test_a_locomo_time_has_an_english_month_in_all_locales(tmp_path, given, day, hour):
+    talk = sample(session_1=lines(("Ann", "Hi")), session_1_date_time=given)
+    english = locale.setlocale(locale.LC_TIME)
+    try:
+        with suppress(locale.Error):  # it is installed on some machines
+            locale.setlocale(locale.LC_TIME, "de_DE.UTF-8")
+        log = read_turns(write(tmp_path, talk))
+    finally:
+        locale.setlocale(locale.LC_TIME, english)
+    assert log.turns[0].when == datetime(2023, 5, day, hour, 56, tzinfo=UTC)
+    assert log.skipped == []
 
 
 def test_an_invalid_locomo_date_is_reported(tmp_path):

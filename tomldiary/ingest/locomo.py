@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 _SESSION: Final = re.compile(r"session_([0-9]{1,9})")
-_TIME: Final = "%I:%M %p on %d %B, %Y"
+_DATE: Final = re.compile(
+    r"\s*([0-9]{1,2}):([0-9]{2})\s*([ap])\.?m\.?\s+on\s+([0-9]{1,2})\s+([a-z]+),?\s+([0-9]{4})\s*",
+    re.IGNORECASE,
+)
+_NAMES: Final = "jan feb mar apr may jun jul aug sep oct nov dec"
+_MONTHS: Final = {name: number for number, name in enumerate(_NAMES.split(), 1)}
 
 
 def recognises(record: JsonObject) -> bool:
@@ -135,10 +140,23 @@ def _text(message: JsonObject, omissions: Omissions) -> str:
 
 
 def _session_time(value: object, omissions: Omissions) -> datetime | None:
+    if value is None:
+        return None
     found = json_time(value)
-    if found is None and value is not None:
+    match = _DATE.fullmatch(as_text(value))
+    if found is None and match is not None:
+        hour, minute, half, day, month, year = match.groups()
         try:
-            found = datetime.strptime(as_text(value).strip(), _TIME).replace(tzinfo=UTC)
+            found = datetime(
+                int(year),
+                _MONTHS.get(month[:3].lower(), 0),
+                int(day),
+                int(hour) % 12 + (12 if half in "pP" else 0),
+                int(minute),
+                tzinfo=UTC,
+            )
         except ValueError:
-            omissions.leave_out("session time", "without a date")
+            found = None
+    if found is None:
+        omissions.leave_out("session time", "without a date")
     return found

@@ -208,7 +208,7 @@ def _unwrap(raw: JsonObject) -> tuple[str, JsonObject | None]:
 
 _SILENT_PARTS: Final = {
     "builtin-tool-call", "builtin-tool-return", "compaction", "file", "instruction", "retry-prompt", "speech",
-    "system-prompt", "thinking", "tool-call", "tool-return", "user-prompt",
+    "system-prompt", "thinking", "tool-call", "tool-return",
 }  # fmt: skip
 
 
@@ -242,10 +242,12 @@ def _pydantic_ai(raw: JsonObject, omissions: Omissions) -> Utterance | None:
             texts.append(omissions.clean(as_text(part["transcript"])))
         else:
             calls_tools = calls_tools or kind in ("tool-call", "builtin-tool-call")
-            is_known = kind in _SILENT_PARTS
-            omissions.leave_out(
-                *((f"{kind} part",) if is_known else ("part", "of an unknown kind"))
-            )
+            if kind in _SILENT_PARTS:
+                omissions.leave_out(f"{kind} part")
+            elif kind == "user-prompt":
+                omissions.leave_out(f"{kind} part", "of a tool")
+            else:
+                omissions.leave_out("part", "of an unknown kind")
     if is_request and not spoke:
         return None
     return Utterance(
