@@ -23,6 +23,7 @@ from tomldiary.history.timeline import check_follows, out_of_reach, undo
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.document import META, Document, Path, digest, split_tail
 from tomldiary.toml.edit import Edit
+from tomldiary.toml.lexer import split_blocks
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, moment, same_value
 
 if TYPE_CHECKING:
@@ -477,7 +478,7 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
     for kind in changed and changed | beside:
         edit = transaction.edit(kind)
         now, text = edit.peek(), _text_before(transaction.before(kind).text, records, kind)
-        if text is None:
+        if text is None or _is_like(now, text):
             continue
         former = Edit(Document.parse(text))
         if same_value(_values(kind, former.peek()), _values(kind, now)):
@@ -485,9 +486,7 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
             inner = [path for path in now.index if path[0] == META and len(path) > 1]
             for path in (*inner, (META,)):
                 former.put(path, now.table(path) or {})
-            made = former.done()
-            if made.text != now.text:
-                edit.take_text(made)
+            edit.take_text(former.done())
 
 
 def _values(kind: str, document: Document) -> dict[Path, dict[str, Any]]:
@@ -498,6 +497,20 @@ def _values(kind: str, document: Document) -> dict[Path, dict[str, Any]]:
         if values and path[0] != META and entry_path(kind, path) is None
     }
     return {**outer, **entry_kind(kind).tables(document)}
+
+
+def _is_like(document: Document, text: str) -> bool:
+    """Return whether a document has a text, apart from its `_meta`; found without parsing the text."""
+    meta = document.index.get((META,))
+    if meta is None:
+        return document.text == text
+    head, rest = document.text.split(split_tail(meta.text)[0], 1)
+    other = text[len(head) : len(text) - len(rest)]
+    paths = {block.path[:1] for block in split_blocks(other)}
+    is_meta = paths <= {(), (META,)} and not split_tail(other)[1] and "#" not in other
+    # Otherwise `rest` may be the end of the last line of `_meta`.
+    is_whole = not rest or other.endswith("\n")
+    return is_meta and is_whole and text == head + other + rest
 
 
 def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
