@@ -906,7 +906,7 @@ def test_show_history_why_and_search_cover_every_document(tmp_path, call):
     key = alice.episodes()[0].id
     alice.blocks.set("odd", "\x1b[2J\u202e")
     told = CliRunner().invoke(app, ["show", "alice", "--path", str(tmp_path / "m")]).output
-    for part in ("blocks:", "Kind.", "episodes/20", "hello", "facts:", "food = vegan"):
+    for part in ("blocks/persona", "Kind.", "episodes/20", "hello", "facts/diet", "food = vegan"):
         assert part in told
     assert "\x1b" not in told
     shown = json.loads(
