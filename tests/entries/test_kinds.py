@@ -16,6 +16,8 @@ from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_entries import TypedEntries
+from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.views.show import as_text
 
 TASKS = ("tasks",)
@@ -161,3 +163,9 @@ def test_the_names_of_kinds_come_before_categories():
     assert path_of("facts/diet/x", ["facts"], ["diet"]) == ("facts", "diet", "x")
     assert path_of("facts/pref001", ["facts"], ["diet"]) == ("preferences", "facts", "pref001")
     assert PREFERENCES.path("preferences/x") is None
+
+
+def test_ids_of_a_category_without_a_table_are_not_assigned_again():
+    edit = Edit(Document.parse("[preferences.old.pref005]\ntext = 'tea'\n"))
+    PREFERENCES.remove(edit, [("preferences", "old", "pref005")])
+    assert edit.table(("_meta",))["next_ids"] == {"old": 6}

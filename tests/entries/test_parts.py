@@ -789,11 +789,11 @@ def test_import_compares_with_entries_of_other_parts(split):
 
 def test_forgotten_entries_leave_the_joined_documents_in_memory(split):
     alice = filled(split)
-    alice.upsert_preference("likes", "a thing that nobody may know", session_id="s7")
-    assert "nobody" in split.engine.readable("alice", "preferences").text
+    alice.upsert_preference("likes", "a thing that is a secret", session_id="s7")
+    assert "is a secret" in split.engine.readable("alice", "preferences").text
     alice.forget(session_id="s7")
     kept = [each for each in gc.get_objects() if isinstance(each, Document)]
-    assert not [each for each in kept if "that nobody may know" in each.text]
+    assert not [each for each in kept if "that is a secret" in each.text]
 
 
 def test_removed_temporal_facts_end_no_others(split):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, Field
 
 from tomldiary import Diary, InvalidValue, MemoryDeps, PreferenceItem
 
@@ -54,6 +54,18 @@ def test_an_own_field_that_the_type_does_not_have_is_refused(again):
         alice.upsert_preference("dishes", **again, fields={"haet": 4})
     assert alice.entry("preferences", "dishes/pref001") == before
     assert len(alice.preferences("dishes")) == 1
+
+
+def test_a_field_that_is_read_from_within_a_table_is_given_as_this_table():
+    class Dish(PreferenceItem):
+        heat: int = Field(0, validation_alias=AliasPath("spice", "heat"))
+
+    class Table(BaseModel):
+        dishes: dict[str, Dish] = {}
+
+    alice = Diary("memory:", Table, agent="rules").user("alice")
+    _, item = alice.upsert_preference("dishes", "curry", fields={"spice": {"heat": 3}})
+    assert item.heat == 3
 
 
 def test_an_undeclared_own_field_is_refused_with_how_to_declare_it():

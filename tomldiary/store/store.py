@@ -240,10 +240,10 @@ class ItemStore(ItemPuts):
             view = View(
                 engine.deadlines,
                 self._clock.now,
-                self._omit_expired,
-                len(work.ops) > 1,
-                work.signed_in,
-                self.diary.entry_rules.ends(engine.now()),
+                omits_expired=self._omit_expired,
+                is_shared=len(work.ops) > 1,
+                signed_in=work.signed_in,
+                is_over=self.diary.entry_rules.ends(engine.now()),
             )
             with engine.reading():
                 results = [self._read(view, op, asked) for op in work.ops]
