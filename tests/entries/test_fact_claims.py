@@ -251,6 +251,27 @@ def test_an_update_keeps_the_fields_that_only_a_newer_version_has(versions):
     assert new.get("diet/user").data == Newer(role="user", food="soup", kcal=300, shop="Spar")
 
 
+def test_an_update_keeps_a_field_that_its_model_reads_by_another_name(tmp_path):
+    class First(BaseModel):
+        role: str
+        meal: str = Field("", alias="food")
+
+    class Next(BaseModel):
+        role: str
+        meal: str = Field("", alias="food", validation_alias="dish", serialization_alias="dish")
+
+    found = []
+    for model in (First, Next):
+        diary = Diary(tmp_path)
+        diary.register_schema("diet", model, Constraint("role"))
+        found.append(diary.user("alice"))
+    old, new = found
+    old.commit("diet", {"role": "user", "food": "rice"})
+    new.update("diet/user", {"dish": "soup"})
+    assert old.get("diet/user").data.meal == "rice"
+    assert new.get("diet/user").data.meal == "soup"
+
+
 def test_a_fact_that_an_older_version_says_again_is_not_changed(versions):
     old, new = versions
     key = new.commit(Newer(role="user", food="rice", kcal=300))

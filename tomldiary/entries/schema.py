@@ -119,9 +119,9 @@ def names_read(model: type[BaseModel]) -> set[Any]:
     """Return the names by which a model reads its fields: their own, and their aliases."""
     found: set[Any] = set(model.model_fields)
     for field in model.model_fields.values():
-        for alias in (field.alias, field.validation_alias):
-            names = alias.choices if isinstance(alias, AliasChoices) else [alias]
-            found.update(each.path[0] if isinstance(each, AliasPath) else each for each in names)
+        alias = field.validation_alias  # pydantic copies `alias` to it
+        names = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        found.update(each.path[0] if isinstance(each, AliasPath) else each for each in names)
     return found
 
 
