@@ -416,6 +416,16 @@ def test_a_new_field_of_a_hand_written_table_stands_before_a_free_comment(
     assert edit.done().text == f"[x]\n{expected}{free}"
 
 
+def test_a_hand_written_table_is_changed_as_asked_or_refused_unchanged():
+    edit = Edit(Document.parse("[a]\nb = { c.x.p = 1, c.x.q = 2 }\n"))
+    values = {"b": {"c": {"x": {"z": 1}}}}
+    try:
+        edit.put(("a",), values)
+    except InvalidValue:  # tomlkit 0.15 leaves a comma behind
+        values = {"b": {"c": {"x": {"p": 1, "q": 2}}}}
+    assert parse_toml(edit.done().text) == {"a": values}
+
+
 def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
     edit = Edit(Document.parse(HAND))
     assert edit.delete(("preferences", "likes", "pref001"))
