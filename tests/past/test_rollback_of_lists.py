@@ -149,6 +149,19 @@ def test_a_comment_at_the_top_returns_if_a_rollback_is_undone(alice, file):
     assert blocks.read_text().endswith(f"\n# about it\n{rest}")
 
 
+@pytest.mark.parametrize("top", ['title = "mine"\n', "\n\n"])
+def test_a_rollback_of_an_import_restores_what_stood_above_the_tables(alice, file, top):
+    alice.upsert_preference("likes", "tea")
+    exported = alice.export()
+    save(file, top + file.read_text())
+    alice.upsert_preference("likes", "rain")
+    before = file.read_text()
+    alice.import_(exported, replace=True)
+    assert not file.read_text().startswith(top)
+    alice.rollback()
+    assert file.read_text() == before.replace("seq = 3", "seq = 5")
+
+
 @pytest.mark.parametrize("old", ["n = 2", "street = 7", "x = 2"])
 def test_what_another_session_wrote_since_stays(alice, file, old):
     before = begin(alice, file, SHOPS)

@@ -506,8 +506,9 @@ def _is_like(document: Document, text: str) -> bool:
         return document.text == text
     head, rest = document.text.split(split_tail(meta.text)[0], 1)
     other = text[len(head) : len(text) - len(rest)]
-    paths = {block.path[:1] for block in split_blocks(other)}
-    is_meta = paths <= {(), (META,)} and not split_tail(other)[1] and "#" not in other
+    first, *blocks = split_blocks(other)
+    is_table = not first.text and all(block.path[0] == META for block in blocks)
+    is_meta = is_table and not split_tail(other)[1] and "#" not in other
     # Otherwise `rest` may be the end of the last line of `_meta`.
     is_whole = not rest or other.endswith("\n")
     return is_meta and is_whole and text == head + other + rest
