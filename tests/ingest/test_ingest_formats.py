@@ -554,8 +554,9 @@ def test_a_locomo_time_has_an_english_month_in_all_locales(tmp_path, given, day,
     assert log.skipped == []
 
 
-def test_an_invalid_locomo_date_is_reported(tmp_path):
-    talk = sample(session_1=lines(("Ann", "Hi")), session_1_date_time="1:00 pm on 31 June, 2023")
+@pytest.mark.parametrize("given", ["1:00 pm on 31 June, 2023", "13:00 pm on 3 June, 2023"])
+def test_an_invalid_locomo_date_is_reported(tmp_path, given):
+    talk = sample(session_1=lines(("Ann", "Hi")), session_1_date_time=given)
     log = read_turns(write(tmp_path, talk))
     assert log.turns[0].when is None
     assert log.skipped == ["Left out 1 session time without a date."]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SESSION: Final = re.compile(r"session_([0-9]{1,9})")
 _DATE: Final = re.compile(
-    r"\s*([0-9]{1,2}):([0-9]{2})\s*([ap])\.?m\.?\s+on\s+([0-9]{1,2})\s+([a-z]+),?\s+([0-9]{4})\s*",
+    r"\s*(0?[0-9]|1[0-2]):([0-9]{2})\s*([ap])\.?m\.?\s+on\s+([0-9]{1,2})\s+([a-z]+),?\s+([0-9]{4})\s*",
     re.IGNORECASE,
 )
 _NAMES: Final = "jan feb mar apr may jun jul aug sep oct nov dec"
