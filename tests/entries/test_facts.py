@@ -1322,6 +1322,17 @@ def test_a_query_finds_a_table_whose_key_contains_a_dot(diary, alice):
         assert alice.facts.count("price", {"shop.de": wanted}) == count
 
 
+def test_a_query_finds_and_sorts_by_a_value_whose_key_contains_a_dot(diary, alice):
+    class Price(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+    diary.register_schema("price", Price)
+    high, low = (alice.commit(Price.model_validate({"tax.vat": vat})) for vat in (0.5, 0.2))
+    for wanted in (0.5, {"$eq": 0.5}, {"$gt": 0.2}):
+        assert [fact.id for fact in alice.query("price", {"tax.vat": wanted})] == [high]
+    assert [fact.id for fact in alice.query("price", order_by="tax.vat")] == [low, high]
+
+
 def test_times_are_sorted_among_dates_and_lists_of_times_as_text(diary, alice):
     class Meeting(BaseModel):
         when: datetime
