@@ -212,6 +212,18 @@ def test_no_read_shows_an_entry_that_is_over(diary, alice):
     )
 
 
+def test_an_entry_that_is_over_is_not_read_by_its_key(diary, alice):
+    for place in ("preferences", "conversations"):
+        diary.constrain(place, Constraint(ttl=timedelta(days=30)))
+    alice.upsert_preference("likes", "walnut", session_id="s")
+    alice.add_turn("Hm.", "Yes.", session_id="s")
+    assert alice.entry("preferences", "likes/pref001")["text"] == "walnut"
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(days=31)
+    for kind, key in ("preferences", "likes/pref001"), ("conversations", "s"):
+        with pytest.raises(UnknownEntry):
+            alice.entry(kind, key)
+
+
 def test_a_write_finds_no_entry_that_is_over(diary, alice):
     for place in ("preferences", "blocks", "items/work"):
         diary.constrain(place, Constraint(ttl=timedelta(days=30)))

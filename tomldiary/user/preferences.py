@@ -256,7 +256,7 @@ class UserPreferences(UserPart):
         key = checked_text(key, "key")
         if kind not in (_KIND, "conversations"):
             raise wrong_value(kind, "one of preferences, conversations", "kind")
-        document = self._context.read(kind)
+        document = self._context.unexpired(kind)
         collection, name, unknown = (kind,), key, unknown_session(key)
         if kind == _KIND:
             category, _, name = key.partition("/")
