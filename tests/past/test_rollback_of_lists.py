@@ -149,6 +149,17 @@ def test_a_comment_at_the_top_returns_if_a_rollback_is_undone(alice, file):
     assert blocks.read_text().endswith(f"\n# about it\n{rest}")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("[_meta]", "# mine\n[_meta]"), ("\nseq =", "\n# mine\nseq =")]
+)
+def test_a_rollback_of_a_hand_edit_removes_its_comment_in_meta(alice, file, old, new):
+    before = begin(alice, file, "")
+    save(file, before.replace(old, new).replace("walk", "run"))
+    alice.diary.engine.log_hand_edits("alice")
+    alice.rollback()
+    assert file.read_text() == before.replace("seq = 2", "seq = 4")
+
+
 @pytest.mark.parametrize("top", ['title = "mine"\n', "\n\n"])
 def test_a_rollback_of_an_import_restores_what_stood_above_the_tables(alice, file, top):
     alice.upsert_preference("likes", "tea")

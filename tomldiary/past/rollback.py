@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,6 @@ from tomldiary.history.timeline import check_follows, out_of_reach, undo
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.document import META, Document, Path, digest, split_tail
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.lexer import split_blocks
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, moment, same_value
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _Place = tuple[str, "Path"]
 _States = dict[_Place, "_State | None"]
 _Values = dict[_Place, "dict[str, Any] | None"]
 _NOTHING = "there is no transaction to undo."
+_WRITTEN_META = re.compile(r"\[_meta\]\r?\n(?:\w+ = [^#\n]+(?:\n|\Z))*")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -500,18 +501,18 @@ def _values(kind: str, document: Document) -> dict[Path, dict[str, Any]]:
 
 
 def _is_like(document: Document, text: str) -> bool:
-    """Return whether a document has a text, apart from its `_meta`; found without parsing the text."""
+    """Return whether a document has a text, apart from a `_meta` that no hand has written; found without parsing the text."""
     meta = document.index.get((META,))
     if meta is None:
         return document.text == text
-    head, rest = document.text.split(split_tail(meta.text)[0], 1)
-    other = text[len(head) : len(text) - len(rest)]
-    first, *blocks = split_blocks(other)
-    is_table = not first.text and all(block.path[0] == META for block in blocks)
-    is_meta = is_table and not split_tail(other)[1] and "#" not in other
+    now = split_tail(meta.text)[0]
+    head, rest = document.text.split(now, 1)
+    former = text[len(head) : len(text) - len(rest)]
+    if not _WRITTEN_META.fullmatch(now) or not _WRITTEN_META.fullmatch(former):
+        return False
     # Otherwise `rest` may be the end of the last line of `_meta`.
-    is_whole = not rest or other.endswith("\n")
-    return is_meta and is_whole and text == head + other + rest
+    is_whole = not rest or former.endswith("\n")
+    return is_whole and text == head + former + rest
 
 
 def _text_before(text: str, records: Sequence[Record], doc: str) -> str | None:
