@@ -160,6 +160,16 @@ def test_a_rollback_of_a_hand_edit_removes_its_comment_in_meta(alice, file, old,
     assert file.read_text() == before.replace("seq = 2", "seq = 4")
 
 
+def test_a_rollback_does_not_write_a_document_that_stays_the_same(alice, file):
+    alice.blocks.set("b", "rain")
+    save(file, '# mine\n[_meta]\nversion = "0.3"\n[preferences.likes.pref001]\ntext = "tea"\n')
+    alice.blocks.set("a", "walk")
+    alice.rollback(2)
+    before = file.read_text()
+    alice.rollback(2)
+    assert file.read_text() == before
+
+
 @pytest.mark.parametrize("top", ['title = "mine"\n', "\n\n"])
 def test_a_rollback_of_an_import_restores_what_stood_above_the_tables(alice, file, top):
     alice.upsert_preference("likes", "tea")

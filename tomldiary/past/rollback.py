@@ -487,7 +487,9 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
             inner = [path for path in now.index if path[0] == META and len(path) > 1]
             for path in (*inner, (META,)):
                 former.put(path, now.table(path) or {})
-            edit.take_text(former.done())
+            made = former.done()
+            if made.text != now.text:
+                edit.take_text(made)
 
 
 def _values(kind: str, document: Document) -> dict[Path, dict[str, Any]]:
