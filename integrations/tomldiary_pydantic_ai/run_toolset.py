@@ -119,7 +119,8 @@ def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
     return name
 
 
-_PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
+_PLACEHOLDER = re.compile(r"\{\{\{?~?\s*(?!else\b)[^\s{}#/!>^~][^{}]*\}?\}\}")
+"""An expression of a template; blocks, comments and partials are none."""
 
 
 class RunToolset(FunctionToolset[AgentDepsT]):

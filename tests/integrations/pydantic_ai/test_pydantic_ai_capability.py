@@ -740,6 +740,35 @@ def test_a_template_in_a_spec_is_filled_in_from_the_deps(tmp_path: Path):
         asyncio.run(agent.run("hi", model=model, deps={"tenant": "acme"}))
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["{{~user~}}", "{{{~ user }}}", "{{&user}}", "{{./user}}", "{{[user]}}", "{{@root.user}}",
+     "{{lookup this 'user'}}", "{{#if user}}{{user}}{{else}}{{user}}{{/if}}"],
+)  # fmt: skip
+def test_a_place_of_a_template_that_stays_empty_is_refused(tmp_path: Path, place: str):
+    pytest.importorskip("pydantic_handlebars")
+    who = {"diary": str(tmp_path), "user_id": f"acme/{place}", "extractor": "rules"}
+    agent: Any = Agent.from_spec(
+        {"model": "test", "capabilities": [{"DiaryCapability": who}]},
+        custom_capability_types=[DiaryCapability],
+        deps_type=dict,
+    )
+    asked: list[str] = []
+
+    def answer(_messages: Any, _info: Any) -> ModelResponse:
+        asked.append("asked")
+        return ModelResponse(parts=[TextPart("ok")])
+
+    for deps in ({"user": ""}, {"user": None}, {}):
+        with pytest.raises(IdentifierError, match="in the agent spec is empty for this run"):
+            asyncio.run(agent.run("I hate figs.", model=FunctionModel(answer), deps=deps))
+    assert not asked
+    (memory,) = find(agent)
+    asyncio.run(agent.run("I hate figs.", model=FunctionModel(answer), deps={"user": "ann"}))
+    memory.writer.flush()
+    assert Diary(tmp_path).users() == ["acme/ann"]
+
+
 @pytest.mark.parametrize("option", ["user_id", "session_id"])
 def test_an_unfilled_template_is_refused(tmp_path: Path, option: str):
     given: Any = {option: "{{user}}"}
