@@ -415,6 +415,29 @@ def test_a_promoted_preference_gets_a_free_id_and_is_never_stored_twice(alice):
     assert [item.text for item in alice.preferences("likes").values()] == ["jazz", "tea"]
 
 
+def test_a_promoted_preference_never_gets_the_id_of_another_draft(alice):
+    draft = alice.draft("s1")
+    tea, jazz = (draft.upsert_preference("likes", text)[0] for text in ("tea", "jazz"))
+    assert [each.key for each in alice.promote_session("s1", keys=[f"likes/{jazz}"])] == [
+        f"likes/{jazz}"
+    ]
+    assert {key: item.text for key, item in draft.preferences("likes").items()} == {
+        jazz: "jazz",
+        tea: "tea",
+    }
+    alice.promote_session("s1")
+    assert [item.text for item in alice.preferences("likes").values()] == ["jazz", "tea"]
+    assert alice.preferences("likes")[jazz].text == "jazz"
+
+
+def test_a_gap_in_the_ids_of_drafts_stays_when_they_are_promoted(alice):
+    draft = alice.draft("s1")
+    ids = [draft.upsert_preference("likes", text)[0] for text in ("tea", "jazz", "chess")]
+    draft.remove_preference("likes", ids[0])
+    alice.promote_session("s1")
+    assert list(alice.preferences("likes")) == ids[1:]
+
+
 def test_a_promoted_preference_keeps_the_id_that_its_writer_chose_and_its_count(alice):
     for _ in range(2):
         alice.upsert_preference("likes", "Ann", id="name", session_id="s1", ephemeral=True)

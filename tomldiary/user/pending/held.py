@@ -373,8 +373,10 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _SET_BY_UPSERT}
-        return Preferences(edit, rules.preference_rules).upsert(
-            path[-2], None if _has_assigned_id(each) else path[-1], str(each.after.get("text", "")), contexts,
+        book = Preferences(edit, rules.preference_rules)
+        is_taken = _has_assigned_id(each) and book.find(path[-2], path[-1]) is not None
+        return book.upsert(
+            path[-2], None if is_taken else path[-1], str(each.after.get("text", "")), contexts,
             now=timestamp(), session=session, fields=fields,
         ).path  # fmt: skip
     if kind is EPISODES and each.is_new:
