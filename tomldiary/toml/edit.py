@@ -13,7 +13,6 @@ from tomldiary.toml.document import (
     Path,
     Table,
     ValueEdit,
-    above,
     find_table,
     keep_comments,
     rendered_again,
@@ -291,8 +290,10 @@ class Edit(ValueEdit):
             tail = self.newline  # a blank line before the text that follows
         if tail and not text.endswith("\n"):
             text += self.newline
-        added = [Block(path, text + tail)] if is_made else split_blocks(text + tail)[1:]
-        for number, each in enumerate(added, at + 1):
+        if is_made:
+            self._add(Block(path, text + tail), at + 1)
+            return
+        for number, each in enumerate(split_blocks(text + tail)[1:], at + 1):
             self._add(each, number)
 
     def _anchor(self, path: Path) -> Block:
@@ -422,12 +423,13 @@ class Edit(ValueEdit):
 
     def _count(self, block: Block, step: int) -> None:
         """Count a block that was added (1) or removed (-1) in the paths above it."""
-        for path in above(block):
-            number = self._parents.get(path, 0) + step
+        parents, path = self._parents, block.path
+        for end in range(1, len(path) + block.is_array):  # those of `above`, without a list of them
+            number = parents.get(path[:end], 0) + step
             if number:
-                self._parents[path] = number
+                parents[path[:end]] = number
             else:
-                del self._parents[path]
+                del parents[path[:end]]
 
     def _position(self, block: Block) -> int:
         """Return the position of a block; a search from the start is slow for the last one, the most frequent."""

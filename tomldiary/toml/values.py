@@ -239,10 +239,15 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
 def render_lines(path: tuple[str, ...], data: Mapping[str, Any]) -> dict[str, str]:
     """Return the `key = value` line for each key of a table, which ends with a line break."""
     place = f"{'.'.join(path)}." if path else ""
-    return {
-        key: f"{render_key(key)} = {render_value(value, where=place + key, lines=True)}\n"
-        for key, value in data.items()
-    }
+    lines: dict[str, str] = {}
+    for key, value in data.items():
+        # Checked here first, because most values are such texts, and two calls for each are slow.
+        if type(value) is str and value.isascii() and "\n" not in value and "\x7f" not in value:
+            text = _quoted(value)
+        else:
+            text = render_value(value, where=place + key, lines=True)
+        lines[key] = f"{render_key(key)} = {text}\n"
+    return lines
 
 
 _IDS = ("id", "key", "keys", "name")
