@@ -13,7 +13,7 @@ from pydantic_ai.models.function import FunctionModel
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.extraction.message import relevant_lines
-from tomldiary.toml.document import Document, ValueEdit
+from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary_langgraph import extract_node
 
@@ -234,29 +234,3 @@ def test_the_lines_are_of_one_version_of_the_memory(budget):
     lines, _ = relevant_lines(now, "tea", budget)
     assert [line for line in lines if "(1×)" not in line] == []
     assert lines
-
-
-class Counted(Preferences):
-    """A memory that counts how often all entries of a category are read."""
-
-    reads = 0
-
-    def table(self, category):
-        self.reads += 1
-        return super().table(category)
-
-
-def test_the_lines_follow_a_stored_change_without_reading_all_entries():
-    rules = PreferenceRules(categories=["likes"])
-    first = Document.parse('[preferences.likes.pref001]\ntext = "tea"\n')
-    draft, stored = ValueEdit(first), Edit(first)
-    before = Counted(first, rules)
-    relevant_lines(before, "", 100)
-    for edit in (draft, stored):
-        changed = Preferences(edit, rules)
-        changed.upsert("likes", "pref001", "cocoa", (), now="2026-12-01T00:00:00Z", session="s")
-        changed.upsert("likes", None, "rum", (), now="2026-12-01T00:00:00Z", session="s")
-    after = Counted(stored.done(), rules)
-    lines = ["- likes/pref001: cocoa (2×)", "- likes/pref002: rum (1×)"]
-    assert relevant_lines(after, "", 100) == (lines, 0)
-    assert (before.reads, after.reads) == (1, 0)

@@ -131,7 +131,7 @@ class DocumentCache:
             }
         for part, edit in parts.items():
             edit.file = partial(self.backend.place, user, part)
-        return JoinedEdit(KINDS[kind], parts, parts.__getitem__, None, is_draft=True)
+        return JoinedEdit(KINDS[kind], parts, parts.__getitem__, None)
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a context in which this thread reads one state of each user, if the backend supports it."""

@@ -142,11 +142,9 @@ def put_indexed(
     before, is_new = edit.stamp, edit.table(path) is None
     edit.put(path, entry)
     after, stored = edit.stamp, edit.table(path)
-    # A message has the lines of before the draft, which the changes to be stored then follow.
-    following = Marked if edit.is_draft else IncrementalIndex
     for found in list(edit.memo.values()):
-        if not isinstance(found, following):
-            continue
+        if not isinstance(found, Marked):
+            continue  # such as the lines of a message, which are asked for once in a turn
         is_other = found.category != path[-2]
         if is_other or not is_new or edit.is_last(path):
             with found.lock:

@@ -68,11 +68,6 @@ class Tables(Protocol):
 class EditedTables(Tables, Protocol):
     """An edit of one document, or of all parts of a kind."""
 
-    @property
-    def is_draft(self) -> bool:
-        """Whether the edit is of values only, and is never stored."""
-        ...
-
     def put(self, path: tuple[str, ...], data: Mapping[str, Any]) -> None:
         """Set the table at `path` to `data`."""
         ...

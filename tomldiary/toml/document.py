@@ -381,8 +381,6 @@ def find_table(data: Table, path: Path) -> Table | None:
 class ValueEdit:
     """Collects changes to the tables of one document as values only; the result has no text and is never stored."""
 
-    is_draft = True
-    """Whether the edit is never stored."""
     file: Callable[[], str] | None = None
     """Returns the name of the document's file, for errors."""
 

@@ -35,7 +35,6 @@ _ENDS_IN_COMMENT = re.compile(r"^[ \t\ufeff]*#.*(?<!\"\"\"|''')\r?\n\Z", re.MULT
 class Edit(ValueEdit):
     """Collects changes to the tables of one document; `done` returns the new document."""
 
-    is_draft = False
     redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Applied to the path and the values of each table that is put, except `_meta`."""
 

@@ -175,7 +175,6 @@ class JoinedEdit:
         parts: The parts in order, as stored documents or as edits.
         edit: Returns the edit of a part, and calls `include` if the edit is new.
         limit: The size in characters up to which a part accepts new entries; None never starts another part.
-        is_draft: Whether it is never stored.
     """
 
     def __init__(
@@ -184,10 +183,7 @@ class JoinedEdit:
         parts: Mapping[str, Document | Edit],
         edit: Callable[[str], Edit],
         limit: int | None,
-        *,
-        is_draft: bool = False,
     ) -> None:
-        self.is_draft = is_draft
         self._kind = kind
         self._parts = dict(parts)
         self._edit = edit
