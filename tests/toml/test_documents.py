@@ -532,6 +532,12 @@ def test_half_a_surrogate_pair_is_refused_with_its_place(bad, told, lines):
         Edit(Document.parse("")).put(("likes", "pref001"), {"text": lines + bad})
 
 
+def test_the_error_for_a_key_with_half_a_pair_can_be_printed():
+    with pytest.raises(InvalidValue, match="surrogate") as error:
+        Edit(Document.parse("")).put(("likes", "pref001"), {"\ud800": None})
+    assert str(error.value).encode()
+
+
 def test_text_with_characters_that_mislead_readers_is_escaped():
     rendered = render_value("safe\u202etxt.exe\u2028\x1b[2J\x00")
     assert rendered.isascii()

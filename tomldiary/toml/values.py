@@ -241,12 +241,13 @@ def render_lines(path: tuple[str, ...], data: Mapping[str, Any]) -> dict[str, st
     place = f"{'.'.join(path)}." if path else ""
     lines: dict[str, str] = {}
     for key, value in data.items():
+        name = render_key(key)  # its error comes first, because that of the value contains the key
         # Checked here first, because most values are such texts, and two calls for each are slow.
         if type(value) is str and value.isascii() and "\n" not in value and "\x7f" not in value:
             text = _quoted(value)
         else:
             text = render_value(value, where=place + key, lines=True)
-        lines[key] = f"{render_key(key)} = {text}\n"
+        lines[key] = f"{name} = {text}\n"
     return lines
 
 
