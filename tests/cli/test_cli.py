@@ -205,6 +205,13 @@ def test_ingest_prints_a_report_and_a_rerun_changes_no_file(tmp_path, log):
     assert contents() == before
 
 
+def test_ingest_reads_standard_input_for_a_hyphen(tmp_path, log):
+    words = ("-m", "tomldiary", "ingest", "-", "--user", "ann", "--path", tmp_path / "m")
+    programs.run(*words, stdin=log, check=True)
+    likes = Diary(tmp_path / "m").user("ann").preferences("likes")
+    assert [each.text for each in likes.values()] == ["I love tea."]
+
+
 def test_ingest_of_a_log_of_several_people_requires_a_speaker(tmp_path):
     def sample(name, one, other):
         said = [{"speaker": one, "text": f"I love {name}."}, {"speaker": other, "text": "Nice."}]
@@ -728,6 +735,10 @@ CASES = {
         "format 'x' is unknown",
     ),
     "nobody's log": (["ingest", "log.json", "--user", ""], "the user id is empty"),
+    "add with an empty id": (["add", "likes/", "x", "--user", "u"], "likes/: the text after the"),
+    "a block with no name": (["add", "blocks", "x", "--user", "u"], "needs a name, as in blocks/"),
+    "add for a user in bytes": (["add", "likes", "x", "--user", "\udcff"], "not UTF-8 (0xFF)"),
+    "import for a user in bytes": (["import", "odd.json", "--user", "\udcff"], "not UTF-8 (0xFF)"),
     "a file as folder": (["ingest", "log.json", "--user", "u", "--path", "file"], "file"),
     "no such table": (
         ["schema", "preferences", "no.py:Food"],

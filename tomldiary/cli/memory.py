@@ -21,6 +21,7 @@ from tomldiary.past.as_of import point_of
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.protocol import KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
+from tomldiary.toml.values import check_unicode
 from tomldiary.writer.journals import waiting_jobs
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def user_to_change(
         is_extracted: Whether an extractor fills the memory. Without limits, a long log would make documents that slow
             down each turn, and of which the program that uses the memory drops all but its own limit.
     """
+    check_unicode(user or "", "--user")
     given = None if table is None else load_table(table)
     diary = Diary(open_storage(path, _CREATE) if user is None else writable(path), agent="rules")
     if user is None:

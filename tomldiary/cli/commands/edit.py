@@ -109,11 +109,17 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Store a preference, or the text of a block. An existing entry with the ID is changed."""
-    first, _, name = where.partition("/")
+    first, slash, name = where.partition("/")
+    if slash and not name:
+        raise InvalidValue(
+            "the text after the slash is empty; give an id, or leave out the slash", where=where
+        )
     is_block = first == BLOCKS.name and name
     if is_block and context:
         raise InvalidValue("a block has no labels; leave this out", where="--context")
     alice = user_to_change(path, user, table)
+    if first == BLOCKS.name and not name and first not in alice.diary.allowed:
+        raise InvalidValue("a block needs a name, as in blocks/NAME", where=where)
     if is_block:
         alice.blocks.set(name, text, actor="hand", reason="tomldiary add")
         key = where

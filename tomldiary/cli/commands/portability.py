@@ -43,6 +43,7 @@ from tomldiary.storage.copy import Copied, copy_users
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.urls import is_shared_url
 from tomldiary.text.visible import one_line
+from tomldiary.toml.values import check_unicode
 
 if TYPE_CHECKING:
     from tomldiary.importers import Import
@@ -54,7 +55,9 @@ _FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
 
 
 def ingest(
-    file: Annotated[str, Argument(help="A chat log in JSON or JSON Lines.")],
+    file: Annotated[
+        str, Argument(help="A chat log in JSON or JSON Lines, or - for standard input.")
+    ],
     *,
     user: RequiredUser,
     path: MemoryPath = DEFAULT_PATH,
@@ -68,9 +71,10 @@ def ingest(
 ) -> None:
     """Apply a chat log to a memory. After an interruption, run it again: applied turns are skipped."""
     alice = user_to_change(path, user, table, agent=agent, is_extracted=True)
+    log = "/dev/stdin" if file == "-" else file
     with progress_bar("turns") as progress:
         report = run_ingest(
-            alice.diary, file, user, format=log_format, speaker=speaker, progress=progress
+            alice.diary, log, user, format=log_format, speaker=speaker, progress=progress
         )
     if as_json:
         print_json(report)
@@ -188,6 +192,7 @@ def import_memory(
 
     With --replace or --from, it is a dry run unless --yes is given. The exit code is 1 if --from found nothing.
     """
+    check_unicode(user, "--user")
     is_trial = dry_run or (not yes and (replace or source is not None))
     place = writable(path)
     if is_trial and not is_shared_url(place) and not folder_at(place).exists():
