@@ -121,8 +121,8 @@ def test_after_an_erasure_all_processes_use_the_same_folder(tmp_path, is_reading
     assert not (tmp_path / "Alice").exists()
 
 
-@pytest.mark.parametrize("user", ["%ff", "Alice%20B"])
-def test_a_percent_sign_in_a_folder_of_0_9_is_no_escape(tmp_path, user):
+@pytest.mark.parametrize("user", ["%ff", "Alice%20B", "a" * 181, "A" * 255])
+def test_an_odd_or_long_folder_name_of_0_9_is_the_plain_id(tmp_path, user):
     (tmp_path / user).mkdir()
     (tmp_path / user / "preferences.toml").write_text('[preferences.likes.pref001]\ntext = "tea"\n')
     diary = Diary(tmp_path, agent="rules")

@@ -20,7 +20,6 @@ from zlib import crc32
 from tomldiary.errors import BackendError, DiaryError, InvalidValue, LockTimeout
 from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import (
-    MAX_FOLDER,
     decode_folder,
     encode_folder,
     is_canonical,
@@ -172,7 +171,7 @@ class OpenedUsers:
 
     def _is_plain_folder(self, user: str) -> bool:
         """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
-        if len(user) > MAX_FOLDER or is_canonical(user) or is_hashed(user) or user.startswith("."):
+        if is_canonical(user) or is_hashed(user) or user.startswith("."):
             return False
         if user in _NO_USERS:
             return False
