@@ -110,7 +110,14 @@ def test_metadata_is_shown_on_request():
     assert unknown == "Metadata:\n  Version: unknown\n  Schema: unknown\n\na"
 
 
-@pytest.mark.parametrize("text", ["", '[_meta]\nversion = "0.3"', "[preferences]"])
+def test_an_empty_category_is_not_printed():
+    text = '[preferences.likes]\n[preferences.work.a]\ntext = "x"\n[preferences.goals]\n'
+    assert pretty_print_preferences(text) == "preferences:\n  work:\n    a\n      x"
+
+
+@pytest.mark.parametrize(
+    "text", ["", '[_meta]\nversion = "0.3"', "[preferences]", "[preferences.likes]"]
+)
 def test_an_empty_memory_prints_a_message(text):
     assert pretty_print_preferences(text) == "No preferences found."
     assert pretty_print_conversations({}) == "No conversations found."
@@ -149,7 +156,6 @@ def test_arguments_choose_what_is_shown():
         ),
         ("[preferences.likes]\na = 'x'", ["    a", "      x"]),
         ("[preferences]\nlikes = 'x'", ["    x"]),
-        ("[preferences.likes]", []),
         ("[likes.a]\ntext = 'short'", ["    a", "      short"]),
         (
             "[preferences.likes.a]\n_updated = 2025-01-02",

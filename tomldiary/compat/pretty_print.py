@@ -115,14 +115,14 @@ class PreferencesPrinter(BasePrettyPrinter):
         prefs_toml: str,
         skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> str:
-        """Return the entries by category, those of each newest first. Missing fields are omitted.
+        """Return the entries by category, those of each newest first. Missing fields and empty categories are omitted.
 
         Raises:
             InvalidTOML: The text is not valid TOML. The error has the line and the column.
         """
         document = parse_toml(checked_text(prefs_toml, "prefs_toml"))
         head = "" if skip_metadata else self._metadata(document.get("_meta"))
-        tables = by_category(document)
+        tables = {name: each for name, each in by_category(document).items() if each != {}}
         if not tables:
             return f"{head}No preferences found."
         blocks = [self._category(name, entries) for name, entries in tables.items()]
