@@ -245,6 +245,17 @@ def test_add_stores_a_preference_or_a_block(memories):
     assert (wrong.returncode, "unknown category 'gaols'" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("words", [["users"], ["stats", "--user", "al"]])
+def test_sizes_count_the_categories_of_another_table_silently(tmp_path, words):
+    (tmp_path / "al").mkdir()
+    text = '_meta.schema_name = "Food"\npreferences.tastes.a.text = "hot"\n'
+    (tmp_path / "al/preferences.toml").write_text(text)
+    done = program(*words, "--path", tmp_path, "--json")
+    found = json.loads(done.stdout)
+    sizes = found[0] if words == ["users"] else found["user"]
+    assert (sizes["preferences"], done.stderr) == ({"tastes": 1}, "")
+
+
 def test_stats_show_what_a_crash_loses(memories):
     told = call("stats", "--path", memories, "--user", "alice", check=0).stdout
     assert "full; a crash loses no acknowledged write" in told

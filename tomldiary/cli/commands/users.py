@@ -128,8 +128,11 @@ def _figures(diary: Diary, path: str, name: str) -> dict[str, Any]:
     with diary.engine.reading():  # a database is asked for the versions once
         check_user(diary, path, name)
         alice = diary.user(name)
+        document = diary.engine.readable(name, PREFERENCES.name)
+        # No warning of another table, because its categories are counted below.
+        diary.known_tables.add(str(document.meta.get("schema_name", "")))
         profile, kept = alice.profile(), alice.kept_history()
-        stored = stored_preferences(diary.engine.readable(name, PREFERENCES.name))
+        stored = stored_preferences(document)
         characters = sum(len(alice.document(each)) for each in alice.documents())
     counts = {kind: profile[kind] for kind in KINDS if kind in profile}
     # A profile has only the categories of the diary's own table.
