@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from command_line import program
 from tomldiary import Diary, PreferenceItem
 from tomldiary.importers import carry_over
 from tomldiary.store.operations import Get
@@ -88,3 +89,16 @@ def test_documents_of_tomldiary_in_firestore_are_carried_over_once(tmp_path):
         assert mine[kind] == stored[kind]
     assert carry_over(alice, "tomldiary-firestore", place).added == []
     assert alice.last_transaction() == 1
+
+
+@pytest.mark.skipif(not FIRESTORE, reason="FIRESTORE_EMULATOR_HOST names no emulator")
+def test_the_command_imports_documents_of_another_table_silently(tmp_path):
+    firestore = pytest.importorskip("google.cloud.firestore")
+    base = f"app/{uuid.uuid4().hex}"
+    text = '_meta.schema_name = "Food"\npreferences.tastes.a.text = "hot"\n'
+    client = firestore.Client(project="import-test")
+    client.document(f"{base}/al/preferences.toml").set({"content": text})
+    client.close()
+    words = ["--from", "tomldiary-firestore", "--user", "al", "--path", tmp_path / "m", "--yes"]
+    done = program("import", f"firestore://import-test/{base}", *words)
+    assert ("  + tastes/a" in done.stdout, done.stderr) == (True, "")

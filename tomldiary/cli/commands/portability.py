@@ -12,6 +12,7 @@ from typer import Argument, Exit, Option
 from tomldiary.cli.memory import (
     MOST_EXTRACTED,
     known_user,
+    stored_preferences,
     user_to_change,
     users_with_turns,
     without_limits,
@@ -34,6 +35,7 @@ from tomldiary.cli.options import (
 from tomldiary.cli.output import print_error, print_json, print_not_done, print_text, progress_bar
 from tomldiary.cli.places import folder_at, open_storage, shown, writable, write_new
 from tomldiary.diary import Diary
+from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue
 from tomldiary.ingest import KNOWN_FORMATS
 from tomldiary.ingest import ingest as run_ingest
@@ -277,8 +279,10 @@ def _print_import(alice: UserDiary, done: Import, *, dry_run: bool) -> None:
     _print_keys("~", done.kept)
     for sentence in done.left_out:
         print_text(f"left out       {one_line(sentence)}")
-    for name, entries in alice.preferences().items() if done.is_done else ():
-        if len(entries) > MOST_EXTRACTED:
+    # As stored, because the source may have another table.
+    stored = alice.diary.engine.readable(alice.user_id, PREFERENCES.name)
+    for name, entries in stored_preferences(stored).items():
+        if done.is_done and len(entries) > MOST_EXTRACTED:
             print_text(
                 f"note           {name} has {len(entries)} entries; Diary(max_prefs_per_category=…) accepts more"
                 f" than {MOST_EXTRACTED}"
