@@ -172,6 +172,12 @@ def test_a_category_that_is_no_text_is_listed_as_left_out(alice, tmp_path):
     assert (done.added, done.left_out) == (["biography/imported-m1"], ["field of metadata: 1"])
 
 
+def test_the_first_category_of_a_memory_that_the_table_has_is_used(alice, tmp_path):
+    memory = {"id": "m1", "memory": "Run 5 km", "categories": ["sports", "goals", "routines"]}
+    (tmp_path / "mem0.json").write_text(json.dumps([{**memory, "metadata": {"category": "x"}}]))
+    assert carry_over(alice, "mem0", str(tmp_path / "mem0.json")).added == ["goals/imported-m1"]
+
+
 @pytest.mark.parametrize("field", ["role", "attributed_to"])
 def test_a_statement_of_the_assistant_in_mem0_is_no_preference(alice, tmp_path, field):
     said = [("m1", "user", "I play chess"), ("m2", "assistant", "You may like go")]

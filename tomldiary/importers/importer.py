@@ -280,7 +280,8 @@ class _Memory:
         alike = self._texts.get(identity(note.text))
         if alike is not None:
             return alike, True
-        category = note.category if note.category in self._alice.diary.allowed else self._category
+        allowed = self._alice.diary.allowed
+        category = next((each for each in note.labels if each in allowed), self._category)
         id_ = _note_id(note)
         self._texts[identity(note.text)] = key = f"{category}/{id_}"
         if key in self._notes:

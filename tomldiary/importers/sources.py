@@ -52,9 +52,8 @@ class Note:
 
     id: str
     text: str
-    category: str = ""
-    """The category in the source, which is used if the preference table has it."""
     labels: tuple[str, ...] = ()
+    """Its categories in the source, of which the first one that the preference table has becomes that of the entry."""
     when: datetime | None = None
 
 
@@ -224,7 +223,7 @@ def _mem0(found: Found) -> None:
             named = (category, *map(as_text, as_list(memory.get("categories"))))
             labels = tuple(dict.fromkeys(each for each in named if each))
             created, id_ = json_time(memory.get("created_at")), as_text(memory.get("id"))
-            found.records.append(Note(id_, text, next(iter(labels), ""), labels, created))
+            found.records.append(Note(id_, text, labels, created))
 
 
 def _chatgpt(found: Found) -> None:
