@@ -287,11 +287,8 @@ class Conversations:
             if ended != "interrupted":
                 each.is_settled = False
             if (ended == "completed" or chat.given) and each.user != user:
-                # "If Ann's run is interrupted and Bob's next message is answered instead, Ann's message is not recorded,
-                # and what the model said to her before the interrupt is part of his turn."
+                # "If Ann's run is interrupted and Bob's next message is answered instead, Ann's message is not recorded."
                 each.least = 0
-                if each.word[0] == "a":
-                    each.user = ""
         if ended == "completed":
             chat.open.clear()
         elif ended == "failed":
