@@ -812,3 +812,54 @@ def test_a_document_whose_compaction_waits_for_review_is_not_compacted_again():
     with pytest.raises(Conflict) as raised:
         alice.review.accept(*[each.id for each in alice.review()])
     assert raised.value.keys == ["conversations/s"]
+
+
+def _shortened(folder):
+    """A diary whose compactor removes the first "really" of each text after each turn."""
+
+    def shorten(message, *, deps):
+        for block, fields in deps.preference_blocks():
+            deps.rewrite_preference_block(block, text=fields["text"].replace("really ", "", 1))
+
+    config = CompactionConfig(enabled=True, user_turn_interval=1, cooldown_seconds=0)
+    return Diary(folder, agent="rules", compactor=shorten, compaction_config=config)
+
+
+def test_forgetting_a_session_erases_its_texts_that_a_compaction_rewrote(tmp_path):
+    alice = _shortened(tmp_path).user("alice")
+    alice.add_turn("I really love jazz.", "ok", "s1")
+    alice.add_turn("I really love chess.", "ok", "s2")
+    alice.forget(session_id="s1")
+    assert [each.text for each in alice.preferences("likes").values()] == ["I love chess."]
+    assert alice.traces("jazz") == alice.traces("s1") == []
+
+
+def test_a_rewritten_text_that_another_session_said_stays_until_both_are_forgotten(tmp_path):
+    alice = _shortened(tmp_path).user("alice")
+    alice.add_turn("I really really love jazz.", "ok", "s1")
+    alice.upsert_preference("likes", "I really love jazz.", session_id="s2")
+    alice.add_turn("Hello.", "ok", "s3")
+    assert alice.preferences("likes")["pref001"].text == "I love jazz."
+    alice.forget(session_id="s1")
+    assert alice.preferences("likes")["pref001"].text == "I love jazz."
+    assert alice.traces("s1") == []
+    alice.forget(session_id="s2")
+    assert alice.traces("jazz") == []
+
+
+@pytest.mark.parametrize("is_extracted", [True, False])
+def test_a_new_text_of_a_rewritten_entry_is_of_its_session_alone(tmp_path, is_extracted):
+    alice = _shortened(tmp_path).user("alice")
+    alice.add_turn("I really love jazz.", "ok", "s1")
+
+    def extract(message, *, deps):
+        deps.prefs["preferences"]["likes"]["pref001"]["text"] = "opera"
+
+    if is_extracted:
+        Diary(tmp_path, agent=extract).user("alice").add_turn("Opera!", "ok", "s2")
+    else:
+        alice.upsert_preference("likes", "opera", id="pref001", session_id="s2")
+    alice.forget(session_id="s1")
+    assert alice.preferences("likes")["pref001"].text == "opera"
+    alice.forget(session_id="s2")
+    assert alice.traces("opera") == []

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from tomldiary.entries.fields import COMPACTOR, check_length, entry_text, updated_at
+from tomldiary.entries.fields import (
+    COMPACTOR,
+    also_said_by,
+    check_length,
+    entry_text,
+    updated_at,
+)
 from tomldiary.entries.kinds.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -258,6 +264,8 @@ class CompactionDeps:
             )
         labels = _labels(contexts, f"{block_id}.contexts")
         self._set(entry, block_id, text=text, contexts=labels)
+        if said := also_said_by(entry, ""):
+            entry["_said_by"] = said
         entry["_updated_by"] = self.actor_label
 
     def delete_preference_block(self, block_id: str) -> None:

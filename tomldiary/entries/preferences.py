@@ -19,6 +19,7 @@ from tomldiary.entries.fields import (
     number_of,
     replaced,
     reserved_ids,
+    signed,
     text_list,
     updated_at,
 )
@@ -301,7 +302,7 @@ class Preferences:
             entry["_count"] = entry_count(old) + 1
         if entry != old:
             entry["_updated"] = updated_at(old, now)
-            entry["_updated_by"] = session
+            entry = signed({**entry, "_updated_by": session}, old, session, is_part=False)
         return self._stored(action, path, entry)
 
     def _create(self, category: str, key: str | None, entry: Mapping[str, Any]) -> Outcome:

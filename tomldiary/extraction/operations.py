@@ -18,6 +18,7 @@ from tomldiary.entries.fields import (
     data_text,
     entry_text,
     last_turn,
+    said_by,
     source_of,
     text_list,
     wrong_fields,
@@ -470,6 +471,8 @@ class _Changes:
                 self.reworded.setdefault((category, key), {})
                 if by.source:
                     said.setdefault("_source", by.source)
+                if found is not None and said_by(found[1]):
+                    said.setdefault("_said_by", [])
             if "_count" in said:
                 self.counted.add((category, key))
             if by.session and any(not name.startswith("_") for name in said):

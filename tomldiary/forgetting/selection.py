@@ -235,6 +235,10 @@ class Selection:
                 kept[name] = witness
                 if not witness:
                     del kept[name]
+        said = said_by(kept)
+        if self.session_id in said:
+            named = [witness if each == self.session_id else each for each in said]
+            kept["_said_by"] = list(filter(None, dict.fromkeys(named)))
         source = kept.get("_source")
         if isinstance(source, str) and self.names(source, self.session_id):
             del kept["_source"]
