@@ -238,7 +238,7 @@ class Selection:
         said = said_by(kept)
         if self.session_id in said:
             named = [witness if each == self.session_id else each for each in said]
-            kept["_said_by"] = list(filter(None, dict.fromkeys(named)))
+            kept["_said_by"] = [name for name in dict.fromkeys(named) if name]
         source = kept.get("_source")
         if isinstance(source, str) and self.names(source, self.session_id):
             del kept["_source"]
