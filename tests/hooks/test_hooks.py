@@ -668,6 +668,22 @@ def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path):
         assert CANARY not in cursor.read_text("utf-8")
 
 
+def test_a_function_that_lost_its_cursor_is_told_of_an_erasure(tmp_path):
+    got = []
+    with Diary(tmp_path, agent="rules") as diary:
+        alice = fill(diary)
+        diary.hooks.add(got.extend, name="log")
+        assert diary.hooks.flush()
+        diary.hooks.remove("log")
+        shutil.rmtree(tmp_path / ".tomldiary/hooks")
+        alice.forget(key="blocks/persona")
+        got.clear()
+        diary.hooks.add(got.extend, name="log")
+        assert diary.hooks.flush()
+        assert got[0].is_reset
+        assert {each.text for each in got[1:]} == {"dark roast coffee", "hello\nhi"}
+
+
 def test_a_history_that_begins_anew_is_noticed(tmp_path, index):
     with Diary(tmp_path, agent="rules") as diary:
         diary.hooks.add(index, name="index")

@@ -237,9 +237,9 @@ class Delivery:
             if end.seq == 0:
                 return 0, True
             # The cursor is stored before the hook gets anything, so that an erasure meanwhile also reaches the hook.
-            # An index gets the whole state, because it may have entries from before its cursor was lost.
-            is_index = isinstance(self.hook, IndexHook)
-            cursor = before = Cursor.new() if is_index else Cursor(Position(end.epoch))
+            # If the cursor was lost, a hook may have erased entries, and an index others that are not stored.
+            is_whole = end.epoch > 0 or isinstance(self.hook, IndexHook)
+            cursor = before = Cursor.new() if is_whole else Cursor(Position())
             if not self.cursors.move(user, None, cursor):
                 return 0, False
         if cursor.position == end and not cursor.keys and not keys:
