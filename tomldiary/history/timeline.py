@@ -142,6 +142,9 @@ class Timeline:
             later.append((number, text))
         first = sequence_of(later[-1][1]) if later else 0
         has_gap = seq is not None and first > seq + 1
+        if rest and not has_gap and 0 < sequence_of(rest[0][1]) < first - 1:
+            # A hand edit behind removed records begins at the state before them.
+            has_gap = type_of(later[-1][1]) == "hand"
         ends = dict(now or {})
         is_near = not has_gap and (seq is None or len(later) <= seq)
         found = self._walked_back(kinds, later, ends, is_all=not rest) if is_near else {}
