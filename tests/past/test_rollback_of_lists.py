@@ -149,6 +149,19 @@ def test_a_comment_at_the_top_returns_if_a_rollback_is_undone(alice, file):
     assert blocks.read_text().endswith(f"\n# about it\n{rest}")
 
 
+def test_a_rollback_of_comments_alone_can_be_undone(alice, file):
+    begin(alice, file, "")
+    save(file, f"{file.read_text()}\n# mine\n")
+    alice.upsert_preference("goals", "run", id="pref002")
+    alice.rollback()
+    before = file.read_text()
+    alice.rollback(to=2)
+    assert "# mine" in before
+    assert "# mine" not in file.read_text()
+    alice.rollback()
+    assert plain(file.read_text()) == plain(before)
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("[_meta]", "# mine\n[_meta]"), ("\nseq =", "\n# mine\nseq =")]
 )

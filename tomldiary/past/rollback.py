@@ -476,7 +476,7 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
     beside = dict.fromkeys(
         doc for record in records if record.type == "rollback" for doc in record.results
     )
-    for kind in changed and changed | beside:
+    for kind in changed | beside:
         edit = transaction.edit(kind)
         now, text = edit.peek(), _text_before(transaction.before(kind).text, records, kind)
         if text is None or _is_like(now, text):
