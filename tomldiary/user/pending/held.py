@@ -332,16 +332,17 @@ def apply_pending(
         _check_one_each(changes)
     before = {each.document: tx.document(each.document) for each in changes}
     before |= {name: tx.document(name) for name in tx.engine.kinds(tx.user)}
-    made: list[PendingChange] = []
-    for each in changes:
+    made: dict[str, PendingChange] = {}
+    # Those that get another id come last, so that none gets the id of another change.
+    for each in sorted(changes, key=lambda change: _is_id_taken(tx, change, rules)):
         was, change = before[each.document].table(each.path), each
         if each.after and each.origin and not same_data(was, each.after):
             change = replace(each, after={**each.after, "_origin": each.origin})
         path = _make(tx, change, rules)
-        made.append(replace(each, key=entry_key(path, each.document), path=path))
+        made[each.id] = replace(each, key=entry_key(path, each.document), path=path)
         tx.edit(into).delete((into, each.id))
     check_rules(tx, before, rules)
-    return made
+    return [made[each.id] for each in changes]
 
 
 def _check_one_each(changes: Sequence[PendingChange]) -> None:
@@ -373,10 +374,9 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _SET_BY_UPSERT}
-        book = Preferences(edit, rules.preference_rules)
-        is_taken = _has_assigned_id(each) and book.find(path[-2], path[-1]) is not None
-        return book.upsert(
-            path[-2], None if is_taken else path[-1], str(each.after.get("text", "")), contexts,
+        key = None if _is_id_taken(tx, each, rules) else path[-1]
+        return Preferences(edit, rules.preference_rules).upsert(
+            path[-2], key, str(each.after.get("text", "")), contexts,
             now=timestamp(), session=session, fields=fields,
         ).path  # fmt: skip
     if kind is EPISODES and each.is_new:
@@ -407,6 +407,14 @@ def _has_assigned_id(each: PendingChange) -> bool:
     return each.is_new and (
         kind is EPISODES or (kind is PREFERENCES and number_of(each.path[-1]) is not None)
     )
+
+
+def _is_id_taken(tx: Transaction, each: PendingChange, rules: Rules) -> bool:
+    """Return whether another preference has the assigned id of a new one."""
+    if entry_kind(each.document) is not PREFERENCES or not _has_assigned_id(each):
+        return False
+    book = Preferences(tx.entries(PREFERENCES.name), rules.preference_rules)
+    return book.find(each.path[-2], each.path[-1]) is not None
 
 
 def _confirmed(book: FactRules, each: PendingChange, rules: Rules) -> str | None:
