@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -210,6 +211,16 @@ def test_ingest_reads_standard_input_for_a_hyphen(tmp_path, log):
     programs.run(*words, stdin=log, check=True)
     likes = Diary(tmp_path / "m").user("ann").preferences("likes")
     assert [each.text for each in likes.values()] == ["I love tea."]
+
+
+def test_ingest_reads_standard_input_that_is_a_socket(tmp_path, log):
+    words = ("-m", "tomldiary", "ingest", "-", "--user", "ann", "--path", tmp_path / "m")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(log.read_bytes())
+        ours.shutdown(socket.SHUT_WR)
+        subprocess.run([sys.executable, *words], stdin=theirs, check=True, cwd=ROOT)
+    assert len(Diary(tmp_path / "m").user("ann").preferences("likes")) == 1
 
 
 def test_ingest_of_a_log_of_several_people_requires_a_speaker(tmp_path):

@@ -85,7 +85,9 @@ def _read(path: Path, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        with path.open("rb") as file:
+        # A socket cannot be opened by its name. Node.js gives its children one as standard input.
+        is_input = str(path) == "/dev/stdin"
+        with os.fdopen(os.dup(0), "rb") if is_input else path.open("rb") as file:
             while size <= max_bytes and (chunk := file.read(_CHUNK)):
                 size += len(chunk)
                 chunks.append(chunk)
