@@ -162,6 +162,18 @@ def test_a_rollback_of_comments_alone_can_be_undone(alice, file):
     assert plain(file.read_text()) == plain(before)
 
 
+def test_an_undone_rollback_restores_the_line_ends_of_an_empty_document(alice, file):
+    blocks = file.with_name("blocks.toml")
+    alice.blocks.set("a", "tea")
+    save(blocks, blocks.read_text().replace("\n", "\r\n"))
+    alice.blocks.delete("a")
+    before = blocks.read_bytes()
+    assert before.count(b"\r\n") == before.count(b"\n")
+    alice.rollback(to=1)
+    alice.rollback()
+    assert blocks.read_bytes() == before.replace(b"seq = 3", b"seq = 5")
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("[_meta]", "# mine\n[_meta]"), ("\nseq =", "\n# mine\nseq =")]
 )

@@ -40,7 +40,7 @@ _Place = tuple[str, "Path"]
 _States = dict[_Place, "_State | None"]
 _Values = dict[_Place, "dict[str, Any] | None"]
 _NOTHING = "there is no transaction to undo."
-_WRITTEN_META = re.compile(r"\[_meta\]\r?\n(?:\w+ = [^#\n]+(?:\n|\Z))*")
+_WRITTEN_META = re.compile(r"\[_meta\]\n(?:\w+ = [^#\r\n]+(?:\n|\Z))*")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
