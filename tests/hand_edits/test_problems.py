@@ -96,6 +96,19 @@ def test_a_warning_of_a_hand_edit_shows_hidden_characters(
     assert r'likes."a\u200bb".text: expected text' in caplog.text
 
 
+def test_a_value_in_place_of_all_blocks_is_reported_with_its_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.blocks.set("notes", "tea")
+    file = tmp_path / "alice/blocks.toml"
+    head = file.read_text().partition("[blocks")[0]
+    file.write_text(f"# by hand\nblocks = 5\n{head}")
+    age(file)
+    assert not alice.blocks()
+    assert f"{file}:2: blocks: expected a table, found number" in caplog.text
+
+
 class Home(BaseModel):
     who: str
     city: str

@@ -248,17 +248,18 @@ class Document:
         number = 1
         for block in self.blocks:
             place = render_path(block.path) if block.path else ""
-            is_around = bool(place) and (where == place or where.startswith(f"{place}."))
+            inside = f"{place}." if block.path else ""  # the root is around all
+            is_around = where == place or where.startswith(inside)
             if is_around or (below is None and place.startswith(f"{where}.")):
                 lines = block.text.split("\n")
-                field = re.escape(where[len(place) + 1 :].partition(".")[0]) if is_around else ""
+                field = re.escape(where[len(inside) :].partition(".")[0]) if is_around else ""
                 header = number + (_first(r"\s*\[", lines) or 0)
                 if not is_around:
                     below = header  # of a table without a header of its own
                 elif not field:
                     exact = header
                 else:
-                    around = max(around, (len(place), header))
+                    around = max(around, (len(place), header if place else 0))
                     at = _first(rf"\s*[\"']?{field}[\"']?\s*[=.]", lines)
                     exact = exact if at is None else number + at
             number += block.text.count("\n")
