@@ -228,6 +228,17 @@ def test_before_removes_entries_last_updated_earlier(diary, zone):
     replayed(diary)
 
 
+@pytest.mark.parametrize("before", ["2025", "2025-01", "2025-01-01"])
+def test_before_a_year_or_a_month_means_its_start(diary, before):
+    alice = diary.user("alice")
+    for text, year in (("jazz", 2024), ("chess", 2025)):
+        alice.upsert_preference("likes", text, now=datetime(year, 1, 1, tzinfo=UTC))
+    assert alice.forget(before=before).entries == 1
+    assert list(texts(alice).values()) == ["chess"]
+    with pytest.raises(ValueError, match="before: expected a time such as"):
+        alice.forget(before="20")
+
+
 def test_a_source_removes_entries_of_its_turn_despite_confirmations(diary):
     alice = diary.user("alice")
     alice.add_turn("I love jazz.", "ok", "s1")

@@ -26,7 +26,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.text.similarity import identity
-from tomldiary.toml.values import When, checked_text, in_utc, moment
+from tomldiary.toml.values import When, checked_text, moment, start_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -132,7 +132,7 @@ class Selection:
                 where="forget",
             )
         if before is not None:
-            return cls(before=in_utc(cast("When", before), "before"))
+            return cls(before=start_of(cast("When", before), "before"))
         for name, value in given.items():
             text = checked_text(value, name, SOURCE_HINT if name == "source" else "")
             if not (sought(text) if name == "matching" else text.strip()):

@@ -22,7 +22,7 @@ from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.document import Document
-from tomldiary.toml.values import When, in_utc
+from tomldiary.toml.values import When, in_utc, start_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -40,7 +40,7 @@ _FIRST = ("preferences", "conversations")
 
 
 def point_of(at: object, where: str = "at") -> int | datetime:
-    """Return a point of history as a transaction number or a time with a zone; a day means its start.
+    """Return a point of history as a transaction number or a time with a zone; a day or a month means its start.
 
     Raises:
         InvalidValue: `at` is not a point of history; the error begins with `where`.
@@ -48,8 +48,10 @@ def point_of(at: object, where: str = "at") -> int | datetime:
     # A DataFrame has whole numbers of other types than int.
     if isinstance(at, int | Integral) and not isinstance(at, bool):
         return int(at)
+    # Digits alone may be meant as the number of a transaction, not as a year.
+    read = in_utc if isinstance(at, str) and at.isdecimal() else start_of
     try:
-        return in_utc(cast("When", at))
+        return read(cast("When", at))
     except InvalidValue:
         expected = "a transaction number, or a time such as 2026-11-20T12:00"
         raise wrong_value(at, expected, where, attribute_hint(at, "seq")) from None

@@ -11,7 +11,7 @@ from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.document import digest
-from tomldiary.toml.values import checked_count, checked_flag, in_utc
+from tomldiary.toml.values import checked_count, checked_flag, start_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,8 @@ class Retention:
         would be applied a second time.
 
         Args:
-            before: Drop transactions before this time: a datetime, a date (its start) or ISO 8601 text (UTC without a
-                zone).
+            before: Drop transactions before this time: a datetime, a date, month or year (its start) or ISO 8601 text
+                (UTC without a zone).
             keep: The number of newest transactions to keep, at least 1.
             dry_run: Return the range that would be kept, and drop nothing.
 
@@ -79,7 +79,7 @@ class Retention:
             raise InvalidValue("pass exactly one of before=… (a time) and keep=… (transactions).")
         checked_flag(dry_run, "dry_run")
         least = 0 if keep is None else checked_count(keep, "keep", least=1)
-        limit = None if before is None else in_utc(before, "before")
+        limit = None if before is None else start_of(before, "before")
 
         def chosen(timeline: Timeline) -> list[Record]:
             records = list(timeline.records())[::-1]

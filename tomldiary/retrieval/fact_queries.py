@@ -18,7 +18,7 @@ from tomldiary.entries.fields import entry_data, plain
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.filters import ExactNumber, compile_filter, fields_of, is_condition
 from tomldiary.text.json_paths import inner_value
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, moment
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, start_of
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
@@ -34,12 +34,11 @@ _Reader = Callable[[Any], Any]
 _TIMES = ("_created", "_updated", "_valid_from")
 _SCALARS = (str, int, float)
 _DURATION = SchemaValidator(core_schema.timedelta_schema())
-_STARTS = {0: "0001-01-01", 4: "-01-01", 7: "-01"}
-"""What makes a date of a year or a month, by their lengths; "" is before all times."""
 
 
 def _time(value: Any) -> Any:
-    return moment(value + _STARTS.get(len(value), "")) if isinstance(value, str) else None
+    # "" is before all times.
+    return start_of(value or "0001-01-01") if isinstance(value, str) else None
 
 
 def _number(value: Any) -> Any:

@@ -51,6 +51,8 @@ _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
 _DEEPEST = MAX_DEPTH - 4  # levels of the value of an entry
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
+_STARTS = {4: "-01-01", 7: "-01"}
+"""What makes a date of a year or a month, by their lengths."""
 LONGEST_WAIT = int(TIMEOUT_MAX)
 """The seconds that a thread can wait at most."""
 _LISTS = (list, tuple)
@@ -436,6 +438,18 @@ def in_utc(given: When, where: str = "") -> datetime:
     if found is None:
         raise wrong_value(given, "a time such as 2026-11-20T12:00", where)
     return found
+
+
+def start_of(given: When, where: str = "") -> datetime:
+    """Return a time as `in_utc` does; a year or a month, as in "2026" or "2026-11", means its start.
+
+    Raises:
+        InvalidValue: The value is not a time; the error begins with `where`.
+    """
+    text = given if isinstance(given, str) else ""
+    missing = _STARTS.get(len(text), "")
+    found = moment(f"{text}{missing}") if missing and moment(text) is None else None
+    return in_utc(given, where) if found is None else found
 
 
 def in_own_zone(given: When, where: str = "") -> datetime:

@@ -19,7 +19,7 @@ from tomldiary.past.queries import HistoryQueries, Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import Viewed, pretty
 from tomldiary.text.visible import one_line
-from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, moment, timestamp
+from tomldiary.toml.values import When, checked_flag, checked_text, moment, start_of, timestamp
 from tomldiary.user.pending.held import (
     DRAFTS,
     Overlay,
@@ -202,7 +202,7 @@ class UserContext:
     def moment(self, given: When | None) -> datetime:
         """Return a time in UTC; None is now, or the time of the point of history."""
         if given is not None:
-            return in_utc(given, "valid_at")
+            return start_of(given, "valid_at")
         return self.diary.engine.now() if self.past is None else self.past.moment
 
     def path(self, key: str) -> Path:

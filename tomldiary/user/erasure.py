@@ -67,8 +67,8 @@ class UserErasure(UserPart):
 
         Args:
             session_id: The session's conversation, and entries that only this session stated.
-            before: Entries last updated before this time: a datetime, a date (its start) or ISO 8601 text (UTC without
-                a zone).
+            before: Entries last updated before this time: a datetime, a date, month or year (its start) or ISO 8601
+                text (UTC without a zone).
             source: Entries extracted from this turn, `session#turn` or `episodes/id`, or from all turns of a session,
                 even if other sessions confirmed them since. Entries of turns that were read together, such as
                 `session#2-4`, are erased with each of these turns.

@@ -17,7 +17,7 @@ from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.words import matched_words, telling_words
-from tomldiary.toml.values import When, checked_count, checked_limit, checked_text, in_utc, moment
+from tomldiary.toml.values import When, checked_count, checked_limit, checked_text, moment, start_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -187,7 +187,7 @@ class UserRecall:
             kinds: The kinds to search: "preferences", "conversations", "facts", "blocks", "episodes"
                 and "items" (put by stores for this user); None is all of them.
             time_range: Only entries last changed at or after the first time and before the second:
-                datetimes, dates (their start) or ISO 8601 texts (UTC without a zone). None is no bound.
+                datetimes, dates, months or years (their start) or ISO 8601 texts (UTC without a zone). None is no bound.
             valid_at: The time at which temporal facts must be valid, such as a date (its start); None is now.
 
         Raises:
@@ -453,7 +453,7 @@ def _bounds(time_range: TimeRange | None) -> tuple[datetime | None, datetime | N
         raise wrong_value(
             time_range, 'a pair of times such as ("2026-11-01", None)', "time_range", hint
         )
-    start, end = (None if each is None else in_utc(each, "time_range") for each in time_range)
+    start, end = (None if each is None else start_of(each, "time_range") for each in time_range)
     return start, end
 
 

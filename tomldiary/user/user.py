@@ -301,7 +301,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
         Args:
             at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (UTC without a zone). A date
-                means its start.
+                or a month, such as "2026-11", means its start.
 
         Raises:
             InvalidValue: `at` is neither a number nor a time, or the transaction does not exist.
