@@ -117,10 +117,10 @@ def test_a_state_behind_the_end_of_a_shortened_history_is_refused(written, is_fo
         alice.upsert_preference("likes", "chess")
     assert texts(alice.as_of(2)) == ["jazz 0", "jazz 1"]
     for at in (moment, *range(3, numbers(alice)[2] if is_followed else 6)):
-        with pytest.raises((DocumentError, InvalidValue), match="the records of transactions"):
+        with pytest.raises((DocumentError, InvalidValue), match=r"the records? of transactions? "):
             alice.as_of(at)
     for asked in ({"steps": 4 if is_followed else 1}, {"to": 2}):
-        with pytest.raises(DocumentError, match="the records of transactions"):
+        with pytest.raises(DocumentError, match=r"the records? of transactions? "):
             alice.rollback(**asked)
 
 

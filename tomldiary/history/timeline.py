@@ -250,8 +250,10 @@ def check_follows(seq: int, later: int) -> None:
         DocumentError: Another program has removed records between them.
     """
     if 0 < seq < later - 1:
+        several = f"records of transactions {seq + 1} to {later - 1} are"
+        missing = several if seq + 2 < later else f"record of transaction {seq + 1} is"
         raise DocumentError(
-            f"the records of transactions {seq + 1} to {later - 1} are missing, so this state cannot be rebuilt. Run"
+            f"the {missing} missing, so this state cannot be rebuilt. Run"
             ' "tomldiary doctor" for the place, and restore the file from a backup.'
         )
 
