@@ -1915,3 +1915,52 @@ def test_types_and_rules_that_threads_register_at_once_are_all_kept():
             assert all(map(diary.entry_rules.of, keys))
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_a_list_of_the_facts_logs_once_what_is_left_out(diary, alice, file, caplog):
+    for name in ("a", "b"):
+        alice.commit(Diet(role=name, food="soup"))
+    file.write_text(file.read_text().replace('food = "soup"', "food = 5", 1))
+    age(file)
+    assert len(alice.query()) == 1
+    caplog.clear()
+    assert len(list(diary.user("alice").facts)) == 1
+    assert caplog.text.count("1 fact of type diet left out") == 1
+
+
+def test_a_field_whose_alias_has_a_dot_is_queried_and_sorted_by(tmp_path):
+    class Visit(BaseModel):
+        place: str = Field("home", alias="trip.place")
+        at: datetime = Field(alias="trip.at")
+        trip: dict[str, str] = {}
+
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("visit", Visit)
+    facts = diary.user("alice").facts
+    for place, hour in (("Rome", "12"), ("Bari", "08")):
+        at = f"2026-01-01T{hour}:00:00Z"
+        facts.commit("visit", {"trip.place": place, "trip.at": at, "trip": {"way": place}})
+    for name in ("visit", None):
+
+        def places(where=None, name=name, **more):
+            return [fact.data.place for fact in facts.query(name, where, **more)]
+
+        assert places({"trip.place": "Rome"}) == places({"trip.way": "Rome"}) == ["Rome"]
+        assert places({"trip.place": {"$in": ["Bari"]}}) == ["Bari"]
+        assert places({"trip.at": "2026-01-01T09:00:00+01:00"}) == ["Bari"]
+        assert places(order_by="trip.place") == ["Bari", "Rome"]
+    file = tmp_path / "alice/facts.toml"
+    file.write_text(file.read_text().replace('"trip.place" = "Bari"\n', ""))
+    age(file)
+    assert [each.data.place for each in facts("visit", {"trip.place": "home"})] == ["home"]
+    with pytest.raises(InvalidValue, match="no such field"):
+        facts("visit", {"tour.place": "Rome"})
+
+
+@pytest.mark.parametrize("at", ["2021", "2021-03"])
+def test_a_year_or_a_month_is_a_time_at_which_facts_hold(alice, at):
+    for city, year in (("Oslo", 2020), ("Rome", 2022)):
+        start = datetime(year, 1, 1, tzinfo=UTC)
+        alice.commit(Home(who="user", city=city), valid_from=start)
+    assert [fact.data.city for fact in alice.query("home", valid_at=at)] == ["Oslo"]
+    assert alice.get("home/user", valid_at=at).data.city == "Oslo"

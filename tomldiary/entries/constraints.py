@@ -287,6 +287,10 @@ class FactSchema:
         ]
         return texts[0] if len(texts) == 1 else None
 
+    def field_of(self, path: str) -> str:
+        """Return the field that a dotted path begins with; the alias of a field may have dots itself."""
+        return path if path in self.fields else path.partition(".")[0]
+
     def check_fields(self, names: Sequence[str]) -> None:
         """Raise InvalidValue if the model lacks a field, because its value would be lost without an error."""
         for name in names:
@@ -374,7 +378,7 @@ class FactSchema:
         Inner fields are dotted paths. An unknown field has none.
         """
         types: list[Any] = [self.model]
-        for part in name.split("."):
+        for part in [name] if name in self.fields else name.split("."):
             models = [
                 each for each in types if isinstance(each, type) and issubclass(each, BaseModel)
             ]
@@ -401,10 +405,10 @@ class FactSchema:
             read: Keeps the values that the model reads for the next call; None keeps none.
         """
         for name in names:
-            value = inner_value(entry, name)
+            outer = self.field_of(name)
+            value = entry.get(name) if outer == name else inner_value(entry, name)
             if value is not None and not isinstance(value, Mapping):
                 continue
-            outer = name.partition(".")[0]
             if outer in entry or outer in self.always_stored or self._lacks_field_of(entry):
                 read = {} if read is None else read
                 if not read:

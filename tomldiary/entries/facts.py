@@ -169,6 +169,7 @@ class Facts:
         group: str | None = None,
         *,
         matching: Callable[[Held], bool] | None = None,
+        is_told: bool = True,
     ) -> list[Held]:
         """Return the entries of a type that can be read, in the order of the file.
 
@@ -176,6 +177,7 @@ class Facts:
             name: The type.
             group: A singleton key; if given, only its entries are returned.
             matching: A filter; if given, only entries for which it returns True are returned.
+            is_told: Whether the number of entries that cannot be read is logged.
         """
         schema = self.schema(name)
         known = self._ask(name, lambda index: index.held(group))
@@ -184,7 +186,7 @@ class Facts:
         if schema.constraint.temporal:  # before the filter, because each entry may end another
             found = chained(schema, found)
         found = [held for held in found if matching is None or matching(held)]
-        if left_out:
+        if left_out and is_told:
             _logger.warning(
                 "%s of type %s left out; problems() says why", counted(left_out, "fact"), name
             )

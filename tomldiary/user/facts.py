@@ -278,7 +278,9 @@ class UserFacts(ListAccessor[Fact]):
     acount = async_twin(count)
 
     def __len__(self) -> int:
-        return self.count()
+        # `list(facts)` asks for the length, too, and the query logs what is left out.
+        args = (None, None, None, None, None, False)
+        return len(self._matching(self._facts(), *args, is_told=False))
 
     def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - see update
         return unknown_fact(self._fact_id(id))
@@ -292,6 +294,8 @@ class UserFacts(ListAccessor[Fact]):
         session_id: str | None,
         valid_at: When | None,
         include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
+        *,
+        is_told: bool = True,
     ) -> list[tuple[FactSchema, Held]]:
         """Return the facts that match a query, in the order of the file."""
         checked_text("" if name is None else name, "type", "Give the name of a registered type.")
@@ -306,7 +310,9 @@ class UserFacts(ListAccessor[Fact]):
             meets = FactFilter(schema, given, session_id)
             found += [
                 (schema, held)
-                for held in book.held(schema.name, meets.single_key(given), matching=meets)
+                for held in book.held(
+                    schema.name, meets.single_key(given), matching=meets, is_told=is_told
+                )
                 if (include_ended or held.holds(at)) and not self._is_over(schema, held)
             ]
         return found
@@ -321,16 +327,19 @@ class UserFacts(ListAccessor[Fact]):
             SchemaError: The type is not registered.
             InvalidValue: The type, or without a name every type, lacks a field.
         """
-        fields = [each.partition(".")[0] for each in asked]
         if name is not None:
             schema = book.schema(name)
-            schema.check_fields(fields)
+            schema.check_fields(list(map(schema.field_of, asked)))
             return [schema]
         every = list(self._diary.fact_schemas.values())
-        found = [each for each in every if each.is_open or each.fields.keys() >= {*fields}]
+        found = [
+            each
+            for each in every
+            if each.is_open or each.fields.keys() >= set(map(each.field_of, asked))
+        ]
         if every and not found:
             raise InvalidValue(
-                f"no registered type of facts has the fields {', '.join(fields)}. The types are:"
+                f"no registered type of facts has the fields {', '.join(asked)}. The types are:"
                 f" {', '.join(self._diary.fact_schemas)}.",
                 where="query",
             )
