@@ -261,6 +261,14 @@ def test_an_accessor_takes_each_form_of_an_id():
         alice.facts[0]
 
 
+@pytest.mark.parametrize("name", ["facts", "episodes", "review"])
+def test_a_position_in_place_of_an_id_says_that_a_call_lists(alice, name):
+    accessor = getattr(alice, name)
+    for position in (0, slice(2)):
+        with pytest.raises(InvalidValue, match=r"id: expected text, .* accessor\(\)\[0\]"):
+            accessor[position]
+
+
 def test_the_key_of_a_hit_names_the_same_entry_for_every_accessor(alice):
     alice.blocks.set("notes", "Lisbon in May")
     alice.episodes.add("Lisbon?", "Yes.", session_id="s1")

@@ -12,7 +12,7 @@ from tomldiary.engine.rules import key_with_kind
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind, find_entry, path_of
 from tomldiary.entries.kinds.items import renewed
 from tomldiary.entries.kinds.pending import Why, held_entry
-from tomldiary.errors import InvalidValue, SchemaError, missing_attribute
+from tomldiary.errors import InvalidValue, SchemaError, missing_attribute, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.past.as_of import PastTexts
 from tomldiary.past.queries import HistoryQueries, Made, change_made
@@ -376,6 +376,12 @@ class ListAccessor(Accessor[E]):
     @abstractmethod
     def __call__(self) -> ListView[E]:
         """Return the entries."""
+
+    def __getitem__(self, id: str) -> E:  # noqa: A002 - as in `get`
+        if isinstance(id, int | slice):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            hint = "A call returns the list with its positions: accessor()[0]."
+            raise wrong_type(id, "text", "id", hint)
+        return super().__getitem__(id)
 
     def __iter__(self) -> Iterator[E]:
         return iter(self())
