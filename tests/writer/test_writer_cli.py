@@ -173,6 +173,18 @@ def test_writer_list_reports_nothing_of_unaltered_dead_letters(tmp_path):
     assert said(tmp_path) == ["tea", "juice"]
 
 
+def test_writer_list_shows_the_turns_of_one_user(tmp_path):
+    park(tmp_path, "tea", users=("alice", "bob"))
+    park(tmp_path, "juice", users=("bob",))
+    command(tmp_path, "retry", json.loads(command(tmp_path, "list", "--json"))[-1]["id"])
+    found = json.loads(command(tmp_path, "list", "--user", "bob", "--json"))
+    assert [each["turn"]["user_id"] for each in found] == ["bob"]
+    waiting = "1 turn waits to be applied by a writer.\n"
+    assert command(tmp_path, "list", "--user", "bob").endswith(f"dead letters.\n{waiting}")
+    assert command(tmp_path, "list", "--user", "alice").endswith("1 turn in the dead letters.\n")
+    assert command(tmp_path, "list", "--user", "carol") == "0 turns in the dead letters.\n"
+
+
 @pytest.mark.parametrize("verb", ["retry", "drop"])
 def test_an_id_of_several_users_needs_the_user(tmp_path, verb):
     park(tmp_path, "tea", users=("alice", "bob"), operation="op")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes, complete_user
 from tomldiary.cli.output import Column, Row, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import open_storage
 from tomldiary.doctor.doctor import waiting_turns
@@ -42,18 +42,26 @@ _User = Annotated[
 
 
 @writer_commands.command("list")
-def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
+def list_letters(
+    *,
+    path: MemoryPath = DEFAULT_PATH,
+    user: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Only turns of this user.", autocompletion=complete_user),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List the turns that failed, oldest first, with their errors.
 
     Their number follows, and that of the turns that wait to be applied.
     """
     backend = open_storage(path)
     letters = _letters(backend)
-    found = letters.list()
-    for user, (_, altered) in letters.counts().items():
-        if altered:
+    found = letters.chosen(None, user)
+    for each, (_, altered) in letters.counts().items():
+        if altered and user in (None, each):
             print_error(
-                f"{counted(altered, 'dead letter')} of {one_line(user)} cannot be listed or retried, because the text"
+                f"{counted(altered, 'dead letter')} of {one_line(each)} cannot be listed or retried, because the text"
                 " was altered: it does not match its checksum. Undo the edit, and list again."
             )
     if as_json:
@@ -61,7 +69,8 @@ def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) ->
         return
     print_rows(_COLUMNS, list(map(_row, found)))
     print_text(f"{counted(len(found), 'turn')} in the dead letters.")
-    waiting = sum(map(len, waiting_turns(backend).values()))
+    queued = waiting_turns(backend)
+    waiting = sum(len(queued[each]) for each in queued if user in (None, each))
     if waiting:
         print_text(f"{counted(waiting, 'turn waits', 'turns wait')} to be applied by a writer.")
 
