@@ -883,6 +883,26 @@ def test_import_from_is_a_dry_run_without_yes(tmp_path):
     assert (again["added"], len(again["present"]), again["is_done"]) == ([], 4, True)
 
 
+@pytest.mark.parametrize("is_piped", [False, True])
+@pytest.mark.parametrize(("source", "added"), [("mem0", 4), ("letta", 2), ("langgraph-store", 1)])
+def test_import_from_reads_standard_input_for_a_hyphen(tmp_path, source, added, is_piped):
+    item = {"namespace": ["alice", "trips"], "key": "k", "value": {"to": "Porto"}}
+    (tmp_path / "items.json").write_text(json.dumps([item]))
+    files = {"mem0": PEERS / "mem0.json", "letta": PEERS / "letta.af"}
+    file = files.get(source, tmp_path / "items.json")
+    words = ["import", "-", "--from", source, "--user", "alice", "--path", tmp_path / "m", "--yes"]
+    with file.open("rb") as opened:
+        given = {"input": file.read_bytes()} if is_piped else {"stdin": opened}
+        line = [sys.executable, "-m", "tomldiary", *words]
+        done = subprocess.run(line, check=True, capture_output=True, **given)
+    assert f"added          {added}\n" in done.stdout.decode()
+
+
+def test_import_from_a_file_whose_name_counts_refuses_standard_input(tmp_path):
+    words = ["--from", "claude-md", "--user", "alice", "--path", tmp_path / "m"]
+    assert "-: name the file, because its name" in call("import", "-", *words, check=2).stderr
+
+
 @pytest.mark.parametrize("more", [[], ["--yes"], ["--yes", "--json"]], ids="".join)
 def test_import_from_a_file_of_another_program_says_that_it_found_nothing(tmp_path, more):
     line = ["import", PEERS / "letta.af", "--from", "mem0", "--user", "alice", "--path", tmp_path / "m"]  # fmt: skip

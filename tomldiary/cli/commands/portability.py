@@ -147,7 +147,7 @@ def import_memory(
     file: Annotated[
         str,
         Argument(
-            help="The export, or - for standard input. With --from: a file, folder or URL.",
+            help="The export, or with --from a file, folder or URL; - for standard input.",
             metavar="FILE_OR_URL",
         ),
     ],
@@ -208,6 +208,8 @@ def import_memory(
             alice, file, replace=replace, is_trial=is_trial, dry_run=dry_run, as_json=as_json
         )
         return
+    if file == "-" and source in {"claude-md", "memory-md"}:
+        raise InvalidValue("name the file, because its name becomes that of the block", where=file)
     check_absent(
         {"--replace": replace}, "is only valid for exports; --from never changes existing entries"
     )
@@ -218,7 +220,7 @@ def import_memory(
         done = carry_over(
             alice,
             source,
-            file,
+            "/dev/stdin" if file == "-" else file,
             their_user=their_user,
             category=category,
             singletons=_singletons(singleton or []),
