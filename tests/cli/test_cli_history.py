@@ -324,7 +324,7 @@ CASES = {
     "no such entry": (["why", "likes/pref9"], "does not exist"),
     "no key": (
         ["history", "nonsense"],
-        "such as likes/pref001, found 'nonsense'. Name a user with --user",
+        "such as likes/pref001, found 'nonsense'. The command \"show\" lists the keys; a user is named with --user.",
     ),
     "no point": (["diff", "yesterday"], "yesterday: expected a transaction number, or a time"),
     "a number too high": (["diff", "5"], "5: there is no such transaction; the newest is 4"),
@@ -351,6 +351,11 @@ CASES = {
     ),
     "a review without ids": (["review", "accept"], 'the command "review" lists the ids'),
     "ids of a list": (["review", "list", "x"], "so it takes no ids"),
+    "an unknown change": (
+        ["review", "edit", "99", "--text", "x"],
+        "quarantine/99 does not exist. These wait: none.",
+    ),
+    "an id with a slash": (["add", "likes/goals/pref001", "x"], "expected CATEGORY/ID, such as"),
 }
 
 

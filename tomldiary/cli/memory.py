@@ -237,7 +237,8 @@ def key_with_kind(written: str, user: UserDiary) -> str:
     """
     if "/" not in written:
         raise InvalidValue(
-            f"expected a key such as likes/pref001, found {one_line(written)!r}. Name a user with --user.",
+            f'expected a key such as likes/pref001, found {one_line(written)!r}. The command "show" lists the keys;'
+            " a user is named with --user.",
             where="key",
         )
     written = fact_key(written, user)

@@ -124,6 +124,11 @@ def add(
         alice.blocks.set(name, text, actor="hand", reason="tomldiary add")
         key = where
     else:
+        stored = alice.preferences()
+        if "/" in name and not (first in stored and name in stored[first]):
+            raise InvalidValue(
+                "a new id has no slash; expected CATEGORY/ID, such as likes/pref001", where=where
+            )
         found, _ = alice.upsert_preference(
             first,
             text,

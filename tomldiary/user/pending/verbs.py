@@ -40,7 +40,7 @@ from tomldiary.user.pending.held import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Tables
@@ -174,9 +174,10 @@ class UserReview(_Waiting, ListAccessor[PendingChange]):
 
         def change(tx: Transaction) -> PendingChange:
             edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
-            stored = waiting(edit, QUARANTINE, timestamp()).get(id)
+            known = waiting(edit, QUARANTINE, timestamp())
+            stored = known.get(id)
             if stored is None:
-                raise self._unknown(id)
+                raise UnknownEntry(f"{QUARANTINE}/{id}", _these_wait(known))
             check_complete(id, stored)
             document, place = place_of(stored)
             held = held_entry(stored)
@@ -202,6 +203,10 @@ class UserReview(_Waiting, ListAccessor[PendingChange]):
     aedit = async_twin(edit)
 
 
+def _these_wait(ids: Iterable[str]) -> str:
+    return f"These wait: {', '.join(ids) or 'none'}."
+
+
 def _named(ids: Collection[str]) -> _Choice:
     """Return a function that selects changes by id; it raises an error for no ids and for unknown ones."""
 
@@ -210,7 +215,7 @@ def _named(ids: Collection[str]) -> _Choice:
         for name in ids:
             checked_text(name, "ids", _HINT)
         missing = [name for name in ids if name not in known]
-        hint = f"These wait: {', '.join(known) or 'none'}."
+        hint = _these_wait(known)
         if not ids:
             raise InvalidValue(f"name the changes. {hint}", where="ids")
         if missing:
