@@ -391,9 +391,9 @@ def _shown_at(backend: Backend, user: str, seq: int) -> str:
 
 
 def _path_option(backend: object) -> str:
-    """Return the option of a command that names a folder; "" for a database, whose address may contain a password."""
+    """Return the option of a command that names the memory, without the address of a database: it may contain a password."""
     if not isinstance(backend, LocalBackend):
-        return ""
+        return " --path URL"
     return f" --path {shlex.quote(str(backend.base_path))}"
 
 

@@ -20,6 +20,7 @@ from counted_requests import Counting
 from engines import one_server  # noqa: F401 - the fixture `engine` of this module
 from living import objects_of
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.doctor.doctor import check
 from tomldiary.errors import (
     BackendError,
     Conflict,
@@ -1127,6 +1128,19 @@ def test_turns_that_another_writer_ends_count_for_the_health(opened):
         with pytest.raises(ExtractionError):
             web.submit_nowait(Turn("bob", "s", "bad", "Noted.")).wait(LONG)
         assert "tomldiary writer list" in web.health(most_errors=1).reasons[0]
+
+
+def test_a_remedy_for_dead_letters_of_a_database_has_the_option_path(opened):
+    def fail(_message, *, deps):
+        raise ValueError(deps.user_msg)
+
+    with MemoryWriter(Diary(opened(), agent=fail)) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "tea", "Noted."))
+        with pytest.raises(ExtractionError):
+            receipt.wait(LONG)
+    [remedy] = [each.remedy for each in check(Diary(opened())) if "not be applied" in each.message]
+    assert "tomldiary writer list --path URL. " in remedy
+    assert remedy.endswith("tomldiary writer retry --all --path URL")
 
 
 def test_each_waiting_turn_of_a_user_is_parsed_once(opened, monkeypatch):
