@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from importlib.machinery import PathFinder
 
@@ -178,3 +179,23 @@ def test_a_key_set_later_makes_the_writer_healthy(tmp_path, monkeypatch):
 def test_a_folder_instead_of_a_diary_is_refused(tmp_path):
     with pytest.raises(InvalidValue, match="expected a Diary, found str"):
         MemoryWriter(str(tmp_path))
+
+
+def test_an_update_memory_that_is_no_coroutine_is_named_on_its_turn(tmp_path, caplog):
+    class Plain(Diary):
+        def update_memory(self, *turn, context_now):  # pyright: ignore[reportIncompatibleMethodOverride]
+            return None
+
+    class Passing(Plain):
+        def update_memory(self, *turn, context_now):
+            return Diary.update_memory(self, *turn, context_now=context_now)
+
+    said = "update_memory returned no coroutine. Define it with async def."
+    with MemoryWriter(Plain(tmp_path / "plain", agent="rules")) as writer:
+        receipt = writer.submit_nowait(Turn("ann", "s", "I like tea.", "ok"))
+        with pytest.raises(ExtractorUnusable, match=re.escape(said)):
+            receipt.wait(20)
+    assert f"a turn could not be applied: {said}" in caplog.text
+    with MemoryWriter(Passing(tmp_path / "passing", agent="rules")) as writer:
+        writer.submit_nowait(Turn("ann", "s", "I like tea.", "ok")).wait(20)
+        assert len(writer.diary.user("ann").preferences("likes")) == 1

@@ -12,12 +12,13 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from inspect import isawaitable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from tomldiary.diary import Diary
 from tomldiary.engine.engine import is_erased
-from tomldiary.errors import Forgotten, InvalidValue
+from tomldiary.errors import ExtractorUnusable, Forgotten, InvalidValue
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.logging import get_logger
@@ -302,10 +303,15 @@ async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied 
     if is_overridden(diary):
         current_operation.set(operation if isinstance(diary, Diary) else None)
         async with asyncio.timeout(timeout):
-            await diary.update_memory(
+            called = diary.update_memory(
                 turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
                 context_now=turn.context_now,
             )  # fmt: skip
+            if not isawaitable(called):
+                raise ExtractorUnusable(
+                    "update_memory returned no coroutine. Define it with async def."
+                )
+            await called
         await in_thread(_finish, job)
         return None
     return await _extract_and_commit(diary, job, operation, timeout)
