@@ -698,6 +698,18 @@ def test_a_text_that_is_confirmed_during_a_join_is_there_once(tmp_path):
 
 
 @pytest.mark.parametrize("left_out", BOTH)
+def test_changes_of_a_kind_that_is_not_compacted_are_reported(tmp_path, caplog, left_out):
+    def rewrite(deps):
+        deps.rewrite_preference_block("likes/pref001", text="hot tea")
+        deps.rewrite_conversation_block("s", summary="About tea.")
+
+    option = {f"compact_{left_out}": False}
+    turn(diary_at(tmp_path, Recording(rewrite), user_turn_interval=1, **option))
+    said = f"the compactor's changes of {left_out} are not stored: compact_{left_out} is False"
+    assert [each.getMessage() for each in caplog.records] == [said]
+
+
+@pytest.mark.parametrize("left_out", BOTH)
 def test_the_rules_hold_for_a_compactor_that_changes_the_tables_directly(tmp_path, left_out):
     def purge(deps):
         deps.prefs["preferences"].clear()
