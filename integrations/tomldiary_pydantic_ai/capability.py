@@ -511,8 +511,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 is_submitted = is_woken_by_threads(asyncio.get_running_loop())
                 status = "cancelled"  # the host got no answer, and may repeat the words
                 raise
-            except Exception as error:  # noqa: BLE001 - the run's own outcome must not change
+            except Exception as error:
                 noted["error_type"] = type(error).__name__
+                if status == "completed" and self.on_error == "raise":
+                    raise  # a failed run raises its own error
                 tell(_logger, f"a turn could not be submitted: {cause_of(error)}", logging.ERROR)
             finally:
                 if is_submitted:

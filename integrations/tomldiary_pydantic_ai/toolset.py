@@ -94,8 +94,8 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         token_counter: Counts the tokens of a text; None estimates them by script.
         query: "cut" shows entries that match the prompt first if the memory exceeds the budget, "prompt" always;
             "none" orders entries by count and date.
-        on_error: Whether a run without readable memory continues ("ignore", the error is logged) or fails
-            ("raise"). Tools always return an error as a sentence.
+        on_error: Whether a run continues ("ignore", the error is logged) or fails ("raise") if the memory cannot be
+            read, or a capability cannot store its turn. Tools always return an error as a sentence.
         approve: Names of tools whose calls need approval.
 
     Raises:

@@ -2658,6 +2658,27 @@ def test_a_closed_writer_does_not_change_the_result_of_a_run(
     assert SAID not in caplog.text
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_turn_that_cannot_be_stored_fails_its_run_on_request(tmp_path: Path, is_streamed: bool):
+    setting = Setting(tmp_path)
+    strict = DiaryCapability(setting.diary, "alice", writer=setting.writer, on_error="raise")
+    agent = Agent(TestModel(call_tools=[]), capabilities=[strict])
+    broken = Agent(FunctionModel(fail), capabilities=[strict])
+    setting.writer.close_sync()
+
+    async def talk() -> None:
+        if not is_streamed:
+            await agent.run(SAID)
+            return
+        async with agent.run_stream(SAID) as result:
+            assert await result.get_output()
+
+    with pytest.raises(RuntimeError, match="MemoryWriter is closed"):
+        asyncio.run(talk())
+    with pytest.raises(ModelHTTPError, match="scripted"):  # the run's own error
+        asyncio.run(broken.run(SAID))
+
+
 def test_turns_of_a_program_that_exits_at_once_are_applied(tmp_path: Path):
     code = f"""
 import sys
