@@ -875,3 +875,63 @@ def test_a_new_text_of_a_rewritten_entry_is_of_its_session_alone(tmp_path, is_ex
     assert alice.preferences("likes")["pref001"].text == "opera"
     alice.forget(session_id="s2")
     assert alice.traces("opera") == []
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_text_that_is_compacted_twice_stays_with_its_session(tmp_path, is_direct):
+    def shorten(message, *, deps):
+        for block, fields in deps.preference_blocks():
+            text = fields["text"].replace("really ", "", 1)
+            if is_direct:
+                fields["text"] = text
+            else:
+                deps.rewrite_preference_block(block, text=text)
+
+    diary = _shortened(tmp_path)
+    diary.compactor = shorten
+    alice = diary.user("alice")
+    alice.add_turn("I really really love jazz.", "ok", "s1")
+    alice.add_turn("Hello.", "ok", "s2")
+    alice.forget(session_id="s2")
+    assert alice.preferences("likes")["pref001"].text == "I love jazz."
+    alice.forget(session_id="s1")
+    assert alice.traces("jazz") == alice.traces("s1") == []
+
+
+def test_a_confirmed_compacted_text_stays_until_both_sessions_are_forgotten(tmp_path):
+    alice = _shortened(tmp_path).user("alice")
+    alice.add_turn("I really love jazz.", "ok", "s1")
+    alice.upsert_preference("likes", "I love jazz.", session_id="s2")
+    alice.forget(session_id="s2")
+    assert alice.preferences("likes")["pref001"].text == "I love jazz."
+    alice.forget(session_id="s1")
+    assert alice.traces("jazz") == []
+
+
+@pytest.mark.parametrize("forgotten", ["s1", "s2", "s3"])
+def test_an_entry_that_a_compaction_made_of_two_is_of_both_sessions(tmp_path, forgotten):
+    alice = _shortened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "I love jazz.", session_id="s1")
+    alice.upsert_preference("likes", "I really love jazz.", contexts=["bar"], session_id="s2")
+    alice.add_turn("Hello.", "ok", "s3")
+    (made,) = alice.preferences("likes").values()
+    assert (made.text, made.contexts) == ("I love jazz.", ["bar"])
+    alice.forget(session_id=forgotten)
+    left = [(each.text, each.contexts) for each in alice.preferences("likes").values()]
+    both, first = ("I love jazz.", ["bar"]), ("I love jazz.", [])
+    assert left == {"s1": [], "s2": [first], "s3": [both]}[forgotten]
+    assert alice.traces(forgotten) == []
+
+
+def test_a_text_that_tomldiary_0_9_wrote_over_a_compacted_one_is_its_own(tmp_path):
+    alice = _shortened(tmp_path).user("alice")
+    alice.add_turn("I really love jazz.", "ok", "s1")
+    file = tmp_path / "alice/preferences.toml"
+    text = file.read_text("utf-8")
+    assert '_said_by = ["s1"]' in text  # it keeps fields that it does not know
+    text = text.replace("I love jazz.", "opera").replace('"compactor"', '"s2"')
+    file.write_text(text, "utf-8")
+    alice.forget(session_id="s1")
+    assert alice.preferences("likes")["pref001"].text == "opera"
+    alice.forget(session_id="s2")
+    assert alice.traces("opera") == []

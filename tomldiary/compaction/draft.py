@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.entries.fields import (
     COMPACTOR,
-    also_said_by,
     check_length,
+    compacted_from,
     entry_text,
     updated_at,
 )
@@ -264,7 +264,7 @@ class CompactionDeps:
             )
         labels = _labels(contexts, f"{block_id}.contexts")
         self._set(entry, block_id, text=text, contexts=labels)
-        if said := also_said_by(entry, ""):
+        if said := compacted_from(entry):
             entry["_said_by"] = said
         entry["_updated_by"] = self.actor_label
 

@@ -192,7 +192,9 @@ def last_turn(source: str, session: str) -> int:
 
 
 def author(entry: Mapping[str, Any]) -> str:
-    """Return the session that last wrote an entry; "" if none is stored."""
+    """Return the session that last wrote an entry; "" if none is stored. A compaction is no session."""
+    if entry.get("_updated_by") == COMPACTOR and (said := said_by(entry)):
+        return said[-1]
     for name in ("_updated_by", "_created_by"):
         if name in entry:
             return str(entry[name])
@@ -202,6 +204,17 @@ def author(entry: Mapping[str, Any]) -> str:
 def said_by(entry: Mapping[str, Any]) -> list[str]:
     """Return the sessions that each wrote a part of an entry; empty for an entry of one session."""
     return text_list(entry.get("_said_by"))
+
+
+def compacted_from(*entries: Mapping[str, Any]) -> list[str]:
+    """Return the sessions whose words are in preferences of which a compaction makes one.
+
+    If a session wrote one after a compaction, the list is none of its own: TOMLDiary 0.9 keeps it.
+    """
+    named: list[str] = []
+    for entry in entries:
+        named += said_by(entry) if entry.get("_updated_by") == COMPACTOR else [author(entry)]
+    return [name for name in dict.fromkeys(named) if name]
 
 
 def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import (
+    COMPACTOR,
+    compacted_from,
     data_text,
     entry_text,
     last_turn,
-    said_by,
     source_of,
     text_list,
     wrong_fields,
@@ -344,10 +345,13 @@ class _Changes:
             return
         is_counted = (category, key) in self.counted and (category, other) not in self.counted
         lacking = {name: value for name, value in found[1].items() if name not in stored[1]}
-        preferences.upsert(
+        merged = preferences.upsert(
             category, other, None, text_list(found[1].get("contexts")), now=by.now,
             session=by.session, count_up=is_counted, fields={**lacking, **given},
         )  # fmt: skip
+        if not by.source and merged.entry != stored[1]:  # a compaction
+            said = {"_said_by": compacted_from(stored[1], found[1]), "_updated_by": COMPACTOR}
+            self.transaction.entries("preferences").put(merged.path, {**merged.entry, **said})
         preferences.forget(category, key)
         if is_counted:
             self.counted.add((category, other))
@@ -471,12 +475,13 @@ class _Changes:
                 self.reworded.setdefault((category, key), {})
                 if by.source:
                     said.setdefault("_source", by.source)
-                if found is not None and said_by(found[1]):
-                    said.setdefault("_said_by", [])
             if "_count" in said:
                 self.counted.add((category, key))
-            if by.session and any(not name.startswith("_") for name in said):
+            # What a compaction changes stays of the sessions that said it.
+            is_said = by.source != "" or found is None
+            if by.session and is_said and any(not name.startswith("_") for name in said):
                 said.setdefault("_updated_by", by.session)
+                operation = replace(operation, removed=(*operation.removed, "_said_by"))
             if found is not None and not operation.delete:
                 preferences.check_fit(category, key, {**found[1], **said})
         edit, kind = self.transaction.entries(operation.kind), KINDS[operation.kind]

@@ -17,7 +17,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.facts import head_of
-from tomldiary.entries.fields import SOURCE_HINT, author, bare_source, said_by, shares_turn
+from tomldiary.entries.fields import (
+    SOURCE_HINT,
+    author,
+    bare_source,
+    compacted_from,
+    said_by,
+    shares_turn,
+)
 from tomldiary.entries.kind import is_uuid
 from tomldiary.entries.kinds import EPISODES, FACTS, PREFERENCES, entry_key, entry_kind, home_of
 from tomldiary.entries.kinds.episodes import CONSOLIDATION
@@ -156,7 +163,8 @@ class Selection:
         # The record that an episode was consolidated has its id.
         episode = path[-1] if known.name == CONSOLIDATION else bare_source(str(source or ""))
         if self.session_id:
-            named = {known.session(path[-1]), author(values), *said_by(values)}
+            said = compacted_from(values) if known is PREFERENCES else said_by(values)
+            named = {known.session(path[-1]), author(values), *said}
             return self.session_id in named or (episode in self.episodes and not any(named))
         if episode and (
             episode in self.episodes or episode == bare_source(self.key or self.source)
@@ -239,6 +247,8 @@ class Selection:
         if self.session_id in said:
             named = [witness if each == self.session_id else each for each in said]
             kept["_said_by"] = [name for name in dict.fromkeys(named) if name]
+            if not kept["_said_by"]:
+                del kept["_said_by"]
         source = kept.get("_source")
         if isinstance(source, str) and self.names(source, self.session_id):
             del kept["_source"]
