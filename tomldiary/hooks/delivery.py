@@ -237,9 +237,10 @@ class Delivery:
             if end.seq == 0:
                 return 0, True
             # The cursor is stored before the hook gets anything, so that an erasure meanwhile also reaches the hook.
-            # If the cursor was lost, a hook may have erased entries, and an index others that are not stored.
-            is_whole = end.epoch > 0 or isinstance(self.hook, IndexHook)
-            cursor = before = Cursor.new() if is_whole else Cursor(Position())
+            # If a cursor was lost, a hook may have erased entries: it begins before the first erasure, and so gets a
+            # reset if there was one. An index may have others that are not stored, so it gets the whole state.
+            is_index = isinstance(self.hook, IndexHook)
+            cursor = before = Cursor.new() if is_index else Cursor(Position())
             if not self.cursors.move(user, None, cursor):
                 return 0, False
         if cursor.position == end and not cursor.keys and not keys:
