@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -732,6 +733,17 @@ def test_the_lock_goes_to_the_longest_waiting_task():
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, "again"]
+
+
+def test_a_long_hold_makes_no_writer_of_other_users_wait(tmp_path, monkeypatch):
+    locks, pauses = UserLocks(tmp_path), []
+    with locks.hold("alice", 1.0):
+        threading.Event().wait(0.15)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with locks.hold("bob", 1.0):
+        assert pauses == []
+    with locks.hold("alice", 1.0):
+        assert len(pauses) == 1  # other processes may wait for this lock
 
 
 def test_an_interrupt_at_the_end_of_a_lock_releases_it(tmp_path, monkeypatch):

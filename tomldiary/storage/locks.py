@@ -112,10 +112,10 @@ class UserLocks:
             if not stripe.acquire(caller, timeout):
                 raise _timed_out(timeout)
             if self.folder is not None:
-                if self.busy_until:
+                if number in self.busy_until:
                     # Other processes poll the lock. They would time out if this process locked it again
                     # immediately, and for long each time.
-                    time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
+                    time.sleep(max(0.0, self.busy_until.pop(number) - time.monotonic()))
                 while (descriptor := self.descriptor(number)) >= 0:
                     locked = descriptor  # before the call: the caller may be interrupted after it
                     try:
