@@ -6,7 +6,9 @@ import asyncio
 import shutil
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -230,7 +232,51 @@ def test_a_feed_that_waits_for_a_change_does_not_read_meanwhile(is_async):
         return next(changes).key
 
     assert (asyncio.run(run()) if is_async else read()) == "blocks/three"
-    assert len(rounds) < 8
+    assert len(rounds) == 1
+
+
+def test_a_write_of_its_process_makes_a_feed_read_one_user(diary):
+    for user in ("alice", "bob", "carol"):
+        diary.user(user).blocks.set("one", "1")
+    feed = iter(diary.changes(poll=30.0))
+    read, last_record = [], diary.engine.backend.last_record
+    for _ in range(3):
+        next(feed)
+    diary.engine.backend.last_record = lambda user: read.append(user) or last_record(user)
+    late = threading.Timer(0.1, lambda: diary.user("bob").blocks.set("two", "2"))
+    late.start()
+    assert next(feed).key == "blocks/two"
+    assert {*read} == {"bob"}
+    feed.close()
+
+
+def test_a_feed_waits_at_least_as_long_as_its_last_check_took():
+    backend, checks = MemoryBackend(), []
+    diary, users = Diary(backend), backend.users
+    diary.user("alice").blocks.set("one", "1")
+
+    def slow():
+        begin = time.monotonic()
+        time.sleep(0.1)
+        checks.append((begin, time.monotonic()))
+        if len(checks) == 3:
+            diary.user("alice").blocks.set("two", "2")
+        return users()
+
+    backend.users = slow
+    feed = iter(diary.changes(poll=0.001))
+    assert [next(feed).key for _ in range(2)] == ["blocks/one", "blocks/two"]
+    feed.close()
+    for (_, end), (begin, _) in pairwise(checks):
+        assert begin - end >= 0.1
+
+
+def test_a_feed_that_is_read_again_has_what_was_written_meanwhile(diary):
+    blocks = diary.user("alice").blocks
+    feed = diary.changes(follow=False, poll=30.0)
+    assert keys(feed) == []
+    blocks.set("one", "1")
+    assert [change.key for change in feed] == ["blocks/one"]
 
 
 def test_feeds_that_begin_and_end_in_several_threads_leave_nothing_behind():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class Feed:
         since: A cursor; None starts at the beginning of the kept history.
         users: Only these users; None is all.
         follow: Whether to wait for further changes at the end.
-        poll: The interval between two checks for changes of other processes, in seconds.
+        poll: The interval between two checks for changes of other processes, in seconds; at least as long as a check.
 
     Raises:
         InvalidValue: `since` is not a cursor, `users` are not texts, or `poll` is not above 0.
@@ -64,6 +65,12 @@ class Feed:
         self._poll = checked_pause(poll, "poll")
         self._steps: deque[_Step] = deque()
         self._round: Iterator[str] | None = None
+        self._is_scan = True
+        """Whether the round is over all users."""
+        self._next_scan = self._scanned = 0.0
+        """When the next round over all users begins, and the seconds that the last one took."""
+        self._written: set[str] = set()
+        """The users that this process has written since their last round."""
 
     def __repr__(self) -> str:
         return f"Feed({self._engine.backend!r}, follow={self._follow})"
@@ -87,7 +94,7 @@ class Feed:
                     yield from self._taken()
                 if not self._follow:
                     return
-                changed.wait(self._poll)
+                changed.wait(self._pause())
 
     async def __aiter__(self) -> AsyncIterator[Change]:
         """Yield the changes without blocking the event loop."""
@@ -106,17 +113,23 @@ class Feed:
                 if not self._follow:
                     return
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll):
+                    async with asyncio.timeout(self._pause()):
                         await changed.wait()
 
     @contextmanager
     def _following(self, notify: Callable[[str], None]) -> Generator[None]:
         """Call `notify` with the user after each change of this process."""
-        self._engine.after_change.append(notify)
+
+        def note(user: str) -> None:
+            self._written.add(user)
+            notify(user)
+
+        self._next_scan = 0.0  # what was written before is found by a round over all users
+        self._engine.after_change.append(note)
         try:
             yield
         finally:
-            self._engine.after_change.remove(notify)
+            self._engine.after_change.remove(note)
 
     def _taken(self) -> Iterator[Change]:
         """Yield the changes that were read, and move the cursor."""
@@ -130,16 +143,29 @@ class Feed:
     # Reading
 
     def _fill(self) -> bool:
-        """Read the next user with changes; return False at the end of a round over all users."""
+        """Read the next user with changes; return False at the end of a round over all users, or over written ones."""
+        began = time.monotonic()
         if self._round is None:
-            known = {*self._engine.backend.users(), *self._positions}
+            known = {self._written.pop() for _ in range(len(self._written))}
+            self._is_scan = began >= self._next_scan
+            if self._is_scan:
+                known |= {*self._engine.backend.users(), *self._positions}
+                self._scanned = 0.0
             self._round = iter(sorted(known if self._only is None else known & self._only))
         for user in self._round:
             self._steps.extend(self._read(user))
             if self._steps:
-                return True
-        self._round = None
-        return False
+                break
+        else:
+            self._round = None
+        if self._is_scan:
+            now = time.monotonic()
+            self._scanned += now - began  # without the time that the caller takes for the changes
+            self._next_scan = now + max(self._poll, self._scanned)
+        return self._round is not None
+
+    def _pause(self) -> float:
+        return max(0.0, self._next_scan - time.monotonic())
 
     def _read(self, user: str) -> Iterator[_Step]:
         engine = self._engine
