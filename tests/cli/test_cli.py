@@ -500,6 +500,14 @@ def test_an_error_is_wrapped_between_words_on_a_terminal():
     )
 
 
+@pytest.mark.parametrize(("command", "code"), [("users", 0), ("doctor", 0)])
+def test_a_terminal_shows_how_many_users_are_read(tmp_path, command, code):
+    for user in ("ann", "ben"):
+        Diary(tmp_path, agent="rules").user(user).upsert_preference("likes", "tea")
+    told = on_a_terminal(command, "--path", tmp_path, code=code)
+    assert "2/2" in told
+
+
 def test_a_terminal_gets_no_control_sequences_but_colours(hostile):
     place, user = hostile
     text = on_a_terminal("show", user, "--path", place, "--raw")

@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,7 @@ from tomldiary.writer.journals import waiting_jobs
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
@@ -68,6 +67,7 @@ def check(
     users: Collection[str] | None = None,
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
+    progress: Callable[[int, int], object] | None = None,
 ) -> Findings:
     """Return the findings about a store, worst first. Nothing is changed.
 
@@ -75,8 +75,9 @@ def check(
         diary: The diary, or a folder or an address. Its preference table defines the allowed fields of entries.
         users: The users to check; None checks all.
         mounts: The kernel's list of file systems. If it does not exist (not on Linux), its check is skipped.
+        progress: Called after each user with the number of checked and of all users.
     """
-    found = findings(diary, users, mounts=mounts)
+    found = findings(diary, users, mounts=mounts, progress=progress)
     return Findings(sorted(found, key=lambda finding: _LEVELS.index(finding.level)))
 
 
@@ -85,6 +86,7 @@ def findings(
     users: Collection[str] | None = None,
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
+    progress: Callable[[int, int], object] | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of `check` as they occur: the storage and its files, then each user, worst first."""
     diary = diary_of(diary)
@@ -116,7 +118,10 @@ def findings(
     yield from _waiting_turns(backend, users)
     names = _users(backend) if users is None else sorted(users)
     found_of = partial(_findings_of, diary)
-    yield from chain.from_iterable(diary.engine.of_each(names, found_of))
+    for number, found in enumerate(diary.engine.of_each(names, found_of), 1):
+        yield from found
+        if progress is not None:
+            progress(number, len(names))
 
 
 def _check_key(backend: LocalBackend) -> Iterator[Finding]:

@@ -10,7 +10,15 @@ from typer import Exit, Option
 
 from tomldiary.cli.memory import check_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
-from tomldiary.cli.output import Column, Row, is_terminal, print_json, print_rows, print_text
+from tomldiary.cli.output import (
+    Column,
+    Row,
+    is_terminal,
+    print_json,
+    print_rows,
+    print_text,
+    progress_bar,
+)
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.doctor.doctor import Finding, check, findings
@@ -49,18 +57,20 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
     """Print the findings, and return their number by level."""
     count: Counter[str] = Counter()
     if as_json:
-        found = check(diary, users)
+        with progress_bar("users") as progress:
+            found = check(diary, users, progress=progress)
         count.update(finding.level for finding in found)
         print_json(found)
         return count
     rows: list[Row] = []
     notes: list[Row] = []
-    for finding in findings(diary, users):
-        count[finding.level] += 1
-        (notes if finding.level == "note" else rows).append(_row(finding))
-        if not is_terminal():  # print at once, because checking many users takes long
-            print_rows(_COLUMNS, rows)
-            rows.clear()
+    with progress_bar("users") as progress:
+        for finding in findings(diary, users, progress=progress):
+            count[finding.level] += 1
+            (notes if finding.level == "note" else rows).append(_row(finding))
+            if not is_terminal():  # print at once, because checking many users takes long
+                print_rows(_COLUMNS, rows)
+                rows.clear()
     print_rows(_COLUMNS, [*rows, *notes[:_NOTES]])
     if len(notes) > _NOTES:
         print_text(

@@ -8,7 +8,15 @@ from typer import Exit, Option
 
 from tomldiary.cli.memory import check_user, open_memory, stored_preferences
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
-from tomldiary.cli.output import Column, Row, print_error, print_json, print_rows, print_text
+from tomldiary.cli.output import (
+    Column,
+    Row,
+    print_error,
+    print_json,
+    print_rows,
+    print_text,
+    progress_bar,
+)
 from tomldiary.cli.places import shown, unread_users
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES
 from tomldiary.errors import DiaryError
@@ -57,12 +65,15 @@ def users(
                 raise
             return error  # it is of one user, so the others are listed
 
-    for each in diary.engine.of_each(names[:limit], figures):
-        if isinstance(each, DiaryError):
-            print_error(one_line(each))
-            broken += 1
-        else:
-            found.append(each)
+    with progress_bar("users") as progress:
+        for number, each in enumerate(diary.engine.of_each(names[:limit], figures), 1):
+            if isinstance(each, DiaryError):
+                print_error(one_line(each))
+                broken += 1
+            else:
+                found.append(each)
+            if progress is not None:
+                progress(number, min(limit, len(names)))
     if as_json:
         print_json(found)
     else:
