@@ -13,7 +13,10 @@ from typer.testing import CliRunner
 import programs
 from command_line import call
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.backends import LocalBackend
 from tomldiary.cli.app import app
+from tomldiary.errors import BackendError
+from tomldiary.storage.copy import copy_users
 
 
 def test_copy_moves_all_users_and_says_what_it_did(tmp_path):
@@ -79,6 +82,31 @@ def test_copy_of_a_missing_folder_makes_none(tmp_path):
     run = CliRunner().invoke(app, ["copy", str(tmp_path / "none"), str(tmp_path / "two")])
     assert "there is no such folder; name the folder to copy" in str(run.exception)
     assert not (tmp_path / "two").exists()
+
+
+def test_a_folder_without_a_memory_is_not_copied(tmp_path):
+    """The mount point of a disk that is not mounted, for instance."""
+    run = CliRunner().invoke(app, ["copy", str(tmp_path), str(tmp_path.with_name("two"))])
+    assert (run.exit_code, run.stdout) == (1, "")
+    assert "nothing in this folder is from tomldiary. Check the path" in str(run.exception)
+
+
+def test_a_copy_names_the_users_whose_files_disappear_meanwhile(tmp_path):
+    source, target = LocalBackend(tmp_path / "one"), LocalBackend(tmp_path / "two")
+    users = [Diary(source, agent="rules").user(name) for name in ("alice", "bob", "carol", "dave")]
+    for user in users:
+        user.upsert_preference("likes", "tea")
+    copying = copy_users(source, target)
+    next(copying)
+    users[1].forget(everything=True)
+    users[3].remove_preference("likes", "pref001")
+    (tmp_path / "one/dave/preferences.toml").unlink()
+    shutil.rmtree(tmp_path / "one/alice")
+    shutil.rmtree(tmp_path / "one/carol")
+    with pytest.raises(
+        BackendError, match="memory of 'alice', 'carol' disappeared during the copy"
+    ):
+        list(copying)
 
 
 def test_a_copy_of_a_folder_to_itself_is_refused_at_once(tmp_path):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, DiaryError
 from tomldiary.history.record import OWN_LINES
 from tomldiary.runtime.in_order import in_order
+from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.locks import LOCK_TIMEOUT, repeated
 from tomldiary.storage.protocol import (
     Backend,
@@ -23,7 +24,7 @@ from tomldiary.storage.protocol import (
 from tomldiary.storage.shared.database import DatabaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 
 _SHOWN = 20  # users
@@ -55,8 +56,9 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         target: The backend to write.
 
     Raises:
-        BackendError: One folder is the other or inside it, or the target has a different state of a user, or did not
-            store the copy correctly, or users were not copied. The yielded users are complete.
+        BackendError: One folder is the other or inside it, or is no memory, or the target has a different state of a
+            user, or did not store the copy correctly, or users were not copied. The yielded users are complete, except
+            those who the error says disappeared from the source.
         DocumentError: A document of the source is not UTF-8.
         RevisionConflict: Other processes changed a user of a database all the time; close them.
     """
@@ -92,8 +94,20 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     for each in in_order(copied, (*users, *sorted(folders_left), *erased), "tomldiary-copy"):
         if each is not None:
             yield each
+    # A user without documents is forgotten, or has history, unless the files are gone.
+    lost = {*users} - {*source.users()}
+    lost = {user for user in lost if not source.epoch(user) and not any(source.records(user))}
+    if lost:
+        raise BackendError(
+            f"{source!r}: the memory of {_listed(lost)} disappeared during the copy, so copies may be missing or"
+            " incomplete. If the folder was removed, renamed or unmounted, restore it, and copy to another place."
+        )
     if failures:
         raise _failure(failures)
+    if not users and isinstance(source, LocalFolder) and not (source.base_path / SYSTEM).is_dir():
+        raise BackendError(
+            f"{source!r}: nothing in this folder is from tomldiary. Check the path, and mount its disk."
+        )
 
 
 def _failure(failures: dict[str, DiaryError]) -> DiaryError:
@@ -102,9 +116,13 @@ def _failure(failures: dict[str, DiaryError]) -> DiaryError:
     first = failures[users[0]]
     if len(users) == 1 and users[0] in str(first):  # it names the user or a file of the user
         return first
-    names = ", ".join(map(_named, users[:_SHOWN])) + (", …" if len(users) > _SHOWN else "")
     were = "1 user was" if len(users) == 1 else f"{len(users)} users were"
-    return BackendError(f"{were} not copied: {names}. {first}")
+    return BackendError(f"{were} not copied: {_listed(failures)}. {first}")
+
+
+def _listed(users: Collection[str]) -> str:
+    names = ", ".join(map(_named, sorted(users)[:_SHOWN]))
+    return names + (", …" if len(users) > _SHOWN else "")
 
 
 def _named(user: str) -> str:
