@@ -25,6 +25,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, DiaryError
 from tomldiary.history import verify as verification
 from tomldiary.storage.copy import copy_users
+from tomldiary.storage.files import FileSystem
 from tomldiary.toml.values import copied
 
 CODES = {
@@ -373,3 +374,23 @@ def test_a_copy_names_a_lock_file_that_it_may_not_write(tmp_path):
     with pytest.raises(BackendError, match=told):
         list(copy_users(source, LocalBackend(tmp_path / "to")))
     assert LocalBackend(tmp_path / "to").users() == []
+
+
+class Immutable(FileSystem):
+    """Refuses to replace a file, as the system does after `chattr +i`."""
+
+    has_exchange = False
+
+    def replace(self, one, two):
+        if Path(two).exists():
+            raise PermissionError(errno.EPERM, "Operation not permitted", one, None, two)
+        super().replace(one, two)
+
+
+def test_an_error_names_the_file_that_cannot_be_replaced(tmp_path):
+    alice = Diary(LocalBackend(tmp_path, files=Immutable()), agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    with pytest.raises(CommittedUnpublished, match=r"/preferences\.toml: the change is stored"):
+        alice.upsert_preference("likes", "coffee")
+    with pytest.raises(BackendError, match=r"/preferences\.toml: cannot be .*\(Operation not"):
+        alice.upsert_preference("likes", "milk")

@@ -93,6 +93,13 @@ def system_remedy(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, "")
 
 
+def failed_path(error: BaseException, place: str | Path) -> str | Path:
+    """Return the file that a failed operation names, of a rename the one to replace; else `place`."""
+    if not isinstance(error, OSError):
+        return place
+    return error.filename2 or error.filename or place
+
+
 def file_error(
     place: str | Path, what: str, error: OSError, remedy: str | None = None
 ) -> BackendError:
@@ -105,7 +112,7 @@ def file_error(
         remedy: The next step; None takes that of the system's error.
     """
     remedy = system_remedy(error) if remedy is None else remedy
-    message = f"{error.filename or place}: {what} ({error.strerror}). {remedy}"
+    message = f"{failed_path(error, place)}: {what} ({error.strerror}). {remedy}"
     return BackendError(message.rstrip())
 
 

@@ -33,7 +33,14 @@ from tomldiary.identifiers.user_ids import decode_folder, is_canonical
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
-from tomldiary.storage.files import READING, FileSystem, FileToken, file_error, system_remedy
+from tomldiary.storage.files import (
+    READING,
+    FileSystem,
+    FileToken,
+    failed_path,
+    file_error,
+    system_remedy,
+)
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
@@ -345,7 +352,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             self._recovered.pop(user, None)
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CommittedUnpublished(
-                f"{getattr(error, 'filename', None) or folder}: the change is stored in history, but the file"
+                f"{failed_path(error, folder)}: the change is stored in history, but the file"
                 f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens

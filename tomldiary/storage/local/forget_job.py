@@ -29,7 +29,7 @@ from tomldiary.errors import (
 )
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
-from tomldiary.storage.files import file_error, is_same, system_remedy
+from tomldiary.storage.files import failed_path, file_error, is_same, system_remedy
 from tomldiary.storage.local.layout import (
     HISTORY,
     JOB_NAME,
@@ -259,7 +259,7 @@ def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
 def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return BackendError(
-        f"{getattr(error, 'filename', None) or folder}: cannot be written ({reason}). Some of the data to forget"
+        f"{failed_path(error, folder)}: cannot be written ({reason}). Some of the data to forget"
         " remains; it is removed when the user is opened next."
     )
 
