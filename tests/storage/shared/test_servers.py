@@ -595,17 +595,23 @@ def test_a_text_of_redis_that_is_not_utf_8_is_one_problem(part):
     assert problem.message.endswith("the stored state of the user 'alice' is damaged.")
 
 
-@pytest.mark.parametrize("part", ["head", "texts", "versions"])
-def test_a_user_of_whom_redis_removed_a_key_is_one_problem(part):
+@pytest.mark.parametrize(
+    "parts",
+    ["head", "texts", "versions", "head texts versions", "head texts versions history"],
+)
+def test_a_user_of_whom_redis_removed_keys_is_one_problem(parts):
     engine = engines.space("redis")
     with Diary(engine.url, agent="rules") as diary:
         diary.user("alice").upsert_preference("likes", "tea")
         prefix = engine.url.partition("prefix=")[2]
         with pytest.importorskip("redis").Redis.from_url(engine.server) as client:
-            assert client.delete(f"{prefix}:{{alice}}:{part}") == 1
+            removed = [f"{prefix}:{{alice}}:{part}" for part in parts.split()]
+            assert client.delete(*removed) == len(removed)
         for read in (diary.user("alice").preferences, lambda: diary.user("alice").recall("tea")):
             with pytest.raises(BackendError, match=r"the user 'alice' is damaged\. Restore it"):
                 read()
+        with pytest.raises(BackendError, match="damaged"):
+            Diary(engine.url, agent="rules").user("alice").upsert_preference("likes", "milk")
         [problem] = [each for each in check(diary) if each.level != "note"]
     assert problem.message.endswith("the stored state of the user 'alice' is damaged.")
 

@@ -59,12 +59,14 @@ _SCRIPT = re.compile(r" script: (?:\S+ )?on @|, with args")
 """Where a message names the script and quotes its arguments."""
 # Messages of redis-py and of the server for a request that was not sent, or that a server refuses for a time.
 _NOT_DONE = re.compile("connecting to |max number of clients|loading the dataset")
-# KEYS: the beginning of the user's keys.
+# KEYS: the beginning of the user's keys, and that of all keys. ARGV: the user.
 _HEAD = """
-local user = KEYS[1]
+local user, all = KEYS[1], KEYS[2]
 local record = redis.call('ZREVRANGE', user .. 'history', 0, 0)
 local head = redis.call('HMGET', user .. 'head', 'revision', 'erasures')
 local texts = redis.call('HLEN', user .. 'texts')
+local is_known = record[1] or redis.call('SISMEMBER', all .. 'users', ARGV[1]) == 1
+if is_known and not head[1] then return false end
 return {head[1] or '0', head[2] or '0', texts, redis.call('HGETALL', user .. 'versions'), record[1] or false}
 """
 # KEYS: the beginning of the user's keys, and that of all keys.
@@ -260,7 +262,9 @@ class RedisDatabase:
             BackendError: The state is damaged: for example, a server with full memory has removed one of its keys.
         """
         with parsing(self, user):  # also of a text that is not UTF-8
-            state = self._evaluated(_HEAD, [self._key(user)])
+            state = self._evaluated(_HEAD, [self._key(user), f"{self._prefix}:"], user)
+            if state is None:
+                raise ValueError("the first key of the user is missing")
             revision, epoch, texts, versions, record = state
             found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
             if len(found) != texts or max(found.values(), default=0) > int(revision):
