@@ -1043,7 +1043,7 @@ def test_a_locked_table_of_postgres_is_one_error_within_the_timeout():
             begin = time.monotonic()
             with pytest.raises(
                 BackendError,
-                match=r"no answer within 1 seconds; is a table locked, or a replica away\?",
+                match=r"no answer within 1 seconds; is a table locked, a replica away, or a pooler full\?",
             ):
                 call()
             assert time.monotonic() - begin < IN_TIME

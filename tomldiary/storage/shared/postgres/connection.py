@@ -54,7 +54,7 @@ class Bounded(psycopg.Connection[Any]):
                 self.cancel_safe(timeout=min(_CANCELLING, _PART * self.seconds))
             self.close()
             raise psycopg.OperationalError(
-                f"no answer within {self.seconds:g} seconds; is a table locked, or a replica away?"
+                f"no answer within {self.seconds:g} seconds; is a table locked, a replica away, or a pooler full?"
             ) from None
 
 
