@@ -84,11 +84,13 @@ def test_copy_of_a_missing_folder_makes_none(tmp_path):
     assert not (tmp_path / "two").exists()
 
 
-def test_a_folder_without_a_memory_is_not_copied(tmp_path):
-    """The mount point of a disk that is not mounted, for instance."""
+@pytest.mark.parametrize("folder", [".", ".tomldiary/locks"])
+def test_a_source_without_users_is_refused(tmp_path, folder):
+    """The mount point of a disk that is not mounted, for instance, also after a copy that was interrupted by that."""
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     run = CliRunner().invoke(app, ["copy", str(tmp_path), str(tmp_path.with_name("two"))])
     assert (run.exit_code, run.stdout) == (1, "")
-    assert "nothing in this folder is from tomldiary. Check the path" in str(run.exception)
+    assert "has no users to copy. Check the address" in str(run.exception)
 
 
 def test_a_copy_names_the_users_whose_files_disappear_meanwhile(tmp_path):

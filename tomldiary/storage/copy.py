@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, DiaryError
 from tomldiary.history.record import OWN_LINES
 from tomldiary.runtime.in_order import in_order
-from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.locks import LOCK_TIMEOUT, repeated
 from tomldiary.storage.protocol import (
     Backend,
@@ -56,9 +55,9 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         target: The backend to write.
 
     Raises:
-        BackendError: One folder is the other or inside it, or is no memory, or the target has a different state of a
-            user, or did not store the copy correctly, or users were not copied. The yielded users are complete, except
-            those who the error says disappeared from the source.
+        BackendError: One folder is the other or inside it, or the source has no users, or the target has a different
+            state of a user, or did not store the copy correctly, or users were not copied. The yielded users are
+            complete, except those who the error says disappeared from the source.
         DocumentError: A document of the source is not UTF-8.
         RevisionConflict: Other processes changed a user of a database all the time; close them.
     """
@@ -91,8 +90,10 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
             failures[user] = error
             return None
 
+    is_empty = True
     for each in in_order(copied, (*users, *sorted(folders_left), *erased), "tomldiary-copy"):
         if each is not None:
+            is_empty = False
             yield each
     # A user without documents is forgotten, or has history, unless the files are gone.
     lost = {*users} - {*source.users()}
@@ -104,9 +105,9 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         )
     if failures:
         raise _failure(failures)
-    if not users and isinstance(source, LocalFolder) and not (source.base_path / SYSTEM).is_dir():
+    if is_empty:
         raise BackendError(
-            f"{source!r}: nothing in this folder is from tomldiary. Check the path, and mount its disk."
+            f"{source!r}: has no users to copy. Check the address; if it is a folder, mount its disk."
         )
 
 
