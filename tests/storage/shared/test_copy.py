@@ -302,6 +302,7 @@ def test_a_turn_of_a_run_from_before_an_erasure_is_refused_by_a_copy(source, tar
 def test_the_command_names_the_users_whose_turns_wait_in_a_database(name, tmp_path):
     source = engines.space(name).url
     with Diary(source, agent="rules") as diary, MemoryWriter(diary, workers=0) as writer:
+        diary.user("alice").upsert_preference("likes", "tea")
         writer.submit_nowait(Turn("bob", "s", "I love jazz.", "Noted.")).wait_stored(30)
     run = CliRunner().invoke(app, ["copy", source, str(tmp_path / "two")])
     assert run.exit_code == 0, run.output
