@@ -140,6 +140,33 @@ def test_a_request_to_forget_what_was_just_said_drops_it():
     assert texts("I love tea. Please forget that. I hate noise.") == ["I hate noise."]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I love tea. Please delete it.",
+        "I love tea. Erase that, please.",
+        "I love tea. Can you remove that from your memory?",
+        "I love tea. And please don't store that!",
+        "I love tea. Never write this down.",
+        "I love tea, but don't save it.",
+        "Off the record: I love tea.",
+    ],
+)
+def test_what_the_user_asks_not_to_store_is_dropped(said):
+    assert texts(f"{said} I hate noise.") == ["I hate noise."]
+
+
+def test_an_answer_that_is_taken_back_is_dropped():
+    for back in "Please forget that.", "But don't store it.":
+        assert find_statements(f"Yes, peanuts. {back}", TASTES, "Do you have allergies?") == []
+
+
+def test_a_sentence_that_asks_not_to_store_itself_drops_no_other():
+    assert texts("I hate noise. I love tea, don't store that.") == ["I hate noise."]
+    kept = ["I love tea.", "I never write it down."]
+    assert texts(" ".join(kept)) == kept
+
+
 def test_what_a_question_asks_to_remember_is_a_statement():
     asked = "Could you please remember that I'm allergic to shellfish?"
     assert texts(f"{asked} Can you remember my birthday?") == [asked]

@@ -135,6 +135,25 @@ def test_accents_apart_from_their_letters_are_read_and_kept():
         assert found(normalize("NFD", text)) == [normalize("NFD", text)]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Ich bin gegen Nüsse allergisch. Speichere das bitte nicht.",
+        "Ich liebe Tango. Bitte vergiss das wieder.",
+        "Soy alérgico a las nueces. Por favor, no lo guardes.",
+        "Me encanta el tango, bórralo.",
+        "Je suis allergique aux noix. Oublie ça, s'il te plaît.",
+        "J'adore le tango, ne le retiens pas.",
+        "Sou alérgico a nozes. Esqueça isso.",
+        "Sou alérgico a nozes. Não guarde isso, por favor.",
+        "Sono allergico alle noci. Per favore, dimenticalo.",
+        "Amo la musica jazz, non salvarlo.",
+    ],
+)
+def test_what_the_user_asks_not_to_store_is_dropped(said):
+    assert found(said) == []
+
+
 @pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.is_supported])
 def test_every_table_has_all_its_parts(code):
     language = LANGUAGES[code]

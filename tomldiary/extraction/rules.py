@@ -238,6 +238,11 @@ def _is_request(language: Language, plain: str, *, question: bool = False) -> bo
     return bool(language.search("asks", plain) or language.match("opens", plain))
 
 
+def _is_taken_back(language: Language, plain: str) -> bool:
+    """Return whether a sentence asks to forget, or not to store, what was said before it."""
+    return bool(language.search("forgets", plain) and language.search("points_back", plain))
+
+
 def _is_small_talk(language: Language, plain: str, *, question: bool) -> bool:
     """Return whether a question is about the assistant ("and you?"), and no request for help."""
     if language.search("asks", plain) or language.match("orders", plain):
@@ -351,6 +356,9 @@ def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
         return
     if ENGLISH.search("forgets", plain) or ENGLISH.search("lasting", plain):
         return  # a separate statement
+    sentences = (ENGLISH.plain_form(mask) for _, mask in _split_sentences(message, ENGLISH))
+    if any(_is_taken_back(ENGLISH, each) for each in sentences):
+        return
     # In the first person: "do you have allergies" is matched as "i have allergies".
     about = _OF_THE_ASSISTANT.sub(" _", ENGLISH.plain_form(questions[-1]))
     asked = _OF_THE_USER.sub(" i ", about).replace(" your ", " my ")
@@ -393,7 +401,7 @@ def _own_sentences(language: Language, message: str) -> tuple[list[tuple[str, st
     for text, mask in _split_sentences(message, language):
         plain = language.plain_form(mask)
         if language.search("forgets", plain):
-            if language.search("points_back", plain):
+            if _is_taken_back(language, plain):
                 sentences.clear()
             continue
         question = "?" in mask[-4:]
