@@ -1567,6 +1567,13 @@ def test_options_of_an_address_have_the_types_of_the_arguments(backend):
     assert defaults == backend.options
 
 
+def test_an_empty_address_of_the_emulator_is_named(monkeypatch):
+    monkeypatch.setenv("FIRESTORE_EMULATOR_HOST", "")
+    alice = Diary("firestore://tests/a/b?timeout=1").user("alice")
+    with pytest.raises(BackendError, match='the emulator "" of FIRESTORE_EMULATOR_HOST'):
+        alice.preferences()
+
+
 def test_an_odd_path_of_firestore_is_refused_as_in_0_9():
     pytest.importorskip("google.cloud.firestore")
     with pytest.raises(ValueError, match="EVEN number of path segments"):

@@ -190,7 +190,10 @@ def _reason(error: Exception) -> str:
     kind = type(error).__name__
     if kind == "ResourceExhausted":
         kind += ", a quota of the project"
-    return f"{kind}, with the emulator {emulator} of FIRESTORE_EMULATOR_HOST" if emulator else kind
+    if emulator is None:
+        return kind
+    address = emulator or '""'  # the client's library uses an empty address, too
+    return f"{kind}, with the emulator {address} of FIRESTORE_EMULATOR_HOST"
 
 
 def _segment(name: str) -> str:
