@@ -305,6 +305,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             status = "cancelled"
             run.is_turn = run.is_turn and not is_rolled_back(error)
             raise
+        except BaseException as error:
+            run.is_turn = run.is_turn and not _is_taken_over(error)
+            raise
         else:
             status = "completed"
             return result
@@ -541,6 +544,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             said = digested(self._toolset.diary, (turn.user_msg, turn.assistant_msg))
             turn = replace(turn, operation_id=digest(turn.operation_id, *said))
         await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
+
+
+def _is_taken_over(error: BaseException) -> bool:
+    """Return whether DBOS stopped a run, because its workflow was cancelled or belongs to another executor, which repeats it."""
+    return any(each.__name__ == "DBOSBaseException" for each in type(error).__mro__)
 
 
 def _check_owner(run: RunState, user: str) -> None:

@@ -318,6 +318,25 @@ def test_a_run_that_a_langgraph_server_rolls_back_is_not_submitted(tmp_path: Pat
     assert setting.writer.turns == []
 
 
+class DBOSBaseException(BaseException):
+    """DBOS stops a workflow by errors of this class, which user code does not catch."""
+
+
+class DBOSWorkflowConflictIDError(DBOSBaseException):
+    """Another executor has recovered the workflow."""
+
+
+def test_a_run_whose_dbos_workflow_another_executor_has_is_not_submitted(tmp_path: Path):
+    def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        raise DBOSWorkflowConflictIDError
+
+    setting = Setting(tmp_path, respond)
+    with pytest.raises(DBOSWorkflowConflictIDError):
+        asyncio.run(setting.agent.run(SAID))
+    setting.writer.close_sync()
+    assert setting.writer.turns == []
+
+
 def test_a_run_that_is_cancelled_in_any_step_of_its_begin_ends_and_is_submitted(tmp_path: Path):
     # The framework leaves the task behind if the cancellation comes between two steps.
     setting, steps = Setting(tmp_path), 12
