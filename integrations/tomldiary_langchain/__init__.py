@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
 
 
 if not TYPE_CHECKING:  # with this function, type checkers would accept any name

@@ -37,6 +37,12 @@ def test_a_package_offers_its_public_names_for_completion(adapter):
     assert set(package.__all__) <= set(dir(package))
 
 
+@pytest.mark.parametrize("name", ["", ".compaction", ".storage", ".writer", "_langchain"])
+def test_completion_shows_no_name_that_a_package_only_imports(name):
+    package = import_module(f"tomldiary{name}")
+    assert dir(package) == sorted(package.__all__)
+
+
 @pytest.mark.parametrize("name", ["", ".compaction", ".storage", ".writer"])
 def test_type_checkers_see_the_names_that_are_loaded_lazily(name):
     package = import_module(f"tomldiary{name}")

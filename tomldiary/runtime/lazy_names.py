@@ -41,4 +41,4 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> None:
         return found
 
     loaded["__getattr__"] = load
-    loaded["__dir__"] = lambda: sorted({*loaded, *homes})
+    loaded["__dir__"] = lambda: loaded["__all__"]
