@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
+from typing import NotRequired
 from uuid import uuid4
 
 import pytest
@@ -22,7 +23,7 @@ from modes import alternating
 from random_graphs import Data, Dictionary, Model
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError
-from tomldiary_langgraph import extract_node, recall_node
+from tomldiary_langgraph import Memory, extract_node, recall_node
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 CANARY = "zanzibar"
@@ -30,6 +31,10 @@ CANARY = "zanzibar"
 
 class Tracked(MessagesState):
     memory: str
+
+
+class Typed(MessagesState):
+    memory: NotRequired[Memory]
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def builder_of(diary, state, answer, *between, recalled=None):
 
 
 QUESTION = {"messages": [HumanMessage("Where to?")]}
-states = pytest.mark.parametrize("state", [Dictionary, Data, Model])
+states = pytest.mark.parametrize("state", [Dictionary, Typed, Data, Model])
 both = pytest.mark.parametrize("mode", ["sync", "async"])
 either = alternating("sync", "async")
 
