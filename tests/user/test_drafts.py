@@ -430,13 +430,17 @@ def test_a_promoted_preference_never_gets_the_id_of_another_draft(alice):
     assert alice.preferences("likes")[jazz].text == "jazz"
 
 
-def test_a_draft_whose_id_was_taken_never_gets_that_of_another_draft(alice):
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_draft_whose_id_was_taken_never_gets_that_of_another_draft(alice, is_removed):
     draft = alice.draft("s1")
     tea, jazz = (draft.upsert_preference("likes", text)[0] for text in ("tea", "jazz"))
     assert alice.upsert_preference("likes", "rain")[0] == tea
+    if is_removed:
+        alice.remove_preference("likes", tea)
     promoted = [each.key for each in alice.promote_session("s1")]
     texts = {key: item.text for key, item in alice.preferences("likes").items()}
-    assert texts == {tea: "rain", jazz: "jazz", "pref003": "tea"}
+    rest = {} if is_removed else {tea: "rain"}
+    assert texts == {**rest, jazz: "jazz", "pref003": "tea"}
     assert promoted == ["likes/pref003", f"likes/{jazz}"]
 
 

@@ -334,7 +334,7 @@ def apply_pending(
     before |= {name: tx.document(name) for name in tx.engine.kinds(tx.user)}
     made: dict[str, PendingChange] = {}
     # Those that get another id come last, so that none gets the id of another change.
-    for each in sorted(changes, key=lambda change: _is_id_taken(tx, change, rules)):
+    for each in sorted(changes, key=lambda change: _is_renamed(tx, change, rules)):
         was, change = before[each.document].table(each.path), each
         if each.after and each.origin and not same_data(was, each.after):
             change = replace(each, after={**each.after, "_origin": each.origin})
@@ -374,7 +374,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _SET_BY_UPSERT}
-        key = None if _is_id_taken(tx, each, rules) else path[-1]
+        key = None if _is_renamed(tx, each, rules) else path[-1]
         return Preferences(edit, rules.preference_rules).upsert(
             path[-2], key, str(each.after.get("text", "")), contexts,
             now=timestamp(), session=session, fields=fields,
@@ -409,12 +409,13 @@ def _has_assigned_id(each: PendingChange) -> bool:
     )
 
 
-def _is_id_taken(tx: Transaction, each: PendingChange, rules: Rules) -> bool:
-    """Return whether another preference has the assigned id of a new one."""
-    if entry_kind(each.document) is not PREFERENCES or not _has_assigned_id(each):
+def _is_renamed(tx: Transaction, each: PendingChange, rules: Rules) -> bool:
+    """Return whether a new preference gets another id, because an entry has or had its assigned one, or a later one."""
+    number = number_of(each.path[-1])
+    if number is None or not each.is_new or entry_kind(each.document) is not PREFERENCES:
         return False
     book = Preferences(tx.entries(PREFERENCES.name), rules.preference_rules)
-    return book.find(each.path[-2], each.path[-1]) is not None
+    return number < book.next_number(each.path[-2])
 
 
 def _confirmed(book: FactRules, each: PendingChange, rules: Rules) -> str | None:
