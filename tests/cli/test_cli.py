@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from unittest import mock
@@ -213,13 +214,19 @@ def test_ingest_reads_standard_input_for_a_hyphen(tmp_path, log):
     assert [each.text for each in likes.values()] == ["I love tea."]
 
 
-def test_ingest_reads_standard_input_that_is_a_socket(tmp_path, log):
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_ingest_reads_standard_input_that_is_a_socket(tmp_path, log, is_blocking):
     words = ("-m", "tomldiary", "ingest", "-", "--user", "ann", "--path", tmp_path / "m")
     ours, theirs = socket.socketpair()
     with ours, theirs:
+        theirs.setblocking(is_blocking)
+        reader = subprocess.Popen([sys.executable, *words], stdin=theirs, cwd=ROOT)
+        if not is_blocking:
+            with suppress(subprocess.TimeoutExpired):  # a slow sender
+                reader.wait(3)
         ours.sendall(log.read_bytes())
         ours.shutdown(socket.SHUT_WR)
-        subprocess.run([sys.executable, *words], stdin=theirs, check=True, cwd=ROOT)
+        assert reader.wait() == 0
     assert len(Diary(tmp_path / "m").user("ann").preferences("likes")) == 1
 
 

@@ -278,7 +278,7 @@ def test_a_damaged_file_is_named_with_line_and_column(memories, tmp_path, comman
     if command == "import":
         done = programs.run("-m", "tomldiary", "import", "-", *words, stdin=file)
         assert done.returncode == 2
-        assert done.stderr.startswith(f"-{says}")
+        assert done.stderr.startswith(f"/dev/stdin{says}")
 
 
 def test_an_edited_text_that_cannot_be_stored_is_kept(memories, tmp_path, monkeypatch):

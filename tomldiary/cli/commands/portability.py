@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +38,7 @@ from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue
 from tomldiary.ingest import KNOWN_FORMATS
 from tomldiary.ingest import ingest as run_ingest
-from tomldiary.ingest.source import decode, parse, read_text
+from tomldiary.ingest.source import parse, read_text
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import Copied, copy_users
 from tomldiary.storage.open import open_backend
@@ -54,6 +53,11 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # keys
 _FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
+
+
+def _place(file: str) -> str:
+    """Return the path of a file, or of standard input for a hyphen."""
+    return "/dev/stdin" if file == "-" else file
 
 
 def ingest(
@@ -73,10 +77,9 @@ def ingest(
 ) -> None:
     """Apply a chat log to a memory. After an interruption, run it again: applied turns are skipped."""
     alice = user_to_change(path, user, table, agent=agent, is_extracted=True)
-    log = "/dev/stdin" if file == "-" else file
     with progress_bar("turns") as progress:
         report = run_ingest(
-            alice.diary, log, user, format=log_format, speaker=speaker, progress=progress
+            alice.diary, _place(file), user, format=log_format, speaker=speaker, progress=progress
         )
     if as_json:
         print_json(report)
@@ -220,7 +223,7 @@ def import_memory(
         done = carry_over(
             alice,
             source,
-            "/dev/stdin" if file == "-" else file,
+            _place(file),
             their_user=their_user,
             category=category,
             singletons=_singletons(singleton or []),
@@ -241,8 +244,8 @@ def import_memory(
 def _import_export(
     alice: UserDiary, file: str, *, replace: bool, is_trial: bool, dry_run: bool, as_json: bool
 ) -> None:
-    text = decode(sys.stdin.buffer.read(), file) if file == "-" else read_text(Path(file))
-    data: Any = parse(text, file, "an export as JSON")
+    place = _place(file)
+    data: Any = parse(read_text(Path(place)), place, "an export as JSON")
     try:
         if is_trial:
             found = alice.import_preview(data, replace=replace)
