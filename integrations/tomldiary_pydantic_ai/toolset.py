@@ -95,7 +95,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         query: "cut" shows entries that match the prompt first if the memory exceeds the budget, "prompt" always;
             "none" orders entries by count and date.
         on_error: Whether a run continues ("ignore", the error is logged) or fails ("raise") if the memory cannot be
-            read, or a capability cannot store its turn. Tools always return an error as a sentence.
+            read, or a capability cannot submit its turn. Tools always return an error as a sentence.
         approve: Names of tools whose calls need approval.
 
     Raises:
