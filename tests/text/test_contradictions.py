@@ -149,6 +149,14 @@ def test_the_comma_after_a_no_of_further_languages_is_kept(one, two):
     assert not same_text(one, two)
 
 
+@pytest.mark.parametrize("no", ["No", "Non", "Não", "Нет"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", " \n ", "\u2028"])
+def test_a_line_break_after_a_no_is_kept_like_a_comma(no, line_break):
+    assert not same_text(f"{no}{line_break}meat please", f"{no} meat please")
+    assert same_text(f"{no}{line_break}meat please", f"{no}, meat please")
+    assert same_text(f"I eat fish{line_break}and meat", "I eat fish and meat")
+
+
 def test_two_flags_with_tags_are_two_texts():
     assert not same_text(
         "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
