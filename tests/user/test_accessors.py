@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
+from tomldiary.errors import DiaryError, InvalidValue, SchemaError, UnknownEntry
 from tomldiary.user.deprecated import DeprecatedNames
 from tomldiary.user.user import UserDiary
 from tomldiary_langgraph import DiaryStore
@@ -88,6 +88,16 @@ def test_facts_are_committed_changed_and_queried(alice):
     assert alice.facts("diet", {"food": "rice"}) == []
     assert alice.facts.delete(key) == {"role": "user", "food": "soup"}
     assert alice.facts.get(key) is None
+
+
+def test_a_verb_of_facts_names_those_of_preferences_for_their_keys(alice):
+    alice.upsert_preference("likes", "tea")
+    said = r"'likes' is a category of preferences, .* alice.upsert_preference or"
+    for verb, *args in (("get",), ("delete",), ("update", {"text": "rye"})):
+        with pytest.raises(SchemaError, match=said):
+            getattr(alice.facts, verb)("likes/pref001", *args)
+    with pytest.raises(SchemaError, match="'nope' is not registered"):
+        alice.facts.get("nope/pref001")
 
 
 UNKNOWN_ENTRIES = {

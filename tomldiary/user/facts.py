@@ -388,6 +388,7 @@ class UserFacts(ListAccessor[Fact]):
 
         Raises:
             InvalidValue: `written` is not text, or has no slash.
+            SchemaError: It is the key of a preference.
         """
         is_shown = (
             checked_text(written, "id", "Give the `id` of the fact.").startswith(f"{_KIND}/")
@@ -397,5 +398,11 @@ class UserFacts(ListAccessor[Fact]):
         if "/" not in found:
             raise InvalidValue(
                 f"expected type/key, found {printed(found)}. Give the `id` of the fact.", where="id"
+            )
+        name = found.partition("/")[0]
+        if name in self._diary.allowed and name not in self._diary.fact_schemas:
+            raise SchemaError(
+                f"{printed(name)} is a category of preferences, no type of facts. Read it by"
+                f" alice.preferences({name!r}), change it by alice.upsert_preference or alice.remove_preference."
             )
         return found
