@@ -935,3 +935,48 @@ def test_a_text_that_tomldiary_0_9_wrote_over_a_compacted_one_is_its_own(tmp_pat
     assert alice.preferences("likes")["pref001"].text == "opera"
     alice.forget(session_id="s2")
     assert alice.traces("opera") == []
+
+
+@pytest.mark.parametrize("forgotten", ["s1", "s2", "s3", "s4"])
+@pytest.mark.parametrize("home", ["likes", "goals"])
+def test_an_entry_that_a_compactor_adds_is_of_the_sessions_it_joins(tmp_path, home, forgotten):
+    def join(message, *, deps):
+        table = deps.prefs["preferences"]["likes"]
+        if len(table) == 3:
+            said = "; ".join(table.pop(key)["text"] for key in ("pref001", "pref002"))
+            deps.prefs["preferences"].setdefault(home, {})["joined"] = {
+                "text": said,
+                "contexts": [],
+                "_updated_by": "s4",
+            }
+
+    diary = _shortened(tmp_path)
+    diary.compactor = join
+    alice = diary.user("alice")
+    for session, text in (("s1", "jazz"), ("s2", "chess"), ("s3", "opera")):
+        alice.upsert_preference("likes", text, session_id=session)
+    alice.add_turn("Hello.", "ok", "s4")
+    assert 'compactor"' in alice.document("preferences")
+    alice.forget(session_id=forgotten)
+    left = [each.text for table in alice.preferences().values() for each in table.values()]
+    expected = {"s1": ["opera"], "s2": ["opera"], "s3": ["jazz; chess"]}
+    assert sorted(left) == expected.get(forgotten, ["jazz; chess", "opera"])
+    assert alice.traces(forgotten) == []
+
+
+@pytest.mark.parametrize("forgotten", ["s1", "s2"])
+def test_an_entry_that_a_compactor_only_adds_is_of_all_in_its_category(tmp_path, forgotten):
+    def add(message, *, deps):
+        table = deps.prefs["preferences"]["likes"]
+        table["summary"] = {"text": "; ".join(each["text"] for each in table.values())}
+
+    diary = _shortened(tmp_path)
+    diary.compactor = add
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "jazz", session_id="s1")
+    alice.add_turn("I love chess.", "ok", "s2")
+    assert "jazz; I love chess." in alice.render()
+    alice.forget(session_id=forgotten)
+    (left,) = alice.preferences("likes").values()
+    assert left.text == {"s1": "I love chess.", "s2": "jazz"}[forgotten]
+    assert alice.traces(forgotten) == []

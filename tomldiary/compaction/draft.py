@@ -6,7 +6,7 @@ Compaction runs in a separate transaction after a turn is committed. If it fails
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -187,6 +187,25 @@ class CompactionDeps:
         if is_deletion(operation) and path == ("conversations", self.live_session):
             return False
         return not self.is_outdated(operation, stored)
+
+    def signed(self, operation: Operation, operations: Iterable[Operation]) -> Operation:
+        """Return an operation that creates a preference, with the sessions whose words it may hold; others unchanged.
+
+        These are the sessions of the entries that were removed with it, or changed in its category; else of all
+        entries in its category, or of all.
+        """
+        path = operation_path(operation)
+        if not isinstance(operation, SetFields) or path[0] != "preferences" or path in self._before:
+            return operation
+        touched = {operation_path(each): is_deletion(each) for each in operations}
+        known = {each: entry for each, entry in self._before.items() if each[0] == path[0]}
+        beside = {each for each in known if each[:2] == path[:2]}
+        changed = [
+            each for each in known if touched.get(each) or (each in touched and each in beside)
+        ]
+        said = compacted_from(*(known[each] for each in changed or beside or known))
+        signature = {"_updated_by": self.actor_label, "_said_by": said or [self.live_session]}
+        return replace(operation, values=(*(dict(operation.values) | signature).items(),))
 
     def is_outdated(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
         """Return whether the entry of an operation was removed, or its text changed, during the compaction.

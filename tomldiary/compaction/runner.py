@@ -195,7 +195,7 @@ class CompactionRunner:
             operation_path(each)[:-1] for each, old in states if deps.is_outdated(each, old)
         }
         fitting = [
-            each
+            deps.signed(each, operations)
             for each, old in states
             if deps.fits(each, old) and operation_path(each)[:-1] not in joined & outdated
         ]

@@ -478,8 +478,7 @@ class _Changes:
             if "_count" in said:
                 self.counted.add((category, key))
             # What a compaction changes stays of the sessions that said it.
-            is_said = by.source != "" or found is None
-            if by.session and is_said and any(not name.startswith("_") for name in said):
+            if by.session and by.source and any(not name.startswith("_") for name in said):
                 said.setdefault("_updated_by", by.session)
                 operation = replace(operation, removed=(*operation.removed, "_said_by"))
             if found is not None and not operation.delete:
