@@ -17,3 +17,7 @@ from tomldiary_langgraph.store import DiaryStore
 from tomldiary_langgraph.turns import Memory
 
 __all__ = ["DiaryStore", "Memory", "NotSupported", "extract_node", "recall_node", "submit_node"]
+
+
+def __dir__() -> list[str]:
+    return __all__

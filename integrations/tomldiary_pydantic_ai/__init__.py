@@ -57,3 +57,7 @@ __all__ = [
     "get_memory_path",
     "load_memory",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

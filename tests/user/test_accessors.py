@@ -55,6 +55,13 @@ def test_completion_shows_no_deprecated_name_and_no_twin(alice):
     assert not {name for name in shown if name[0] == "a" and name[1:] in shown}
 
 
+@pytest.mark.parametrize("name", ["facts", "blocks", "episodes", "items", "review"])
+def test_completion_of_an_accessor_shows_no_twin(alice, name):
+    shown = set(public(dir(getattr(alice, name))))
+    assert "get" in shown
+    assert not {each for each in shown if each[0] == "a" and each[1:] in shown}
+
+
 def test_completion_of_a_diary_shows_its_verbs_and_not_its_parts(alice):
     shown = set(public(dir(alice.diary)))
     assert shown >= {"user", "users", "register_schema", "constrain", "hooks", "update_memory"}

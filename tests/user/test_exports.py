@@ -37,7 +37,10 @@ def test_a_package_offers_its_public_names_for_completion(adapter):
     assert set(package.__all__) <= set(dir(package))
 
 
-@pytest.mark.parametrize("name", ["", ".compaction", ".storage", ".writer", "_langchain"])
+PACKAGES = ["", ".compaction", ".storage", ".writer", "_langchain", "_langgraph", "_pydantic_ai"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
 def test_completion_shows_no_name_that_a_package_only_imports(name):
     package = import_module(f"tomldiary{name}")
     assert dir(package) == sorted(package.__all__)

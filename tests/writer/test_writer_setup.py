@@ -28,6 +28,13 @@ print("closed", file=sys.stderr)
 """
 
 
+def test_completion_of_a_writer_shows_its_verbs_only(tmp_path):
+    with MemoryWriter(Diary(tmp_path, agent="rules")) as writer:
+        shown = dir(writer)
+        assert {"submit", "flush", "close_sync"} <= set(shown)
+        assert not {"after_fork", "look_for_dead_writers"} & set(shown)
+
+
 def run(tmp_path, *, agent=""):
     code = SUBMIT.format(agent=agent)
     done = programs.run("-c", code, tmp_path, imported=programs.FRAMEWORKS, env={}, check=True)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Callable,
         Coroutine,
         ItemsView,
+        Iterable,
         Iterator,
         KeysView,
         Mapping,
@@ -290,6 +291,12 @@ class UserContext:
         return change_made(self.engine.backend, self.user_id, seq)
 
 
+def without_twins(names: Iterable[str]) -> list[str]:
+    """Return the names that completion shows: those of coroutine twins are omitted."""
+    every = {*names}
+    return sorted(name for name in every if not (name[0] == "a" and name[1:] in every))
+
+
 class UserPart:
     """Verbs of one user for one purpose.
 
@@ -300,6 +307,9 @@ class UserPart:
     def __init__(self, context: UserContext) -> None:
         self._context = context
         self._diary = context.diary
+
+    def __dir__(self) -> list[str]:
+        return without_twins(object.__dir__(self))
 
 
 class Accessor(Viewed, UserPart, ABC, Generic[E]):

@@ -22,7 +22,7 @@ from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.local.publish import checked_kind
 from tomldiary.toml.values import checked_flag, checked_text, in_own_zone
 from tomldiary.user.blocks import UserBlocks
-from tomldiary.user.context import DraftContext, UserContext, delegated
+from tomldiary.user.context import DraftContext, UserContext, delegated, without_twins
 from tomldiary.user.deprecated import DeprecatedNames
 from tomldiary.user.episodes import UserEpisodes
 from tomldiary.user.erasure import UserErasure
@@ -117,9 +117,8 @@ class UserDiary(Viewed, DeprecatedNames):
     _repr_pretty_ = pretty
 
     def __dir__(self) -> list[str]:
-        names = [*object.__dir__(self)]
-        twins = {name for name in names if name[0] == "a" and name[1:] in names}
-        return sorted({*names} - twins - {*vars(DeprecatedNames)} - _FOR_PROGRAMS)
+        hidden = {*vars(DeprecatedNames)} | _FOR_PROGRAMS
+        return [name for name in without_twins(object.__dir__(self)) if name not in hidden]
 
     # Typed facts, blocks, episodes
 

@@ -227,6 +227,9 @@ class MemoryWriter(Viewed):
 
     _repr_pretty_ = pretty
 
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self)} - {"after_fork", "look_for_dead_writers"})
+
     # Submitting turns
 
     async def submit(
