@@ -149,6 +149,12 @@ def test_a_request_to_forget_what_was_just_said_drops_it():
         "I love tea. And please don't store that!",
         "I love tea. Never write this down.",
         "I love tea, but don't save it.",
+        "I love tea, please don't remember that.",
+        "I love tea, but please don\u2019t keep this!",
+        "I love tea, don't remember it, please.",
+        "I love tea, please remove it.",
+        "I love tea; please delete that again.",
+        "I love tea, scrap that please.",
         "Off the record: I love tea.",
     ],
 )
@@ -163,7 +169,14 @@ def test_an_answer_that_is_taken_back_is_dropped():
 
 def test_a_sentence_that_asks_not_to_store_itself_drops_no_other():
     assert texts("I hate noise. I love tea, don't store that.") == ["I hate noise."]
-    kept = ["I love tea.", "I never write it down."]
+    kept = [
+        "I love tea.",
+        "I never write it down.",
+        "I hate my old car, I had to remove it.",
+        "I moved to Rome, please update it.",
+        "I love spam, I can't delete it.",
+        "I love the opera, I don't remember that.",
+    ]
     assert texts(" ".join(kept)) == kept
 
 

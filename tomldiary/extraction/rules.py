@@ -59,6 +59,7 @@ _AFTER = "(?:(?:OPENING) )?"
 _PLAIN = "(?:PHRASES)(?: |(?<= ))"
 _IN_TEXT = {
     "ordinals": r"(?i:\b(?:PHRASES) \d\d?\Z)",
+    "takes_back": r"(?i:[,;]\s*(?:(?:but|so|and)\s)?(?:PHRASES)[\s.!]*\Z)",
     "splices": rf"(?i:(?:[,;]\s*|\s(?:--?|[\u2013\u2014])\s){_AFTER}(?=(?:PHRASES)\s))|\s*¿",
 }
 MAX_CHARACTERS = 20_000  # of a message; the rest is ignored
@@ -238,6 +239,11 @@ def _is_request(language: Language, plain: str, *, question: bool = False) -> bo
     return bool(language.search("asks", plain) or language.match("opens", plain))
 
 
+def _asks_to_forget(language: Language, plain: str, mask: str) -> bool:
+    """Return whether a sentence, or its end behind a comma, asks to forget or not to store something."""
+    return bool(language.search("forgets", plain) or language.search("takes_back", mask))
+
+
 def _is_taken_back(language: Language, plain: str) -> bool:
     """Return whether a sentence asks to forget, or not to store, what was said before it."""
     return bool(language.search("forgets", plain) and language.search("points_back", plain))
@@ -354,7 +360,7 @@ def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
         return
     if ENGLISH.match("declines", plain) or _is_request(ENGLISH, plain):
         return
-    if ENGLISH.search("forgets", plain) or ENGLISH.search("lasting", plain):
+    if _asks_to_forget(ENGLISH, plain, mask) or ENGLISH.search("lasting", plain):
         return  # a separate statement
     sentences = (ENGLISH.plain_form(mask) for _, mask in _split_sentences(message, ENGLISH))
     if any(_is_taken_back(ENGLISH, each) for each in sentences):
@@ -400,7 +406,7 @@ def _own_sentences(language: Language, message: str) -> tuple[list[tuple[str, st
     asked = False
     for text, mask in _split_sentences(message, language):
         plain = language.plain_form(mask)
-        if language.search("forgets", plain):
+        if _asks_to_forget(language, plain, mask):
             if _is_taken_back(language, plain):
                 sentences.clear()
             continue
