@@ -327,6 +327,10 @@ CASES = {
         "such as likes/pref001, found 'nonsense'. The command \"show\" lists the keys; a user is named with --user.",
     ),
     "no point": (["diff", "yesterday"], "yesterday: expected a transaction number, or a time"),
+    "a year": (
+        ["history", "--since", "2020"],
+        "2020: there is no such transaction; the newest is 4; a year is 2020-01-01",
+    ),
     "a number too high": (["diff", "5"], "5: there is no such transaction; the newest is 4"),
     "a number much too high": (["show", "--at", "9" * 5000], "the newest is 4"),
     "two ways to drop": (["history", "--keep", "1", "--drop-before", "2020-01-01"], "not both"),

@@ -210,8 +210,9 @@ def point(written: str, user: UserDiary) -> int | datetime:
     if written.isdecimal():
         newest = user.last_transaction()
         if len(written) > len(str(newest)) or int(written) > newest:
+            year = f"; a year is {written}-01-01" if len(written) == 4 else ""  # noqa: PLR2004 - digits
             raise InvalidValue(
-                f"there is no such transaction; the newest is {newest}", where=written
+                f"there is no such transaction; the newest is {newest}{year}", where=written
             )
         return int(written)
     return point_of(written, written)
