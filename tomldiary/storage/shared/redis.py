@@ -187,7 +187,10 @@ class RedisDatabase:
         except BackendError as error:
             if isinstance(error.__cause__, exceptions.AuthenticationError):
                 raise
-            return "does not show its append-only settings; losses after a crash are unknown."
+            return (
+                "does not show its append-only settings, so losses after a crash are unknown."
+                " Grant the user +config|get."
+            )
         if settings.get("maxmemory") != "0" and settings.get("maxmemory-policy", "").startswith(
             "allkeys"
         ):
