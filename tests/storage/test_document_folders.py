@@ -175,6 +175,22 @@ def test_documents_in_folders_are_private_and_recovered(tmp_path):
     assert not list((tmp_path / "alice").glob(".staged-*"))
 
 
+@pytest.mark.skipif(not FileSystem().has_exchange, reason="needs an exchange of files")
+@pytest.mark.parametrize(("mode", "kept"), [(0o400, 0o400), (0o444, 0o400), (0o644, 0o600)])
+def test_a_document_that_is_read_only_stays_so_and_is_private(tmp_path, mode, kept):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    file = tmp_path / "alice/preferences.toml"
+    for change in (
+        lambda: alice.upsert_preference("likes", "rye", session_id="s2"),
+        alice.rollback,
+        lambda: alice.forget(session_id="s1"),
+    ):
+        alice.upsert_preference("likes", "tea", session_id="s1")
+        file.chmod(mode)
+        change()
+        assert file.stat().st_mode & 0o777 == kept
+
+
 @pytest.mark.parametrize(
     "kind", ["owner", "history/2026-11-001", "../bob/x", "a//b", "/a", "a/.b", "A", "x" * 181]
 )

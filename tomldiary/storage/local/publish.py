@@ -221,6 +221,9 @@ def put_in_place(
         if lease.has_writer or not is_same(lease.token, expected):
             files.unlink(temp)
             return None
+        if lease.is_read_only:  # for editors; a folder's owner may replace such a file
+            with suppress(OSError):
+                files.chmod(temp, 0o400)
         return _exchanged(files, temp, target, ours, lease)
 
 
@@ -372,10 +375,12 @@ class Lease:
         OSError: The file cannot be opened.
     """
 
-    __slots__ = ("_descriptor", "_files", "has_writer", "is_leased", "token")
+    __slots__ = ("_descriptor", "_files", "has_writer", "is_leased", "is_read_only", "token")
 
     token: FileToken
     """The version of the file."""
+    is_read_only: bool
+    """Whether its owner may not write to it."""
     has_writer: bool
     """Whether another program already had the file open for writing."""
     is_leased: bool
@@ -388,7 +393,8 @@ class Lease:
             refusal = files.take_lease(self._descriptor) if files.has_leases else errno.ENOSYS
             self.is_leased = refusal == 0
             # Read after the lease: an earlier writer has changed the time by now, or prevents the lease.
-            self.token = token_of(files.fstat(self._descriptor))
+            found = files.fstat(self._descriptor)
+            self.token, self.is_read_only = token_of(found), not found.st_mode & stat.S_IWUSR
             self.has_writer = refusal == errno.EAGAIN and _grants_leases(files, path)
         except BaseException:
             self.close()
