@@ -140,6 +140,13 @@ def test_a_request_to_forget_what_was_just_said_drops_it():
     assert texts("I love tea. Please forget that. I hate noise.") == ["I hate noise."]
 
 
+@pytest.mark.parametrize("asked", [". Don't forget that.", ". Never forget it!"])
+def test_a_request_not_to_forget_drops_nothing(asked):
+    assert texts(f"I love tea{asked}") == ["I love tea."]
+    (kept,) = texts("I love my dog, please don't forget it.")
+    assert kept == "I love my dog, please don't forget it."
+
+
 @pytest.mark.parametrize(
     "said",
     [
