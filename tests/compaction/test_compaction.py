@@ -980,3 +980,32 @@ def test_an_entry_that_a_compactor_only_adds_is_of_all_in_its_category(tmp_path,
     (left,) = alice.preferences("likes").values()
     assert left.text == {"s1": "I love chess.", "s2": "jazz"}[forgotten]
     assert alice.traces(forgotten) == []
+
+
+@pytest.mark.parametrize("forgotten", ["s1", "s2", "s3"])
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_removed_text_stays_with_its_session_in_a_rewritten_one(tmp_path, is_direct, forgotten):
+    def join(message, *, deps):
+        table = deps.prefs["preferences"]["likes"]
+        if "pref002" not in table:
+            return
+        text = f"{table['pref001']['text']}; {table['pref002']['text']}"
+        if is_direct:
+            table["pref001"]["text"] = text
+            del table["pref002"]
+        else:
+            deps.rewrite_preference_block("likes/pref001", text=text)
+            deps.delete_preference_block("likes/pref002")
+
+    diary = _shortened(tmp_path)
+    diary.compactor = join
+    alice = diary.user("alice")
+    for session, text in (("s1", "jazz"), ("s2", "chess")):
+        alice.upsert_preference("likes", text, session_id=session)
+    alice.add_turn("Hello.", "ok", "s3")
+    assert alice.preferences("likes")["pref001"].text == "jazz; chess"
+    alice.forget(session_id=forgotten)
+    left = [each.text for each in alice.preferences("likes").values()]
+    assert left == {"s1": [], "s2": ["jazz"], "s3": ["jazz; chess"]}[forgotten]
+    words = {"s1": "jazz", "s2": "chess", "s3": "Hello"}
+    assert alice.traces(words[forgotten]) == alice.traces(forgotten) == []

@@ -189,23 +189,22 @@ class CompactionDeps:
         return not self.is_outdated(operation, stored)
 
     def signed(self, operation: Operation, operations: Iterable[Operation]) -> Operation:
-        """Return an operation that creates a preference, with the sessions whose words it may hold; others unchanged.
+        """Return an operation that writes a preference, with the sessions whose words it may hold; others unchanged.
 
-        These are the sessions of the entries that were removed with it, or changed in its category; else of all
-        entries in its category, or of all.
+        These are the sessions of the entry before, and of the removed entries of its category, because a removed text
+        may be part of it. A new entry has those of all removed ones, else those of its category, else all.
         """
         path = operation_path(operation)
-        if not isinstance(operation, SetFields) or path[0] != "preferences" or path in self._before:
+        if not isinstance(operation, SetFields) or operation.delete or path[0] != "preferences":
             return operation
-        touched = {operation_path(each): is_deletion(each) for each in operations}
+        removed = {operation_path(each) for each in operations if is_deletion(each)}
         known = {each: entry for each, entry in self._before.items() if each[0] == path[0]}
         beside = {each for each in known if each[:2] == path[:2]}
-        changed = [
-            each for each in known if touched.get(each) or (each in touched and each in beside)
-        ]
-        said = compacted_from(*(known[each] for each in changed or beside or known))
+        joined = removed & beside | {path} if path in known else removed
+        parts = known.keys() & joined or beside or known
+        said = compacted_from(*(entry for each, entry in known.items() if each in parts))
         signature = {"_updated_by": self.actor_label, "_said_by": said or [self.live_session]}
-        return replace(operation, values=(*(dict(operation.values) | signature).items(),))
+        return replace(operation, values=(*{**dict(operation.values), **signature}.items(),))
 
     def is_outdated(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
         """Return whether the entry of an operation was removed, or its text changed, during the compaction.
@@ -283,8 +282,6 @@ class CompactionDeps:
             )
         labels = _labels(contexts, f"{block_id}.contexts")
         self._set(entry, block_id, text=text, contexts=labels)
-        if said := compacted_from(entry):
-            entry["_said_by"] = said
         entry["_updated_by"] = self.actor_label
 
     def delete_preference_block(self, block_id: str) -> None:
