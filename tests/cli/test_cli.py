@@ -476,13 +476,14 @@ def test_control_characters_in_errors_are_printed_as_escapes(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def on_a_terminal(*line, columns=80, code=0):
-    """Run the command on a terminal of so many columns; return what it writes."""
+def on_a_terminal(*line, columns=80, code=0, out=None):
+    """Run the command on a terminal of so many columns; return what it writes, except to `out`."""
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
-    child = programs.start("-m", "tomldiary", *line, streams=(0, slave, slave), env=environment)
+    streams = (0, slave if out is None else out, slave)
+    child = programs.start("-m", "tomldiary", *line, streams=streams, env=environment)
     os.close(slave)
     data = b""
     while True:
@@ -513,6 +514,16 @@ def test_a_terminal_shows_how_many_users_are_read(tmp_path, command, code):
         Diary(tmp_path, agent="rules").user(user).upsert_preference("likes", "tea")
     told = on_a_terminal(command, "--path", tmp_path, code=code)
     assert "2/2" in told
+
+
+def test_rows_are_in_piped_output_while_a_terminal_shows_the_progress(tmp_path):
+    (tmp_path / "memory/ann").mkdir(parents=True)
+    (tmp_path / "memory/ann/preferences.toml").write_text("likes = [", "utf-8")
+    with (tmp_path / "out").open("wb") as out:
+        told = on_a_terminal("doctor", "--path", tmp_path / "memory", code=1, out=out.fileno())
+    assert "1/1" in told
+    assert "preferences.toml:1:10" in (tmp_path / "out").read_text("utf-8")
+    assert "preferences.toml" not in told
 
 
 def test_a_terminal_gets_no_control_sequences_but_colours(hostile):

@@ -179,7 +179,8 @@ def progress_bar(what: str) -> Generator[Callable[[int, int], object] | None]:
     )
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console, is_shown = Console(stderr=True), sys.stdout.isatty()  # piped output is not the bar's
+    with Progress(*columns, console=console, transient=True, redirect_stdout=is_shown) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
