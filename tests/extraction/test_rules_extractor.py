@@ -169,6 +169,26 @@ def test_what_the_user_asks_not_to_store_is_dropped(said):
     assert texts(f"{said} I hate noise.") == ["I hate noise."]
 
 
+def test_what_was_said_off_the_record_is_dropped():
+    assert texts("I love tea. That was off the record. I hate noise.") == ["I hate noise."]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I am vegan. Don't forget it!",
+        "I am vegan, please never forget that.",
+        "I hate it when people never write it down.",
+        "I prefer tools that do not record it.",
+        "I was told to never save it.",
+        "I work at Off the Record, a vinyl shop.",
+    ],
+)
+def test_no_statement_is_taken_for_a_request_not_to_store_it(said):
+    assert texts(said)[0] in said
+    assert texts(f"I love tea. {said}")[0] == "I love tea."
+
+
 def test_an_answer_that_is_taken_back_is_dropped():
     for back in "Please forget that.", "But don't store it.":
         assert find_statements(f"Yes, peanuts. {back}", TASTES, "Do you have allergies?") == []

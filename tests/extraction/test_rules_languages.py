@@ -154,6 +154,22 @@ def test_what_the_user_asks_not_to_store_is_dropped(said):
     assert found(said) == []
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Ich bin gegen Nüsse allergisch, vergiss das bitte nicht.",
+        "Ich bin Legastheniker und schreibe es nicht auf.",
+        "Soy alérgico a las nueces, no lo olvide.",
+        "Je suis allergique aux noix, ne l'oublie pas.",
+        "J'adore ma voiture mais je ne la garde pas.",
+        "Sou alérgico a nozes, não se esqueça.",
+        "Sono allergico alle noci, non dimenticarlo.",
+    ],
+)
+def test_no_statement_is_taken_for_a_request_not_to_store_it(said):
+    assert found(said) == [said]
+
+
 @pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.is_supported])
 def test_every_table_has_all_its_parts(code):
     language = LANGUAGES[code]
