@@ -390,8 +390,8 @@ class Diary(Viewed, AncestorCoroutines):
             since: The `cursor` of an earlier feed; None begins with the oldest kept transaction.
             users: The users to include; None includes all.
             follow: Whether to wait for further changes at the end.
-            poll: The interval in seconds between two checks for changes of other processes. It is longer if the last
-                check of all users took longer.
+            poll: The interval in seconds between two checks for changes by other processes and diaries. It is
+                longer if the last check of all users took longer.
 
         Raises:
             InvalidValue: `since` is not a cursor, `users` are not texts, or `poll` is not above 0.

@@ -41,7 +41,8 @@ class Feed:
         since: A cursor; None starts at the beginning of the kept history.
         users: Only these users; None is all.
         follow: Whether to wait for further changes at the end.
-        poll: The interval between two checks for changes of other processes, in seconds; at least as long as a check.
+        poll: The interval between two checks for changes by other processes and diaries, in seconds; at least as
+            long as a check.
 
     Raises:
         InvalidValue: `since` is not a cursor, `users` are not texts, or `poll` is not above 0.
