@@ -48,6 +48,39 @@ def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
         assert [change.text for change in diary.changes(follow=False)] == ["again"]
 
 
+def fed(diary):
+    return {each.key: each.text for each in diary.changes(follow=False) if not each.is_reset}
+
+
+def indexed(diary, work):
+    index = ScriptedIndex()
+    getattr(Delivery(diary.engine, "index", index), work)("alice")
+    return index.texts("alice")
+
+
+@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("work", ["deliver", "reconcile", "feed"])
+def test_a_write_of_another_process_fails_no_read_of_hooks(name, work):
+    place, writes = space(name), ["new"]
+    backend = place.backend()
+    with Diary(place.url, agent="rules") as other, Diary(backend) as diary:
+        alice = other.user("alice")
+        alice.upsert_preference("likes", "tea")
+        alice.blocks.set("persona", "kind")
+        alice.prune_history(keep=1)  # a new feed begins with the whole state
+        read = backend.read
+
+        def overtaken(user, kind):
+            while writes:
+                alice.blocks.set("persona", writes.pop())
+            return read(user, kind)
+
+        backend.read = overtaken
+        found = fed(diary) if work == "feed" else indexed(diary, work)
+        assert not writes
+        assert found == {"likes/pref001": "tea", "blocks/persona": "new"}
+
+
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_check_for_undelivered_changes_is_one_request(name, monkeypatch):
     url = space(name).url  # first, because this skips the test without the server

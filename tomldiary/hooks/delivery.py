@@ -31,7 +31,9 @@ from tomldiary.hooks.reader import (
     entry_now,
     marker,
     newest,
+    of_one_state,
     records_after,
+    state_now,
     touched,
 )
 from tomldiary.runtime.sources import HOOKS
@@ -257,10 +259,6 @@ class Delivery:
         is_gone = end.seq == 0 and not self._engine.kinds(user)
         return self.cursors.move(user, before, None if is_gone else Cursor(end))
 
-    def _locked(self, user: str) -> AbstractContextManager[None]:
-        """Lock the user while entries are read, because history has a transaction before its documents have it."""
-        return self._engine.backend.lock(user, self._engine.lock_timeout)
-
     def _since(
         self, user: str, position: Position, doubtful: set[str]
     ) -> tuple[Position, list[Change] | None]:
@@ -269,7 +267,8 @@ class Delivery:
         The changes include the current state of the entries with `doubtful` keys.
         """
         engine = self._engine
-        with self._locked(user):
+
+        def since() -> tuple[Position, list[Change] | None]:
             end = newest(engine, user)
             records = records_after(engine, user, position)
             if records is None:
@@ -279,14 +278,14 @@ class Delivery:
             changes = [entry_now(user, end, place, listed, read) for place in places.values()]
             others = doubtful - places.keys() - {""}
             now = entries_now(engine, user, end, others) if others else {}
-        gone = marker(user, end, "state")
-        return end, changes + [now.get(key) or replace(gone, key=key) for key in sorted(others)]
+            gone = marker(user, end, "state")
+            return end, changes + [now.get(key) or replace(gone, key=key) for key in sorted(others)]
+
+        return of_one_state(engine, user, since)
 
     def _difference(self, user: str) -> tuple[Position, list[Change], Repaired]:
         """Return the end of history, the changes that lead to the whole state, and their numbers."""
-        with self._locked(user):
-            end = newest(self._engine, user)
-            now = entries_now(self._engine, user, end)
+        end, now = state_now(self._engine, user)
         hook = self.hook
         if not isinstance(hook, IndexHook):
             return end, [marker(user, end, "reset"), *now.values()], Repaired(added=len(now))

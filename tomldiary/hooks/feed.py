@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
 from tomldiary.hooks.change import Change, Position
-from tomldiary.hooks.reader import changes_of, entries_now, marker, newest, records_after
+from tomldiary.hooks.reader import changes_of, marker, newest, records_after, state_now
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.values import checked_flag, checked_names, checked_pause
@@ -176,10 +176,7 @@ class Feed:
             return
         records = records_after(engine, user, begin)
         if records is None:
-            # The lock ensures that no document is older than history.
-            with engine.backend.lock(user, engine.lock_timeout):
-                end = newest(engine, user)
-                entries = entries_now(engine, user, end)
+            end, entries = state_now(engine, user)
             yield from _steps(user, [marker(user, end, "reset"), *entries.values()], end)
             return
         for record in records:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.entries.kinds import entry_key, entry_kind, home_of
 from tomldiary.errors import InvalidTOML
@@ -10,6 +10,7 @@ from tomldiary.history.record import SNAPSHOT, Record, envelope_of
 from tomldiary.history.timeline import Timeline
 from tomldiary.hooks.change import Change, Position
 from tomldiary.past.queries import table_changes
+from tomldiary.storage.locks import repeated
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
@@ -18,8 +19,22 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.toml.document import Document, Path
 
+R = TypeVar("R")
 Touched = dict[str, tuple[str, "Path", Record]]
 """By key of an entry: its document, its path, and the last transaction that changed it."""
+
+
+def of_one_state(engine: Engine, user: str, read: Callable[[], R]) -> R:
+    """Run `read` under the user's lock, again if another process changes the memory meanwhile; return its result.
+
+    Without the lock, history may have a transaction before the documents have it.
+    """
+
+    def locked() -> R:
+        with engine.backend.lock(user, engine.lock_timeout):
+            return read()
+
+    return repeated(locked, engine.lock_timeout)
 
 
 def newest(engine: Engine, user: str) -> Position:
@@ -131,6 +146,16 @@ def entries_now(
                     # If two parts have the same key, the first part has precedence.
                     found.setdefault(change.key, change)
     return found
+
+
+def state_now(engine: Engine, user: str) -> tuple[Position, dict[str, Change]]:
+    """Return the end of a user's history and the entries at this point, as `entries_now` does."""
+
+    def read() -> tuple[Position, dict[str, Change]]:
+        end = newest(engine, user)
+        return end, entries_now(engine, user, end)
+
+    return of_one_state(engine, user, read)
 
 
 def _own(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
