@@ -26,6 +26,13 @@ def search_of(writer):
     return writer._journal_queue.claim_users
 
 
+def write_then_change_others(user, times):
+    """Change `preferences`, and then only another document."""
+    user.upsert_preference("likes", "tea")
+    for number in range(times):
+        user.set_block("count", f"{number}")
+
+
 def documented(engine, title="What a call costs"):
     """Return the costs of an engine by what they are for: requests, and with Firestore the charged documents."""
     section = PAGE.read_text("utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
@@ -48,9 +55,14 @@ def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypa
     def turn():
         return Turn("alice", "s", f"I love thing number {next(numbers)}.", "Noted.")
 
-    def add_turn(user):
+    def add_turn(user, operation=""):
         each = turn()
-        user.add_turn(each.user_msg, each.assistant_msg, session_id=each.session_id)
+        user.add_turn(
+            each.user_msg,
+            each.assistant_msg,
+            session_id=each.session_id,
+            operation_id=operation,
+        )
 
     def after_another_process():
         add_turn(other.user("alice"))
@@ -88,6 +100,13 @@ def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypa
         lambda: alice.upsert_preference("likes", turn().user_msg)
     )
     measured["`add_turn`"] = cost(lambda: add_turn(alice))
+    measured["`add_turn` with an `operation_id`"] = cost(
+        lambda: add_turn(alice, f"operation {next(numbers)}")
+    )
+    write_then_change_others(diary.user("bob"), 100)
+    measured["the first `preferences`, which changed 100 transactions ago"] = cost(
+        lambda: Diary(other.engine.backend).user("bob").preferences()
+    )
     with MemoryWriter(diary, lease=600) as writer:
         writer.submit_nowait(turn()).wait(LONG)
         measured["a turn of a writer"] = cost(lambda: writer.submit_nowait(turn()).wait(LONG))
