@@ -325,6 +325,18 @@ def test_a_turn_erases_nothing_that_tools_stored_in_its_session(diary):
     assert list(texts(alice).values()) == ["walnut", "pecan"]
 
 
+@pytest.mark.parametrize("selector", ["source", "session_id"])
+def test_a_session_whose_id_continues_another_one_keeps_its_turns(diary, selector):
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "room")
+    alice.add_turn("I love chess.", "ok", "room#2")
+    alice.forget(**{selector: "room"})
+    assert list(texts(alice).values()) == ["I love chess."]
+    assert alice.why("likes/pref002").turn == "room#2#1"
+    alice.forget(source="room#2#1")
+    assert "chess" not in every_text(diary)
+
+
 def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     alice = diary.user("alice")
 

@@ -672,6 +672,18 @@ def test_waiting_turns_that_mention_the_text_are_erased(tmp_path):
         may_end.set()
 
 
+def test_a_source_erases_waiting_turns_of_its_session_alone(tmp_path):
+    alice = Diary(tmp_path, agent=lambda message, deps: deps.upsert()).user("alice")
+    with MemoryWriter(alice.diary) as writer:
+        for session, said in (("room", "walnut"), ("room#2", "pecan")):
+            writer.submit_nowait(Turn("alice", session, said, "Fine."))
+    assert alice.traces("walnut")
+    assert alice.traces("pecan")
+    alice.forget(source="room")
+    assert alice.traces("walnut") == []
+    assert alice.traces("pecan")
+
+
 def test_what_a_model_extracted_from_a_turn_is_erased_by_its_source(alice):
     def extract(message, deps):
         deps.upsert("likes", "new", deps.user_msg, [])

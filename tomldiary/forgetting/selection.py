@@ -227,7 +227,8 @@ class Selection:
     @staticmethod
     def names(source: str, wanted: str) -> bool:
         """Return whether `source` is the session or turn `wanted`, a turn of that session, or turns with that turn."""
-        return source.startswith(f"{wanted}#") or shares_turn(source, wanted)
+        # Not by the beginning, because a session id may have a "#" itself.
+        return source.rpartition("#")[0] == wanted or shares_turn(source, wanted)
 
     def without_name(self, values: Mapping[str, Any], witness: str) -> dict[str, Any]:
         """Return the fields of an entry that is kept, without the name of the session.

@@ -299,7 +299,7 @@ def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool
         return turn.session_id == selection.session_id
     if selection.source:
         # Only the session can be compared, because the turn has no number yet.
-        return selection.names(turn.session_id, selection.source)
+        return turn.session_id == selection.source
     if selection.matching:
         steps = (text for step in turn.steps for text in step)
         return selection.mentions([turn.user_msg, turn.assistant_msg, *steps])
