@@ -576,6 +576,22 @@ def test_an_erased_entry_leaves_no_draft_that_joined_it_by_its_text(alice):
     assert alice.traces("canary") == []
 
 
+def test_a_draft_is_erased_with_the_session_whose_turn_its_entry_names(tmp_path):
+    alice = Diary(tmp_path, agent=lambda message, deps: edited(deps)).user("alice")
+
+    def edited(deps):
+        deps.upsert("likes", "pref001", "walnut cake", [])
+
+    alice.upsert_preference("likes", "walnut", session_id="first")
+    alice.add_turn("Walnut cake.", "Fine.", session_id="turned")
+    alice.upsert_preference("likes", "walnut cake", session_id="confirmed")
+    alice.draft("drafted").upsert_preference("likes", id="pref001", contexts=["noon"])
+    assert alice.drafts()
+    alice.forget(session_id="turned")
+    assert alice.traces("turned") == alice.drafts() == []
+    assert alice.preferences("likes")["pref001"].text == "walnut cake"
+
+
 def test_a_waiting_change_of_an_item_is_erased_by_its_id_whatever_it_says(tmp_path):
     diary = Diary(tmp_path, agent="rules", quarantine={"web"})
     alice, store = diary.user("alice"), ItemStore(diary)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.fields import Problem, said_by, text_list, toml_word
+from tomldiary.entries.fields import Problem, text_list, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import copied, timestamp
@@ -164,18 +164,15 @@ def pending_entry(
     after: Mapping[str, Any] | None,
     why: Why,
     *,
-    about: str,
+    said_by: set[str],
     based_on: int,
     is_new: bool,
     now: str,
 ) -> dict[str, Any]:
-    """Return a pending change as it is stored; `about` is the session that its entry describes, or ""."""
+    """Return a pending change as it is stored; `said_by` has the sessions that its entry names."""
     held = after or {}
     # Forgetting finds entries by these sessions, and the copy has text of all sessions that wrote the entry.
-    named = [about, *(str(held.get(name, "")) for name in ("_created_by", "_updated_by"))]
-    sessions = [
-        name for name in dict.fromkeys([*named, *said_by(held)]) if name not in {"", why.session}
-    ]
+    others = sorted(said_by - {why.session})
     found: dict[str, Any] = {
         "key": key,
         "document": document,
@@ -188,7 +185,7 @@ def pending_entry(
         "_updated": now,
         "_created_by": why.session,
         "_updated_by": why.session,
-        "_said_by": [why.session, *sessions] if sessions else [],
+        "_said_by": [why.session, *others] if others else [],
         "_source": str(held.get("_source", "")),
         "_expires": why.expires,
         "entry": None if after is None else dict(after),

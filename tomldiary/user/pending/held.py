@@ -17,6 +17,7 @@ from tomldiary.entries.fields import (
     entry_data,
     number_of,
     same_data,
+    sessions,
     tables_at,
     without_managed,
 )
@@ -229,7 +230,7 @@ def _store_pending(
         base = based_on + _is_changed(tx, document, path)
         fresh = pending_entry(
             document, path, entry_key(path, kind.home(document)), after, why._replace(origin=origin),
-            about=kind.session(path[-1]), based_on=first.get("based_on", base),
+            said_by=sessions(kind, path, after or {}), based_on=first.get("based_on", base),
             is_new=first.get("is_new", real is None), now=now,
         )  # fmt: skip
         if name:  # a draft that is written again is still based on the entry before its first write
