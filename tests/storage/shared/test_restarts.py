@@ -192,9 +192,9 @@ def test_a_write_that_waits_for_an_absent_replica_is_not_acknowledged(place):
                 lambda: bob.add_turn("I love milk.", "Noted.", session_id="s", operation_id="turn"),
             ]
             for write in writes:
-                with pytest.raises(BackendError, match=r"replica away\?\)\. It is unknown"):
+                with pytest.raises(BackendError, match=r"pooler full\?\)\. It is unknown"):
                     write()
-                with pytest.raises(BackendError, match=r"reached .*replica away\?\)"):
+                with pytest.raises(BackendError, match=r"reached .*replica away, "):
                     write()  # finds its operation id, and changes nothing
             server.execute("ALTER SYSTEM RESET synchronous_standby_names")
             server.execute("SELECT pg_reload_conf()")
@@ -345,13 +345,8 @@ def test_a_sentinel_and_a_cluster_of_redis_are_refused_by_name(place, mode, reme
         with Diary(f"redis://127.0.0.1:{port}/0", agent="rules") as diary:
             with pytest.raises(BackendError, match=re.escape(remedy)):
                 diary.user("alice").upsert_preference("likes", "tea")
-            if mode != "--sentinel":  # which refuses reads too
-                problems = [
-                    f"{each.message} {each.remedy}"
-                    for each in check(diary)
-                    if each.level == "problem"
-                ]
-                assert [remedy in each for each in problems] == [True]
+            with pytest.raises(BackendError, match=re.escape(remedy)):
+                check(diary)
 
 
 @pytest.mark.parametrize("name", ["redis"])
