@@ -154,7 +154,14 @@ def test_the_comma_after_a_no_of_further_languages_is_kept(one, two):
 def test_a_line_break_after_a_no_is_kept_like_a_comma(no, line_break):
     assert not same_text(f"{no}{line_break}meat please", f"{no} meat please")
     assert same_text(f"{no}{line_break}meat please", f"{no}, meat please")
+    assert not same_text(f"Fish? {no}{line_break}meat please", f"Fish? {no} meat please")
     assert same_text(f"I eat fish{line_break}and meat", "I eat fish and meat")
+
+
+@pytest.mark.parametrize("no", ["do not", "hate to", "eat no", "ne bois jamais"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", " \n "])
+def test_a_text_that_is_wrapped_after_a_negation_is_the_same(no, line_break):
+    assert same_text(f"I love jazz. I {no}{line_break}fish", f"I love jazz. I {no} fish")
 
 
 def test_two_flags_with_tags_are_two_texts():

@@ -41,8 +41,9 @@ _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # most texts, detected quickly
 # A run of marks that no space follows is matched as well, and kept, so that it is not scanned again from each mark.
 _PAUSE = re.compile(r"(?<![\d\s])[,;:،؛]++(?P<end>(?=\s))?")
-# A line break separates like a comma: "No\nmeat".
-_LINE_BREAK = re.compile(r"(?<=[^\W\d])\s*[\n\r\v\f\x85\u2028\u2029]")
+# After a sentence or line of one word, a line break separates like a comma: "No\nmeat". Others may only wrap a text.
+_BREAKS = r"\n\r\v\f\x85\u2028\u2029"
+_LINE_BREAK = re.compile(rf"((?:^|(?<=[{_BREAKS}.!?:]))[^\S{_BREAKS}]*[^\W\d_]+)\s*[{_BREAKS}]")
 _STOPS = re.compile(r"(?:[.…。।۔]|(?<!\d)!|(?<=\s)!|！)++(?P<end>(?=\s|$))?")
 _BEFORE_PAUSE = 40  # characters; every negation is shorter
 _END = " \t\r\n,;:،؛、.…。।۔"
@@ -73,7 +74,7 @@ def identity(text: str) -> str:
     """Return the form of a text that is equal for texts that may be merged without a question.
 
     Case, width, spacing, hidden characters, pauses, quotation marks around words and the final stop are removed.
-    Signs, numbers, apostrophes, the case of a unit ("5 mW") and the comma or line break after a "no" are kept.
+    Signs, numbers, apostrophes, the case of a unit ("5 mW") and the comma after a "no" are kept, or the line break after one alone.
     """
     if _PLAIN.fullmatch(text):
         return text.lower().rstrip(" .!") or text.strip()
@@ -86,7 +87,7 @@ def identity(text: str) -> str:
     lowered = "".join(letters)
     if '"' in lowered or "'" in lowered:
         lowered = _EDGE_QUOTES.sub("", lowered)
-    lowered = _LINE_BREAK.sub(",\n", lowered)
+    lowered = _LINE_BREAK.sub(r"\1,\n", lowered)
     lowered = _PAUSE.sub(_without_pause, lowered)
     lowered = _STOPS.sub(_as_stop, lowered).rstrip(_END)
     return " ".join(lowered.split()) or text.strip()
