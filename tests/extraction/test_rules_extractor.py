@@ -162,6 +162,8 @@ def test_a_request_not_to_forget_drops_nothing(asked):
         "I love tea, please remove it.",
         "I love tea; please delete that again.",
         "I love tea, scrap that please.",
+        "I love tea, never store this.",
+        "I love tea; so never record it anywhere!",
         "Off the record: I love tea.",
     ],
 )
