@@ -230,6 +230,21 @@ def test_ingest_reads_standard_input_that_is_a_socket(tmp_path, log, is_blocking
     assert len(Diary(tmp_path / "m").user("ann").preferences("likes")) == 1
 
 
+def test_ingest_from_a_terminal_ends_at_the_first_end_of_file(tmp_path, log):
+    pty = pytest.importorskip("pty")
+    words = ("-m", "tomldiary", "ingest", "-", "--user", "ann", "--path", tmp_path / "m")
+    master, slave = pty.openpty()
+    reader = subprocess.Popen([sys.executable, *words], stdin=slave, stderr=subprocess.DEVNULL, cwd=ROOT)
+    os.write(master, log.read_bytes() + b"\n\x04")  # Ctrl-D
+    try:
+        assert reader.wait(60) == 0
+    finally:
+        reader.kill()
+        os.close(slave)
+        os.close(master)
+    assert len(Diary(tmp_path / "m").user("ann").preferences("likes")) == 1
+
+
 def test_ingest_of_a_log_of_several_people_requires_a_speaker(tmp_path):
     def sample(name, one, other):
         said = [{"speaker": one, "text": f"I love {name}."}, {"speaker": other, "text": "Nice."}]

@@ -89,9 +89,11 @@ def _read(path: Path, max_bytes: int) -> bytes:
         is_input = str(path) == "/dev/stdin"
         with os.fdopen(os.dup(0), "rb") if is_input else path.open("rb") as file:
             os.set_blocking(file.fileno(), True)  # otherwise the input of a slow program ends early
-            while size <= max_bytes and (chunk := file.read(_CHUNK)):
-                size += len(chunk)
-                chunks.append(chunk)
+            while size <= max_bytes:
+                chunks.append(file.read(_CHUNK))
+                size += len(chunks[-1])
+                if len(chunks[-1]) < _CHUNK:
+                    break  # on a terminal, another read would wait for a second Ctrl-D
     except FileNotFoundError:  # its own text has the password, if the path is an address
         raise InvalidValue(
             "there is no such file. Check the path.", where=without_secrets(str(path))
