@@ -234,7 +234,9 @@ def test_ingest_from_a_terminal_ends_at_the_first_end_of_file(tmp_path, log):
     pty = pytest.importorskip("pty")
     words = ("-m", "tomldiary", "ingest", "-", "--user", "ann", "--path", tmp_path / "m")
     master, slave = pty.openpty()
-    reader = subprocess.Popen([sys.executable, *words], stdin=slave, stderr=subprocess.DEVNULL, cwd=ROOT)
+    reader = subprocess.Popen(
+        [sys.executable, *words], stdin=slave, stderr=subprocess.DEVNULL, cwd=ROOT
+    )
     os.write(master, log.read_bytes() + b"\n\x04")  # Ctrl-D
     try:
         assert reader.wait(60) == 0

@@ -35,7 +35,6 @@ USES = [
         "qdrant_client",
         "from tomldiary.hooks.qdrant import QdrantHook; QdrantHook('x', embed=len)",
     ),
-    ("qdrant", "qdrant_client", "from tomldiary.hooks.qdrant import QdrantHook; QdrantHook('x')"),
     ("embeddings", "wordllama", "from tomldiary.retrieval.embedders import *; local_embedder()"),
     ("embeddings", "numpy", "from tomldiary.retrieval.vector_index import numpy; numpy()"),
     ("firestore", "google.cloud.firestore", "from tomldiary import Diary; Diary('firestore://p/a/b')"),

@@ -25,7 +25,7 @@ class QdrantHook(EmbeddingHook):
     Args:
         client: A `QdrantClient`, the folder of a local database, or ":memory:".
         name: The collection's name.
-        embed: Returns a vector for each text; required.
+        embed: Returns a vector for each text.
         text: Returns the text to embed for a change, or "" to leave the entry out; None embeds the entry's text.
         metadata: Returns additional payload fields.
 
@@ -39,13 +39,11 @@ class QdrantHook(EmbeddingHook):
         client: Any,
         name: str = "memory",
         *,
-        embed: Callable[[list[str]], Sequence[Sequence[float]]] | None = None,
+        embed: Callable[[list[str]], Sequence[Sequence[float]]],
         text: Callable[[Change], str] | None = None,
         metadata: Callable[[Change], Mapping[str, Any]] | None = None,
     ) -> None:
         qdrant = optional("qdrant_client", "QdrantHook", "qdrant")
-        if embed is None:  # no argument without a default, so that a missing extra is named first
-            raise wrong_value(embed, "a function of a list of texts", "embed")
         super().__init__(embed, text, metadata)
         self._models: Any = qdrant.models
         if client == ":memory:":
@@ -55,6 +53,8 @@ class QdrantHook(EmbeddingHook):
                 path=os.fspath(client), force_disable_check_same_thread=True
             )
         self.client: Any = checked_index(client, "a folder or a QdrantClient", "client")
+        if embed is None:  # pyright: ignore[reportUnnecessaryComparison] - callers may be untyped
+            raise wrong_value(embed, "a function of a list of texts", "embed")
         self.name = name
         self._guard = threading.RLock()  # the local client is not thread-safe
 
