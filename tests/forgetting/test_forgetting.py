@@ -337,6 +337,15 @@ def test_a_session_whose_id_continues_another_one_keeps_its_turns(diary, selecto
     assert "chess" not in every_text(diary)
 
 
+def test_a_session_whose_id_begins_another_one_keeps_its_operation_ids(diary):
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "room", operation_id="first")
+    alice.add_turn("I love chess.", "ok", "room#2")
+    alice.forget(session_id="room#2")
+    alice.add_turn("I love jazz.", "ok", "room", operation_id="first")  # a retry
+    assert alice.conversations()["room"].turns == 1
+
+
 def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     alice = diary.user("alice")
 

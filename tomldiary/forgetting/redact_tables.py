@@ -368,9 +368,9 @@ class Tables:
 
     def sessions(self) -> set[str]:
         """Return the sessions of the redacted states."""
-        chosen = self._selection.session_id or self._selection.source
-        if chosen:
-            return {name for name in (chosen, chosen.rpartition("#")[0]) if name}
+        chosen = self._selection.source
+        if chosen or self._selection.session_id:
+            return {self._selection.session_id, chosen, chosen.rpartition("#")[0]} - {""}
         return {
             name
             for state, path in self._seen.items()
