@@ -1009,3 +1009,24 @@ def test_a_removed_text_stays_with_its_session_in_a_rewritten_one(tmp_path, is_d
     assert left == {"s1": [], "s2": ["jazz"], "s3": ["jazz; chess"]}[forgotten]
     words = {"s1": "jazz", "s2": "chess", "s3": "Hello"}
     assert alice.traces(words[forgotten]) == alice.traces(forgotten) == []
+
+
+def test_an_accepted_entry_of_a_compactor_is_of_all_sessions_it_joins(tmp_path):
+    def add(message, *, deps):
+        table = deps.prefs["preferences"].get("likes", {})
+        if len(table) == 2:
+            table["summary"] = {"text": "; ".join(each["text"] for each in table.values())}
+
+    diary = Diary(
+        tmp_path, agent="rules", compactor=add, quarantine={"compactor"},
+        compaction_config=CompactionConfig(enabled=True, user_turn_interval=1, cooldown_seconds=0),
+    )  # fmt: skip
+    alice = diary.user("alice")
+    for session, text in (("s1", "jazz"), ("s2", "chess")):
+        alice.upsert_preference("likes", text, session_id=session)
+    alice.add_turn("Hello.", "ok", "s3")
+    alice.review.accept(*[each.id for each in alice.review()])
+    assert alice.preferences("likes")["summary"].text == "jazz; chess"
+    alice.forget(session_id="s1")
+    assert [each.text for each in alice.preferences("likes").values()] == ["chess"]
+    assert alice.traces("jazz") == []

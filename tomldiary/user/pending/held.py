@@ -12,6 +12,7 @@ from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
 from tomldiary.entries.fields import (
+    COMPACTOR,
     author,
     count_of,
     entry_data,
@@ -375,6 +376,8 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> Path:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _SET_BY_UPSERT}
+        if each.after.get("_updated_by") == COMPACTOR:
+            fields["_updated_by"] = COMPACTOR  # or the entry would be of one of its sessions alone
         key = None if _is_renamed(tx, each, rules) else path[-1]
         return Preferences(edit, rules.preference_rules).upsert(
             path[-2], key, str(each.after.get("text", "")), contexts,
