@@ -1030,3 +1030,21 @@ def test_an_accepted_entry_of_a_compactor_is_of_all_sessions_it_joins(tmp_path):
     alice.forget(session_id="s1")
     assert [each.text for each in alice.preferences("likes").values()] == ["chess"]
     assert alice.traces("jazz") == []
+
+
+def test_removed_texts_stay_if_another_entry_took_the_id_of_the_joined_one(tmp_path):
+    def join(message, *, deps):
+        table = deps.prefs["preferences"]["likes"]
+        if len(table) == 2:
+            text = "; ".join(table.pop(key)["text"] for key in list(table))
+            table["pref003"] = {"text": text}
+            other = Diary(tmp_path, agent="rules").user("alice")
+            other.upsert_preference("likes", "opera", session_id="s4")
+
+    diary = _shortened(tmp_path)
+    diary.compactor = join
+    alice = diary.user("alice")
+    for session, text in (("s1", "jazz"), ("s2", "chess")):
+        alice.upsert_preference("likes", text, session_id=session)
+    alice.add_turn("Hello.", "ok", "s3")
+    assert [each.text for each in alice.preferences("likes").values()] == ["jazz", "chess", "opera"]

@@ -179,9 +179,6 @@ class CompactionDeps:
         in_preferences = path[0] == "preferences"
         if not (self.include_preferences if in_preferences else self.include_conversations):
             return False
-        before = self._before.get(path)
-        if before is None or stored is None:
-            return before is stored
         if in_preferences and self._decides(operation, path):
             return False
         if is_deletion(operation) and path == ("conversations", self.live_session):
@@ -207,14 +204,14 @@ class CompactionDeps:
         return replace(operation, values=(*{**dict(operation.values), **signature}.items(),))
 
     def is_outdated(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
-        """Return whether the entry of an operation was removed, or its text changed, during the compaction.
+        """Return whether the entry of an operation was added or removed, or its text changed, during the compaction.
 
         A deletion is outdated after any change, such as a confirmation.
         """
         path = operation_path(operation)
         before = self._before.get(path)
         if before is None or stored is None or is_deletion(operation):
-            return before is not None and before != stored
+            return before != stored
         text = "text" if path[0] == "preferences" else "summary"
         return before.get(text) != stored.get(text)
 
