@@ -1048,3 +1048,90 @@ def test_removed_texts_stay_if_another_entry_took_the_id_of_the_joined_one(tmp_p
         alice.upsert_preference("likes", text, session_id=session)
     alice.add_turn("Hello.", "ok", "s3")
     assert [each.text for each in alice.preferences("likes").values()] == ["jazz", "chess", "opera"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("count", ["jazz", "really opera"]),
+        ("shortened", ["jazz", "opera"]),
+        ("joined", ["jazz", "opera"]),
+        ("reworded", ["jazz", "really opera"]),
+    ],
+)
+def test_a_compacted_text_is_of_a_removed_ones_session_if_it_may_hold_it(
+    tmp_path, changed, expected
+):
+    """If it may, it returns to its text before."""
+
+    def compact(message, *, deps):
+        table = deps.prefs["preferences"]["likes"]
+        if "pref003" not in table:
+            return
+        table.pop("pref003")
+        if changed == "count":
+            table["pref002"]["_count"] = 5
+        elif changed == "reworded":
+            table["pref002"]["text"] = "music and board games"
+        else:
+            table["pref002"]["text"] = "opera"
+        if changed == "joined":
+            table["pref001"]["text"] = "jazz and chess"
+
+    diary = _shortened(tmp_path)
+    diary.compactor = compact
+    alice = diary.user("alice")
+    for session, text in (("s1", "jazz"), ("s2", "really opera"), ("s3", "chess")):
+        alice.upsert_preference("likes", text, session_id=session)
+    alice.add_turn("Hello.", "ok", "s4")
+    alice.forget(session_id="s3")
+    assert [each.text for each in alice.preferences("likes").values()] == expected
+    assert alice.traces("chess") == alice.traces("s3") == []
+
+
+def test_many_removed_entries_do_not_make_a_compacted_memory_larger(tmp_path):
+    def compact(message, *, deps):
+        table = deps.prefs["preferences"]["likes"]
+        if len(table) == 80:
+            for number, key in enumerate(list(table)):
+                if number % 2:
+                    del table[key]
+                else:
+                    table[key]["text"] = table[key]["text"].replace("really ", "")
+
+    diary = _shortened(tmp_path)
+    diary.compactor = compact
+    alice = diary.user("alice")
+    with alice.transaction():
+        for number in range(80):
+            text = f"really {chr(97 + number % 26) * 9} {chr(97 + number // 26) * 9}"
+            alice.upsert_preference("likes", text, session_id=f"session-{number}")
+    before = len(alice.document("preferences"))
+    alice.add_turn("Hello.", "ok", "s1")
+    assert len(alice.preferences("likes")) == 40
+    assert len(alice.document("preferences")) < before
+
+
+def test_forgetting_finds_a_text_that_a_compaction_moved_elsewhere(tmp_path):
+    def move(message, *, deps):
+        table = deps.prefs["preferences"]
+        if "pref003" in table["likes"]:
+            # The ids move up, and one text moves to another category.
+            table["likes"]["pref001"]["text"] = "jazz; chess"
+            table["likes"]["pref002"]["text"] = table["likes"].pop("pref003")["text"]
+            table["goals"]["pref001"]["text"] += "; " + table["dislikes"].pop("pref001")["text"]
+
+    diary = _shortened(tmp_path)
+    diary.compactor = move
+    alice = diary.user("alice")
+    for session, text in (("s1", "jazz"), ("s2", "chess"), ("s3", "opera")):
+        alice.upsert_preference("likes", text, session_id=session)
+    alice.upsert_preference("goals", "a marathon", session_id="s4")
+    alice.upsert_preference("dislikes", "walnuts", session_id="s5")
+    alice.add_turn("Hello.", "ok", "s6")
+    assert "jazz; chess" in alice.render()
+    assert "a marathon; walnuts" in alice.render()
+    alice.forget(session_id="s2")
+    alice.forget(session_id="s5")
+    assert alice.traces("chess") == alice.traces("walnuts") == []
+    assert alice.preferences("goals")["pref001"].text == "a marathon"

@@ -14,6 +14,7 @@ from tomldiary.entries.fields import (
     COMPACTOR,
     check_length,
     compacted_from,
+    entry_data,
     entry_text,
     updated_at,
 )
@@ -22,6 +23,7 @@ from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers
+from tomldiary.text.languages import ENGLISH, OTHERS
 from tomldiary.text.similarity import Similarity, conflict, normalise
 from tomldiary.toml.values import (
     checked_flag,
@@ -34,7 +36,7 @@ from tomldiary.toml.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tomldiary.text.similarity import Match
 
@@ -185,23 +187,37 @@ class CompactionDeps:
             return False
         return not self.is_outdated(operation, stored)
 
-    def signed(self, operation: Operation, operations: Iterable[Operation]) -> Operation:
-        """Return an operation that writes a preference, with the sessions whose words it may hold; others unchanged.
+    def signed(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Return operations; each that writes a preference also writes the sessions whose words it may hold.
 
-        These are the sessions of the entry before, and of the removed entries of its category, because a removed text
-        may be part of it. A new entry has those of all removed ones, else those of its category, else all.
+        These are the sessions of the entry before, and of the entries that lost a word which it got. If it got a word
+        that none lost, it may paraphrase any removed entry of its category; a new entry any removed one and any of its
+        category, else any.
         """
-        path = operation_path(operation)
-        if not isinstance(operation, SetFields) or operation.delete or path[0] != "preferences":
-            return operation
-        removed = {operation_path(each) for each in operations if is_deletion(each)}
-        known = {each: entry for each, entry in self._before.items() if each[0] == path[0]}
-        beside = {each for each in known if each[:2] == path[:2]}
-        joined = removed & beside | {path} if path in known else removed
-        parts = known.keys() & joined or beside or known
-        said = compacted_from(*(entry for each, entry in known.items() if each in parts))
-        signature = {"_updated_by": self.actor_label, "_said_by": said or [self.live_session]}
-        return replace(operation, values=(*{**dict(operation.values), **signature}.items(),))
+        known = {path: entry for path, entry in self._before.items() if path[0] == "preferences"}
+        words = {path: _words(entry) for path, entry in known.items()}
+        after = {operation_path(each): _words(_changed(each, known)) for each in operations}
+        lost: dict[str, set[tuple[str, ...]]] = {}
+        for path in known.keys() & after.keys():
+            for word in words[path] - after[path]:
+                lost.setdefault(word, set()).add(path)
+        removed = known.keys() & {operation_path(each) for each in operations if is_deletion(each)}
+
+        def sign(operation: Operation) -> Operation:
+            path = operation_path(operation)
+            if is_deletion(operation) or path[0] != "preferences":
+                return operation
+            assert isinstance(operation, SetFields)  # noqa: S101 - only these are no deletions
+            got = after[path] - words.get(path, set())
+            parts = {path}.union(*(lost.get(word, ()) for word in got))
+            if got - lost.keys() - ENGLISH - OTHERS:
+                beside = {each for each in known if each[:2] == path[:2]}
+                parts |= removed & beside if path in known else removed | beside or known.keys()
+            said = compacted_from(*(known[each] for each in sorted(known.keys() & parts)))
+            signature = {"_updated_by": self.actor_label, "_said_by": said or [self.live_session]}
+            return replace(operation, values=(*{**dict(operation.values), **signature}.items(),))
+
+        return list(map(sign, operations))
 
     def is_outdated(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
         """Return whether the entry of an operation was added or removed, or its text changed, during the compaction.
@@ -381,6 +397,19 @@ def operation_path(operation: Operation) -> tuple[str, ...]:
 def is_deletion(operation: Operation) -> bool:
     """Return whether an operation of a compactor removes an entry."""
     return not isinstance(operation, SetFields) or operation.delete
+
+
+def _changed(operation: Operation, known: Mapping[tuple[str, ...], Store]) -> Store:
+    """Return the fields of an entry after an operation of a compactor; none after a deletion."""
+    if not isinstance(operation, SetFields) or operation.delete:
+        return {}
+    entry = known.get(operation.path, {})
+    kept = {name: value for name, value in entry.items() if name not in operation.removed}
+    return {**kept, **dict(operation.values)}
+
+
+def _words(entry: Store) -> set[str]:
+    return set(normalise(" ".join(map(str, entry_data(entry).values()))).split())
 
 
 def _preference_path(block_id: str) -> tuple[str, ...]:

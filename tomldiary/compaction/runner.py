@@ -188,14 +188,14 @@ class CompactionRunner:
             return kind.get(tables, self._diary, tuple(collection), key)
 
         # All operations are checked before the first is applied, because several may change one entry.
-        states = [(each, stored(each)) for each in operations]
+        states = [(each, stored(each)) for each in deps.signed(operations)]
         # A deleted text may be part of a rewritten one, so both changes are stored or neither.
         joined = {operation_path(each)[:-1] for each in operations if is_deletion(each)}
         outdated = {
             operation_path(each)[:-1] for each, old in states if deps.is_outdated(each, old)
         }
         fitting = [
-            deps.signed(each, operations)
+            each
             for each, old in states
             if deps.fits(each, old) and operation_path(each)[:-1] not in joined & outdated
         ]

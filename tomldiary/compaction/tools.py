@@ -141,7 +141,9 @@ def _line(key: str, text: object) -> str:
 
 def _fields(entry: dict[str, Any]) -> str:
     return "\n".join(
-        escape_for_model(f"{key.removeprefix('_')}: {value}") for key, value in entry.items()
+        escape_for_model(f"{key.removeprefix('_')}: {value}")
+        for key, value in entry.items()
+        if key != "_said_by"  # a long list after many compactions
     )
 
 
