@@ -536,6 +536,8 @@ def test_tools_list_and_show_blocks():
     assert call("list_conversation_blocks", deps) == (
         "- old (10 characters): About tea.\n- live (0 characters): "
     )
+    deps.prefs["preferences"]["likes"]["pref001"]["_said_by"] = ["s1", "s2"]
+    assert "s1" not in call("get_preference_block", deps, "likes/pref001")
     shown = deps.get_preference_block("likes/pref001")
     shown["contexts"].append("changed")
     assert deps.prefs["preferences"]["likes"]["pref001"]["contexts"] == ["home"]
