@@ -382,6 +382,15 @@ def test_traces_find_a_text_that_json_escapes(alice, tmp_path):
     assert alice.traces("\N{GRINNING FACE} john \u00f6l smith") == [".tomldiary/queue.toml"]
 
 
+def test_the_random_key_of_a_folder_is_no_trace_of_a_text(tmp_path):
+    (tmp_path / ".tomldiary").mkdir()
+    (tmp_path / ".tomldiary/epochs.key").write_bytes(b"s2 " * 16)
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", session_id="s2")
+    alice.forget(session_id="s2")
+    assert alice.traces("s2") == []
+
+
 def test_traces_are_searched_while_a_writer_removes_its_journal(alice, tmp_path, monkeypatch):
     alice.blocks.set("a", "walnut")
     root = tmp_path / ".tomldiary" / "journal"

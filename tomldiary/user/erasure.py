@@ -18,7 +18,7 @@ from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.identifiers.namespaces import labels_up_to
 from tomldiary.runtime.sources import HIDDEN
-from tomldiary.storage.local.layout import SYSTEM
+from tomldiary.storage.local.layout import KEY_NAME, SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
 from tomldiary.text.mentions import folded, is_mentioned, sought
 from tomldiary.toml.values import checked_flag, checked_text, render_text, render_value
@@ -188,6 +188,8 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
         top = backend.base_path
         own = Path(backend.place(user, "preferences")).parent.name
         for path in chain(_files_below(top / SYSTEM), _files_below(top / own)):
+            if path == top / SYSTEM / KEY_NAME:  # random bytes, which may spell a short text
+                continue
             # A writer removes its journal when its turns are applied.
             with suppress(FileNotFoundError):
                 yield path.relative_to(top).as_posix(), path.read_bytes()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SYSTEM = ".tomldiary"
 """The folder next to the users' folders, for locks, journals, fencing tokens and derived data."""
+KEY_NAME = "epochs.key"
+"""The file of the system folder with the random key of fencing tokens."""
 JOB_PREFIX = ".forgetting"
 """The prefix of the names of all files of a forget job."""
 JOB_NAME = f"{JOB_PREFIX}.toml"

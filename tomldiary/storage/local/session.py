@@ -34,6 +34,7 @@ from tomldiary.storage.local.layout import (
     HISTORY,
     JOB_NAME,
     JOB_PREFIX,
+    KEY_NAME,
     SEGMENT,
     SYSTEM,
     has_users_only,
@@ -443,7 +444,7 @@ class Epochs:
     def __init__(self, files: FileSystem, folder: Path) -> None:
         self._files = files
         self._folder = folder / "epochs"
-        self._key_file = folder / "epochs.key"
+        self._key_file = folder / KEY_NAME
 
     def read(self, user: str) -> tuple[int, int]:
         """Return a user's fencing token and that of the last complete erasure; each is 0 if there was none.
