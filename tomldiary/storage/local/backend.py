@@ -137,7 +137,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         _check_folder(environment.files, place)
         super().__init__(place, environment, sync=durability == "full")
         self._shown = Path(folder)
-        self._prefix = str(self._shown / "_")[:-1]
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """The folder of all journals, including those of writers with a different durability."""
@@ -165,7 +164,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def place(self, user: str, kind: str) -> str:
         """Return the path of a document's file, beginning with the folder as it was given."""
-        return f"{self._prefix}{self.folder(user).name}/{checked_kind(kind)}.toml"
+        return str(self._shown / self.folder(user).name / f"{checked_kind(kind)}.toml")
 
     def token(self, user: str, kind: str) -> FileToken | None:
         """Return the version of the file: one `stat`."""
