@@ -359,7 +359,10 @@ CASES = {
         ["review", "edit", "99", "--text", "x"],
         "quarantine/99 does not exist. These wait: none.",
     ),
-    "an id with a slash": (["add", "likes/goals/pref001", "x"], "expected CATEGORY/ID, such as"),
+    "an id with a slash": (
+        ["add", "likes/goals/pref001", "x"],
+        "expected CATEGORY/ID with one slash",
+    ),
 }
 
 

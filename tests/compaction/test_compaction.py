@@ -839,6 +839,14 @@ def _shortened(folder):
     return Diary(folder, agent="rules", compactor=shorten, compaction_config=config)
 
 
+def _with_likes(diary, *texts):
+    """Return alice, who said each text in a session: s1, s2 and so on."""
+    alice = diary.user("alice")
+    for number, text in enumerate(texts, 1):
+        alice.upsert_preference("likes", text, session_id=f"s{number}")
+    return alice
+
+
 def test_forgetting_a_session_erases_its_texts_that_a_compaction_rewrote(tmp_path):
     alice = _shortened(tmp_path).user("alice")
     alice.add_turn("I really love jazz.", "ok", "s1")
@@ -954,9 +962,7 @@ def test_an_entry_that_a_compactor_adds_is_of_the_sessions_it_joins(tmp_path, ho
 
     diary = _shortened(tmp_path)
     diary.compactor = join
-    alice = diary.user("alice")
-    for session, text in (("s1", "jazz"), ("s2", "chess"), ("s3", "opera")):
-        alice.upsert_preference("likes", text, session_id=session)
+    alice = _with_likes(diary, "jazz", "chess", "opera")
     alice.add_turn("Hello.", "ok", "s4")
     assert 'compactor"' in alice.document("preferences")
     alice.forget(session_id=forgotten)
@@ -967,21 +973,46 @@ def test_an_entry_that_a_compactor_adds_is_of_the_sessions_it_joins(tmp_path, ho
 
 
 @pytest.mark.parametrize("forgotten", ["s1", "s2"])
-def test_an_entry_that_a_compactor_only_adds_is_of_all_in_its_category(tmp_path, forgotten):
+@pytest.mark.parametrize("home", ["likes", "goals"])
+def test_an_entry_that_a_compactor_only_adds_is_of_all_it_may_hold(tmp_path, home, forgotten):
     def add(message, *, deps):
-        table = deps.prefs["preferences"]["likes"]
-        table["summary"] = {"text": "; ".join(each["text"] for each in table.values())}
+        texts = [each["text"] for each in deps.prefs["preferences"]["likes"].values()]
+        table = deps.prefs["preferences"].setdefault(home, {})
+        table["summary"] = {"text": "; ".join(texts)}
+
+    diary = _shortened(tmp_path)
+    diary.compactor = add
+    alice = _with_likes(diary, "jazz")
+    alice.add_turn("I love chess.", "ok", "s2")
+    assert "jazz; I love chess." in alice.render()
+    alice.forget(session_id=forgotten)
+    left = [each.text for table in alice.preferences().values() for each in table.values()]
+    assert left == [{"s1": "I love chess.", "s2": "jazz"}[forgotten]]
+    assert alice.traces(forgotten) == []
+
+
+def test_an_entry_that_a_compactor_adds_to_no_other_is_of_the_live_session(tmp_path):
+    def add(message, *, deps):
+        deps.prefs["preferences"]["goals"] = {"plan": {"text": "a trip to Porto"}}
 
     diary = _shortened(tmp_path)
     diary.compactor = add
     alice = diary.user("alice")
-    alice.upsert_preference("likes", "jazz", session_id="s1")
-    alice.add_turn("I love chess.", "ok", "s2")
-    assert "jazz; I love chess." in alice.render()
-    alice.forget(session_id=forgotten)
-    (left,) = alice.preferences("likes").values()
-    assert left.text == {"s1": "I love chess.", "s2": "jazz"}[forgotten]
-    assert alice.traces(forgotten) == []
+    alice.add_turn("Hello.", "ok", "s1")
+    assert "Porto" in alice.render()
+    alice.forget(session_id="s1")
+    assert alice.traces("Porto") == []
+
+
+def test_a_compacted_text_that_a_person_wrote_is_of_no_session(tmp_path):
+    alice = _shortened(tmp_path).user("alice")
+    alice.add_turn("Hello.", "ok", "s1")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text('[preferences.likes.mine]\ntext = "really jazz"\n', "utf-8")
+    alice.add_turn("Hello again.", "ok", "s1")
+    assert alice.preferences("likes")["mine"].text == "jazz"
+    alice.forget(session_id="s1")
+    assert alice.preferences("likes")["mine"].text == "jazz"
 
 
 @pytest.mark.parametrize("forgotten", ["s1", "s2", "s3"])
@@ -1001,9 +1032,7 @@ def test_a_removed_text_stays_with_its_session_in_a_rewritten_one(tmp_path, is_d
 
     diary = _shortened(tmp_path)
     diary.compactor = join
-    alice = diary.user("alice")
-    for session, text in (("s1", "jazz"), ("s2", "chess")):
-        alice.upsert_preference("likes", text, session_id=session)
+    alice = _with_likes(diary, "jazz", "chess")
     alice.add_turn("Hello.", "ok", "s3")
     assert alice.preferences("likes")["pref001"].text == "jazz; chess"
     alice.forget(session_id=forgotten)
@@ -1023,9 +1052,7 @@ def test_an_accepted_entry_of_a_compactor_is_of_all_sessions_it_joins(tmp_path):
         tmp_path, agent="rules", compactor=add, quarantine={"compactor"},
         compaction_config=CompactionConfig(enabled=True, user_turn_interval=1, cooldown_seconds=0),
     )  # fmt: skip
-    alice = diary.user("alice")
-    for session, text in (("s1", "jazz"), ("s2", "chess")):
-        alice.upsert_preference("likes", text, session_id=session)
+    alice = _with_likes(diary, "jazz", "chess")
     alice.add_turn("Hello.", "ok", "s3")
     alice.review.accept(*[each.id for each in alice.review()])
     assert alice.preferences("likes")["summary"].text == "jazz; chess"
@@ -1045,9 +1072,7 @@ def test_removed_texts_stay_if_another_entry_took_the_id_of_the_joined_one(tmp_p
 
     diary = _shortened(tmp_path)
     diary.compactor = join
-    alice = diary.user("alice")
-    for session, text in (("s1", "jazz"), ("s2", "chess")):
-        alice.upsert_preference("likes", text, session_id=session)
+    alice = _with_likes(diary, "jazz", "chess")
     alice.add_turn("Hello.", "ok", "s3")
     assert [each.text for each in alice.preferences("likes").values()] == ["jazz", "chess", "opera"]
 
@@ -1059,6 +1084,7 @@ def test_removed_texts_stay_if_another_entry_took_the_id_of_the_joined_one(tmp_p
         ("shortened", ["jazz", "opera"]),
         ("joined", ["jazz", "opera"]),
         ("reworded", ["jazz", "really opera"]),
+        ("with function words", ["jazz", "all of the opera"]),
     ],
 )
 def test_a_compacted_text_is_of_a_removed_ones_session_if_it_may_hold_it(
@@ -1075,6 +1101,8 @@ def test_a_compacted_text_is_of_a_removed_ones_session_if_it_may_hold_it(
             table["pref002"]["_count"] = 5
         elif changed == "reworded":
             table["pref002"]["text"] = "music and board games"
+        elif changed == "with function words":
+            table["pref002"]["text"] = "all of the opera"
         else:
             table["pref002"]["text"] = "opera"
         if changed == "joined":
@@ -1082,9 +1110,7 @@ def test_a_compacted_text_is_of_a_removed_ones_session_if_it_may_hold_it(
 
     diary = _shortened(tmp_path)
     diary.compactor = compact
-    alice = diary.user("alice")
-    for session, text in (("s1", "jazz"), ("s2", "really opera"), ("s3", "chess")):
-        alice.upsert_preference("likes", text, session_id=session)
+    alice = _with_likes(diary, "jazz", "really opera", "chess")
     alice.add_turn("Hello.", "ok", "s4")
     alice.forget(session_id="s3")
     assert [each.text for each in alice.preferences("likes").values()] == expected
@@ -1125,9 +1151,7 @@ def test_forgetting_finds_a_text_that_a_compaction_moved_elsewhere(tmp_path):
 
     diary = _shortened(tmp_path)
     diary.compactor = move
-    alice = diary.user("alice")
-    for session, text in (("s1", "jazz"), ("s2", "chess"), ("s3", "opera")):
-        alice.upsert_preference("likes", text, session_id=session)
+    alice = _with_likes(diary, "jazz", "chess", "opera")
     alice.upsert_preference("goals", "a marathon", session_id="s4")
     alice.upsert_preference("dislikes", "walnuts", session_id="s5")
     alice.add_turn("Hello.", "ok", "s6")

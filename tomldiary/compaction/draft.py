@@ -214,8 +214,12 @@ class CompactionDeps:
                 beside = {each for each in known if each[:2] == path[:2]}
                 parts |= removed & beside if path in known else removed | beside or known.keys()
             said = compacted_from(*(known[each] for each in sorted(known.keys() & parts)))
-            signature = {"_updated_by": self.actor_label, "_said_by": said or [self.live_session]}
-            return replace(operation, values=(*{**dict(operation.values), **signature}.items(),))
+            if not said and path not in known:  # it may say what the live conversation does
+                said = [self.live_session]
+            values = {**dict(operation.values), "_updated_by": self.actor_label}
+            if said:
+                values["_said_by"] = said
+            return replace(operation, values=(*values.items(),))
 
         return list(map(sign, operations))
 

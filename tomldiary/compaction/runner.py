@@ -164,12 +164,15 @@ class CompactionRunner:
         deps = await in_thread(copied)
         await run_extractor(as_extractor(self._diary.compactor), _TASK, deps)
         operations = await in_thread(lambda: draft.operations)
+        config = self._diary.compaction_config or CompactionConfig()
+        left_out = {
+            "preferences": not config.compact_preferences,
+            "conversations": not config.compact_conversations,
+        }
         for kind in {operation_path(each)[0] for each in operations}:
-            option = f"compact_{kind}"
-            if not getattr(self._diary.compaction_config, option, True):
-                tell(
-                    _logger, f"the compactor's changes of {kind} are not stored: {option} is False"
-                )
+            if left_out.get(kind):
+                told = f"the compactor's changes of {kind} are not stored: compact_{kind} is False"
+                tell(_logger, told)
 
         def change(tx: Transaction) -> None:
             self._apply(tx, deps, operations)

@@ -88,7 +88,8 @@ def _read(path: Path, max_bytes: int) -> bytes:
         # A socket cannot be opened by its name. Node.js gives its children one as standard input.
         is_input = str(path) == "/dev/stdin"
         with os.fdopen(os.dup(0), "rb") if is_input else path.open("rb") as file:
-            os.set_blocking(file.fileno(), True)  # otherwise the input of a slow program ends early
+            if is_input:
+                os.set_blocking(0, True)  # otherwise the input of a slow program ends early
             while size <= max_bytes:
                 chunks.append(file.read(_CHUNK))
                 size += len(chunks[-1])

@@ -279,8 +279,7 @@ class UserFacts(ListAccessor[Fact]):
 
     def __len__(self) -> int:
         # `list(facts)` asks for the length, too, and the query logs what is left out.
-        args = (None, None, None, None, None, False)
-        return len(self._matching(self._facts(), *args, is_told=False))
+        return len(self._matching(self._facts(), is_told=False))
 
     def _unknown(self, id: str) -> UnknownEntry:  # noqa: A002 - see update
         return unknown_fact(self._fact_id(id))
@@ -288,12 +287,12 @@ class UserFacts(ListAccessor[Fact]):
     def _matching(
         self,
         book: Facts,
-        name: str | None,
-        where: Mapping[str, Any] | None,
-        order_by: str | None,
-        session_id: str | None,
-        valid_at: When | None,
-        include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
+        name: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        order_by: str | None = None,
+        session_id: str | None = None,
+        valid_at: When | None = None,
+        include_ended: bool = False,  # noqa: FBT001, FBT002 - `query` has it by keyword
         *,
         is_told: bool = True,
     ) -> list[tuple[FactSchema, Held]]:

@@ -124,10 +124,9 @@ def add(
         alice.blocks.set(name, text, actor="hand", reason="tomldiary add")
         key = where
     else:
-        stored = alice.preferences()
-        if "/" in name and not (first in stored and name in stored[first]):
+        if "/" in name and name not in alice.preferences().get(first, ()):
             raise InvalidValue(
-                "a new id has no slash; expected CATEGORY/ID, such as likes/pref001", where=where
+                "expected CATEGORY/ID with one slash, such as likes/pref001", where=where
             )
         found, _ = alice.upsert_preference(
             first,
