@@ -1929,6 +1929,26 @@ def test_a_list_of_the_facts_logs_once_what_is_left_out(diary, alice, file, capl
     assert caplog.text.count("1 fact of type diet left out") == 1
 
 
+@pytest.mark.parametrize("temporal", [False, True])
+def test_a_field_whose_alias_has_a_dot_identifies_a_fact(tmp_path, temporal):
+    class Stay(BaseModel):
+        city: str = Field(alias="home.city")
+        floor: int = 1
+
+    diary = Diary(tmp_path, agent="rules")
+    rule = Constraint("home.city", required=("home.city",), temporal=temporal)
+    diary.register_schema("stay", Stay, rule)
+    facts = diary.user("alice").facts
+    for city, floor in (("Rome", 1), ("Bari", 2), ("Rome", 3)):
+        key = facts.commit("stay", {"home.city": city, "floor": floor})
+        assert key.startswith(f"stay/{city}")
+    found = facts.query("stay", {"home.city": "Rome"})
+    assert [fact.data.floor for fact in found] == [3]
+    assert len(facts) == 2
+    with pytest.raises(InvalidValue, match="expected a value"):
+        facts.commit("stay", {"home.city": " "})
+
+
 def test_a_field_whose_alias_has_a_dot_is_queried_and_sorted_by(tmp_path):
     class Visit(BaseModel):
         place: str = Field("home", alias="trip.place")

@@ -224,7 +224,7 @@ class FactSchema:
             named["required field"] = tuple(k for k in rules.required_fields if k[:1] != "_")
         for what, keys in named.items():
             for key in keys:
-                field = key if what == "normalised field" else key.partition(".")[0]
+                field = key if what == "normalised field" else self.field_of(key)
                 if field not in self.fields:
                     raise SchemaError(
                         f"{self.name}: the {what} {key!r} is no field of {model.__name__}. It has:"
@@ -405,8 +405,7 @@ class FactSchema:
             read: Keeps the values that the model reads for the next call; None keeps none.
         """
         for name in names:
-            outer = self.field_of(name)
-            value = entry.get(name) if outer == name else inner_value(entry, name)
+            outer, value = self.field_of(name), inner_value(entry, name)
             if value is not None and not isinstance(value, Mapping):
                 continue
             if outer in entry or outer in self.always_stored or self._lacks_field_of(entry):

@@ -120,7 +120,7 @@ def _value(entry: Mapping[str, Any], name: str) -> Any:
     if name == "_confidence":
         return confidence_of(entry)
     fields = decode_nulls(entry) if NULL_FIELD in entry else entry
-    return _stored(fields[name] if name in fields else inner_value(fields, name))
+    return _stored(inner_value(fields, name))
 
 
 def _equals(left: Any, right: Any) -> bool:

@@ -73,10 +73,14 @@ def texts_in(
 
 
 def inner_value(value: Any, name: str) -> Any:
-    """Return the value of a field; the fields of a table are written with dots. None if it is missing."""
-    for part in name.split("."):
-        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
-    return value
+    """Return the value of a field; the fields of a table are written with dots. None if it is missing.
+
+    A field whose name has dots itself comes first.
+    """
+    found: Any = value
+    for part in [name] if isinstance(value, Mapping) and name in value else name.split("."):
+        found = cast("Mapping[str, Any]", found).get(part) if isinstance(found, Mapping) else None
+    return found
 
 
 def _walk(value: Any, tokens: list[str]) -> Iterator[str]:
