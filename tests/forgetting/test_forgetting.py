@@ -346,6 +346,20 @@ def test_a_session_whose_id_begins_another_one_keeps_its_operation_ids(diary):
     assert alice.conversations()["room"].turns == 1
 
 
+def test_a_session_whose_id_is_a_part_of_another_one_keeps_that_ones_operation_ids(diary):
+    alice = diary.user("alice")
+    for session in ("room", "room-2"):
+        alice.upsert_preference(
+            "likes", "jazz", session_id=session, operation_id=f"{session}:7", reason=f"in {session}"
+        )
+    alice.upsert_preference(
+        "likes", "chess", session_id="room-2", operation_id="a", reason="room-2, after room"
+    )
+    alice.forget(session_id="room")
+    assert [alice.has_done(each) for each in ("room:7", "room-2:7", "a")] == [False, True, False]
+    assert [each.reason for each in alice.history() if each.reason] == ["in room-2"]
+
+
 def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     alice = diary.user("alice")
 

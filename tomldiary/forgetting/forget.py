@@ -232,10 +232,11 @@ def erase(
     turn = selection.turn or selection.source
     redacted_sessions = {*done.sessions, turn.rpartition("#")[0]} - {""}
     for number, record in enumerate(records):
+        noted = (record.reason, record.operation, record.actor)
         touches = (
             number in touched
             or (bool(selection.session_id) and record.session == selection.session_id)
-            or any(map(selection.is_mentioned, (record.reason, record.operation, record.actor)))
+            or any(selection.is_mentioned(text, record.session) for text in noted)
         )
         fresh = _without(record, number, parts, conflicts, done.removed)
         if touches:

@@ -46,6 +46,8 @@ RECEIPTS = "receipts"
 class ForgetReceipt(Viewed):
     """The counts of an erasure and the digests of the files after it; it holds none of the erased content.
 
+    Turns that were removed from the writers' queues are not counted.
+
     A receipt of a dry run also has the keys of the entries.
 
     `str(receipt)` is a summary in one or two sentences.
@@ -208,10 +210,12 @@ class Selection:
         may_be_renamed = kind is PREFERENCES or (is_assigned and kind in {FACTS, EPISODES})
         return may_be_renamed and statement(document, path, held) in self.copies
 
-    def is_mentioned(self, text: str) -> bool:
-        """Return whether a field of a transaction mentions the selected session, entry or text."""
+    def is_mentioned(self, text: str, session: str) -> bool:
+        """Return whether a field of a transaction of a session mentions the selected session, entry or text."""
         if self.matching:
             return self.mentions([text])
+        if self.session_id and self._word.search(session):
+            text = _word(session).sub("", text)  # "room-2" does not mention "room"
         named = self.session_id or self.key
         return bool(named) and self._word.search(text) is not None
 
@@ -222,7 +226,7 @@ class Selection:
 
     @cached_property
     def _word(self) -> re.Pattern[str]:
-        return re.compile(rf"(?<!\w){re.escape(self.session_id or self.key)}(?!\w)")
+        return _word(self.session_id or self.key)
 
     @staticmethod
     def names(source: str, wanted: str) -> bool:
@@ -267,6 +271,10 @@ class Selection:
         if "before" in values:
             values["before"] = datetime.fromisoformat(values["before"])
         return cls(**values)
+
+
+def _word(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
 
 
 def statement(
