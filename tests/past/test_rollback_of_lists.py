@@ -162,6 +162,19 @@ def test_a_rollback_of_comments_alone_can_be_undone(alice, file):
     assert plain(file.read_text()) == plain(before)
 
 
+def test_a_rollback_to_a_point_restores_comments_beside_unchanged_entries(alice, file):
+    alice.blocks.set("a", "tea")
+    blocks = file.with_name("blocks.toml")
+    before = blocks.read_text()
+    save(blocks, f"# mine\nmode = 5\n{before}")
+    alice.upsert_preference("goals", "run")
+    after = blocks.read_text()
+    alice.rollback(to=1)
+    assert plain(blocks.read_text()) == plain(before)
+    alice.rollback()
+    assert plain(blocks.read_text()) == plain(after)
+
+
 def test_an_undone_rollback_restores_the_line_ends_of_an_empty_document(alice, file):
     blocks = file.with_name("blocks.toml")
     alice.blocks.set("a", "tea")

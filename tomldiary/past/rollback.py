@@ -471,12 +471,9 @@ def _restore_texts(transaction: Transaction, records: Sequence[Record]) -> None:
 
     A document with other values, such as one without entries that have expired since, keeps its restored tables.
     """
-    changed = transaction.changed()
-    # A rollback may also have changed comments of a document whose entries stayed the same.
-    beside = dict.fromkeys(
-        doc for record in records if record.type == "rollback" for doc in record.results
-    )
-    for kind in changed | beside:
+    # A hand edit or a rollback may also have changed comments of a document whose entries stayed the same.
+    beside = dict.fromkeys(doc for record in records for doc in record.results)
+    for kind in transaction.changed() | beside:
         edit = transaction.edit(kind)
         now, text = edit.peek(), _text_before(transaction.before(kind).text, records, kind)
         if text is None or _is_like(now, text):
