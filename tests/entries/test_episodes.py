@@ -177,11 +177,25 @@ def test_a_hand_written_time_orders_an_episode(alice):
     assert [each.input for each in alice.episodes()] == ["?", "q0", "q0.5", "q1", "q2"]
 
 
+def test_an_episode_without_text_and_tool_calls_is_refused(alice):
+    for said in ("", " \n"):
+        with pytest.raises(InvalidValue, match="episodes: an episode needs an input, an output or"):
+            alice.episodes.add(said, said)
+    assert len(alice.episodes) == 0
+    alice.episodes.add("", "", steps=[("search", "{}", "nothing")])
+    assert len(alice.episodes) == 1
+
+
 def test_blank_messages_are_left_out_of_a_session(alice):
     turns = [("hi", ""), ("", "Are you there?"), (" \n", " "), ("yes", "fine"), ("more", "ok")]
+    steps = [("search", "{}", "nothing")]
     for number, (said, answered) in enumerate(turns):
         alice.add_episode(
-            said, answered, session_id="s", now=datetime(2026, 1, 1 + number, tzinfo=UTC)
+            said,
+            answered,
+            session_id="s",
+            now=datetime(2026, 1, 1 + number, tzinfo=UTC),
+            steps=steps,
         )
     contents = ["hi", "Are you there?", "yes", "fine", "more", "ok"]
     assert [each["content"] for each in alice.session_messages("s")] == contents

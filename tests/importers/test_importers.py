@@ -397,6 +397,14 @@ def test_facts_of_memstate_keep_their_source(alice, tmp_path):
     assert [each.source for each in alice.facts.query("diet")] == ["chat-7"]
 
 
+def test_episodes_of_loomflow_without_text_are_left_out(alice, tmp_path):
+    turns = [{"id": "e1", "input": "", "output": " "}, {"id": "e2", "input": "hi", "output": ""}]
+    (tmp_path / "file").write_text(json.dumps({"episodes": turns}))
+    done = carry_over(alice, "loomflow", str(tmp_path / "file"))
+    assert [each.input for each in alice.episodes] == ["hi"]
+    assert done.left_out == ["episode without text: 1"]
+
+
 def test_facts_of_loomflow_that_never_held_are_left_out(alice, tmp_path):
     """loomflow ends a fact at its own start if another fact begins at the same time."""
     fact = {"subject": "ann", "predicate": "lives_in", "confidence": 10**400}

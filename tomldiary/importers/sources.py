@@ -404,7 +404,10 @@ def _loomflow(found: Found) -> None:
             said, answered = as_text(turn.get("input")), as_text(turn.get("output"))
             session, moment = as_text(turn.get("session_id")), json_time(turn.get("occurred_at"))
             id_ = as_text(turn.get("id"))
-            found.records.append(Episode(said, answered, session, moment, id_))
+            if said.strip() or answered.strip():
+                found.records.append(Episode(said, answered, session, moment, id_))
+            else:
+                found.leave_out("episode without text")
             if id_:
                 sessions[id_] = session
         _triples(found, _objects(each, "facts"), sessions)

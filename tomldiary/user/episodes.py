@@ -75,7 +75,8 @@ class UserEpisodes(ListAccessor[Episode]):
             ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
-            InvalidValue: A text is too long, or the id exists with different texts. Nothing was changed.
+            InvalidValue: A text is too long, both are blank without a tool call, or the id exists with different texts.
+                Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
             NotSupported: The backend cannot list its documents.
         """
