@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tracemalloc
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,6 +134,22 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_no_user(tmp_path, caplog,
     done = call(command, "--path", tmp_path, check=1)
     assert done.stdout == ""
     assert f"{tmp_path}/bob: cannot be read (Too many levels of symbolic links)" in caplog.text
+
+
+def test_users_keeps_no_document_of_a_user_in_memory(tmp_path):
+    for number in range(30):
+        folder = tmp_path / f"m/user{number}"
+        folder.mkdir(parents=True)
+        notes = (f'[blocks.b{each}]\ntext = "{each} {"x" * 100}"\n' for each in range(300))
+        (folder / "blocks.toml").write_text("".join(notes))
+    call("users", "--path", tmp_path / "m", "--limit", 1, check=0)  # loads the modules
+    tracemalloc.start()
+    try:
+        call("users", "--path", tmp_path / "m", "--json", check=0)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 5_000_000
 
 
 def test_the_json_of_users_counts_each_kind(memories):

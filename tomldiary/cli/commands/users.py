@@ -144,7 +144,9 @@ def _figures(diary: Diary, path: str, name: str) -> dict[str, Any]:
         diary.known_tables.add(str(document.meta.get("schema_name", "")))
         profile, kept = alice.profile(), alice.kept_history()
         stored = stored_preferences(document)
-        characters = sum(len(alice.document(each)) for each in alice.documents())
+        documents = alice.documents()
+        characters = sum(len(alice.document(each)) for each in documents)
+        diary.engine.discard(name, documents)  # of many users, each is read once
     counts = {kind: profile[kind] for kind in KINDS if kind in profile}
     # A profile has only the categories of the diary's own table.
     tables = {category: _tables(entries) for category, entries in stored.items()}
