@@ -140,7 +140,16 @@ def test_a_request_to_forget_what_was_just_said_drops_it():
     assert texts("I love tea. Please forget that. I hate noise.") == ["I hate noise."]
 
 
-@pytest.mark.parametrize("asked", [". Don't forget that.", ". Never forget it!"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ". Don't forget that.",
+        ". Never forget it!",
+        ". Nobody should forget that.",
+        ". No one could ever forget it.",
+        ". No one will forget that!",
+    ],
+)
 def test_a_request_not_to_forget_drops_nothing(asked):
     assert texts(f"I love tea{asked}") == ["I love tea."]
     (kept,) = texts("I love my dog, please don't forget it.")
