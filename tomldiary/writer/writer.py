@@ -83,7 +83,8 @@ class MemoryWriter(Viewed):
         breaker: The number of consecutive transient errors, of any users, after which the model is considered down.
         breaker_pause: The time in seconds until the model is called again; doubles while it stays down.
         takeover_interval: The maximum time in seconds until the journal of a dead writer is found.
-        lease: The time in seconds without a heartbeat after which other writers on a shared database take over.
+        lease: The time in seconds without a heartbeat after which other writers on a shared database take over. Give all
+            writers of one database the same value: a writer with a shorter one takes a slower one for dead.
         consolidate_every: The number of transactions of a user after which the user's unread episodes are consolidated.
         consolidate_after: The time in seconds without a transaction of a user after which they are consolidated. With
             either option, the writer begins with the episodes that earlier processes left unread. Set these options
