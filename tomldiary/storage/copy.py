@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
+from os.path import samestat
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError
@@ -61,12 +63,10 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         DocumentError: A document of the source is not UTF-8.
         RevisionConflict: Other processes changed a user of a database all the time; close them.
     """
-    folders = [
-        each.base_path.resolve() for each in (source, target) if isinstance(each, LocalFolder)
-    ]
-    if any(one.is_relative_to(other) for one, other in permutations(folders, 2)):
+    folders = [each for each in (source, target) if isinstance(each, LocalFolder)]
+    if any(_is_within(one, other) for one, other in permutations(folders, 2)):
         raise BackendError(
-            f"{folders[1]}: is the source folder, or one is inside the other. Copy to another place."
+            f"{folders[1].base_path}: is the source folder, or one is inside the other. Copy to another place."
         )
     users = source.users()
     # `users` leaves out folders that cannot be read, and those without a document.
@@ -109,6 +109,17 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         raise BackendError(
             f"{source!r}: has no users to copy. Check the address; if it is a folder, mount its disk."
         )
+
+
+def _is_within(one: LocalFolder, other: LocalFolder) -> bool:
+    """Return whether a folder is another one or inside it, whatever their paths: a bind mount is a second one."""
+    place = one.base_path.resolve()
+    with suppress(OSError):  # the other one is missing, or a part of the path is
+        root = other.files.stat(other.base_path)
+        for each in (*reversed(place.parents), place):
+            if samestat(one.files.stat(each), root):
+                return True
+    return False
 
 
 def _failure(failures: dict[str, DiaryError]) -> DiaryError:

@@ -14,6 +14,8 @@ from tomldiary.cli.app import app
 from tomldiary.errors import DiaryError, DocumentError
 from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
+from tomldiary.storage.files import FileSystem
+from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Commit
 from tomldiary.storage.shared.database import DatabaseAway
@@ -78,6 +80,21 @@ def test_a_copy_of_a_copy_in_folders_is_the_same(opened):
     assert len(list(copy_users(two, three))) == 2
     assert verify(three, "alice") is None
     assert Diary(three, agent="rules").user("alice").preferences("likes")
+
+
+def test_a_copy_to_the_source_by_a_second_path_is_refused(tmp_path):
+    class Bound(FileSystem):
+        """As if `two` were a bind mount of `one`."""
+
+        def stat(self, path):
+            return super().stat(str(path).replace("two", "one"))
+
+    one = LocalBackend(tmp_path / "one")
+    fill(one)
+    for place in ("two", "two/inside", "two/a/b"):
+        with pytest.raises(BackendError, match="one is inside the other"):
+            [*copy_users(one, LocalBackend(tmp_path / place, files=Bound()))]
+    assert len([*copy_users(one, LocalBackend(tmp_path / "three", files=Bound()))]) == 2
 
 
 @pytest.mark.parametrize("name", ENGINES)
