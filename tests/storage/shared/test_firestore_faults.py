@@ -70,6 +70,7 @@ def test_a_read_is_repeated_after_a_code_that_may_pass(proxy, alice, code):
         alice.preferences()
     assert TIMEOUT <= time.monotonic() - begin < IN_TIME
     assert ("a quota of the project" in str(caught.value)) == (code == "RESOURCE_EXHAUSTED")
+    assert ("needs a larger timeout" in str(caught.value)) == (code == "DEADLINE_EXCEEDED")
 
 
 @pytest.mark.parametrize("method", ["RunQuery", "BatchGetDocuments"])

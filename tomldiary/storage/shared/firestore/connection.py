@@ -29,6 +29,12 @@ _NO_DATABASE = re.compile(r"database \S+ does not exist")
 # gRPC's message for a request on a channel that has no connection.
 _NOT_SENT = re.compile("failed to connect to all addresses|DNS resolution failed")
 
+_MEANINGS = {
+    "DeadlineExceeded": "perhaps a slow connection that needs a larger timeout",
+    "ResourceExhausted": "a quota of the project",
+}
+"""What some types of errors may mean."""
+
 
 class Refused(Exception):
     """A document has another version than a conditional write expects; nothing was written."""
@@ -188,8 +194,8 @@ def _reason(error: Exception) -> str:
     """Return the reason of a failed request: the type of the error, and the emulator if one is used."""
     emulator = os.environ.get("FIRESTORE_EMULATOR_HOST")
     kind = type(error).__name__
-    if kind == "ResourceExhausted":
-        kind += ", a quota of the project"
+    if kind in _MEANINGS:
+        kind += f", {_MEANINGS[kind]}"
     if emulator is None:
         return kind
     address = emulator or '""'  # the client's library uses an empty address, too
