@@ -1384,7 +1384,7 @@ def test_a_disk_that_takes_no_write_any_more_says_that_nothing_was_forgotten(tmp
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        ("new", r"cannot be written \(Input/output error\)\. Some queued turns may remain"),
+        ("new", r"cannot be written \(Input/output error\)\. Some queued turns may remain\. Check"),
         ("stored", r"cannot be written \(Input/output error\)\. Nothing was forgotten"),
         ("unfinished", r"cannot be written \(Input/output error\)\. Some of the data to forget"),
     ],

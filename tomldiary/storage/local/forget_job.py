@@ -227,7 +227,7 @@ def _redact_outside(backend: OpenedUsers, user: str, job: _Job, erased: int) -> 
         backend.epochs.write(user, job.epoch, erased=erased)
         _redact_system(backend, user, job)
     except OSError as error:
-        remedy = "Some queued turns may remain. Forget again."
+        remedy = "Some queued turns may remain. Check free space and permissions, and try again."
         raise file_error(backend.base_path, "cannot be written", error, remedy) from error
 
 
