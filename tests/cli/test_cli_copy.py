@@ -136,7 +136,8 @@ def test_a_copy_into_the_source_or_around_it_is_refused(tmp_path, source, target
 def test_a_command_refuses_a_memory_that_ends_with_it(tmp_path, command):
     alice = Diary(tmp_path / "one", agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
-    run = CliRunner().invoke(app, command.format(tmp_path / "one").split())
+    line = [part.format(tmp_path / "one") for part in command.split()]
+    run = CliRunner().invoke(app, line)
     assert str(run.exception).startswith('"memory:" is lost when this command ends;')
 
 

@@ -314,15 +314,21 @@ def test_a_link_to_a_missing_folder_of_a_memory_is_found(root, name):
     assert "its target does not exist" in found.message
 
 
+def as_listed(place):
+    """Return a path as the kernel's list of file systems has it."""
+    return str(place).replace(" ", r"\040")
+
+
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "virtiofs"])
 def test_a_network_file_system_is_found(root, tmp_path, kind):
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/a {root} {kind} rw 0 0\n")
+    place, above = (as_listed(each) for each in (root, root.parent))
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/a {place} {kind} rw 0 0\n")
     found = only(wrong(root, mounts=mounts))
     assert f"network file system ({kind})" in found.message
-    mounts.write_text(f"server:/a / {kind} rw 0 0\n/dev/a {root.parent} ext4 rw 0 0\n")
+    mounts.write_text(f"server:/a / {kind} rw 0 0\n/dev/a {above} ext4 rw 0 0\n")
     assert wrong(root, mounts=mounts) == []  # the innermost counts
-    mounts.write_text(f"/dev/a / fuseblk rw 0 0\nserver:/a {root}-other {kind} rw 0 0\n")
+    mounts.write_text(f"/dev/a / fuseblk rw 0 0\nserver:/a {place}-other {kind} rw 0 0\n")
     assert wrong(root, mounts=mounts) == []
 
 
@@ -330,7 +336,7 @@ def test_a_mount_point_with_a_space_is_understood(tmp_path):
     place = tmp_path / "with space"
     Diary(place, agent="rules", durability="process").user("alice").upsert_preference("likes", "x")
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"server:/a {str(place).replace(' ', chr(92) + '040')} nfs rw 0 0\n")
+    mounts.write_text(f"server:/a {as_listed(place)} nfs rw 0 0\n")
     assert len(wrong(place, mounts=mounts)) == 1
 
 
