@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -33,10 +34,12 @@ _PATIENCE = 60.0  # seconds until a server answers
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """Return a free port of the loopback interface; no client gets it meanwhile, as systems give them higher ones."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
