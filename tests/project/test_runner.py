@@ -39,7 +39,7 @@ def test_a_forked_child_never_reports_as_its_runner(tmp_path):
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {tests / 'support'}\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n1", "-p", "no:cacheprovider", "-W", "ignore", "test_forks.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

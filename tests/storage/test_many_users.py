@@ -150,7 +150,7 @@ def test_a_second_listing_shows_each_change(tmp_path, few_users):
     diary.register_schema("job", Job, constraint=Constraint(temporal=True, singleton_key="name"))
     soon = datetime.now(UTC) + timedelta(seconds=1)
     other.user("ann").facts.commit(Job(name="x"), valid_to=soon)
-    assert ("ann", "diary", "facts", "job") in listed()
+    assert ("ann", "diary", "facts", "job") in listed() or datetime.now(UTC) >= soon
     time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()))
     assert listed() == [goals, likes[0]]
 
