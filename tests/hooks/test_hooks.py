@@ -600,7 +600,7 @@ def test_a_removed_hook_has_ended_its_last_call(diary, index):
     index.gate.clear()
     diary.hooks.add(index, name="index")
     diary.user("alice").blocks.set("persona", "kind")
-    until(lambda: diary.hooks.stats()["index"]["waiting"] == 0)
+    assert index.begun.wait(20)
     threading.Timer(0.1, index.gate.set).start()
     diary.hooks.remove("index", timeout=60.0)
     assert index.calls

@@ -16,13 +16,14 @@ class ScriptedIndex:
         self.entries = {}
         self.calls = []
         self.error = None
-        self.gate = threading.Event()
+        self.begun, self.gate = threading.Event(), threading.Event()
         self.gate.set()
 
     def wants(self, change):
         return bool(change.text.strip())
 
     def apply(self, changes):
+        self.begun.set()
         assert self.gate.wait(20)
         self.calls.append([change.id for change in changes])
         for change in changes:
