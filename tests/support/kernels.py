@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 from jupyter_client.manager import KernelManager
@@ -18,12 +19,11 @@ def running_kernel(folder):
     """Return a client of a new kernel that works in a folder, without keys, and keeps its settings there."""
     hidden = {"EXTRACTOR_MODEL", "OPENAI_API_KEY", "TOMLDIARY_BENCH_DATA"}
     env = {name: value for name, value in os.environ.items() if name not in hidden}
-    env |= {
-        "IPYTHONDIR": str(folder),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "integrations")]),
-    }
+    own = {"IPYTHONDIR": str(folder)}
+    env |= {**own, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "integrations")])}
     manager = KernelManager()
-    manager.start_kernel(cwd=str(folder), env=env)
+    with patch.dict(os.environ, own):  # the client looks for kernels there
+        manager.start_kernel(cwd=str(folder), env=env)
     client = NotebookClient(nbformat.v4.new_notebook(), km=manager, timeout=120, coalesce_streams=True)  # fmt: skip
     yield client
     client.kc.stop_channels()
