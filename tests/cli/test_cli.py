@@ -220,10 +220,10 @@ def test_ingest_reads_standard_input_that_is_a_socket(tmp_path, log, is_blocking
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(is_blocking)
-        reader = subprocess.Popen([sys.executable, *words], stdin=theirs, cwd=ROOT)
+        reader = programs.start(*words, streams=(theirs.fileno(), 1, 2))
         if not is_blocking:
             with suppress(subprocess.TimeoutExpired):  # a slow sender
-                reader.wait(3)
+                reader.wait(1)
         ours.sendall(log.read_bytes())
         ours.shutdown(socket.SHUT_WR)
         assert reader.wait() == 0
