@@ -30,7 +30,7 @@ REDIS = "TOMLDIARY_TEST_REDIS"
 FIRESTORE = "FIRESTORE_EMULATOR_HOST"
 NEW_POSTGRES = "TOMLDIARY_TEST_NEW_POSTGRES"
 """Names a folder with the files of a new server of PostgreSQL."""
-_PATIENCE = 60.0  # seconds until a server answers
+_PATIENCE = 180.0  # seconds until a server answers, as long as a busy machine needs
 
 
 def free_port() -> int:
