@@ -100,7 +100,7 @@ def test_a_memory_of_many_blocks_that_do_not_fit_is_rendered_quickly():
     with alice.transaction() as tx:
         for number in range(1000):
             tx.blocks.set(f"notes {number}", "walnuts and tea\n" * 60)
-    assert took(alice.render) < 0.8
+    assert took(alice.render) < 2
 
 
 def test_the_history_of_a_batch_in_many_namespaces_is_read_quickly():
@@ -137,7 +137,7 @@ def test_a_memory_is_searched_quickly_in_a_text_with_unclosed_frames(lines):
 )  # fmt: skip
 @pytest.mark.parametrize("fill", ["", " ", "\n"])
 def test_a_long_message_is_redacted_quickly(run, fill):
-    assert took(Redactor(), run + (fill or run) * 2 * LONGEST) < 1
+    assert took(Redactor(), run + (fill or run) * 2 * LONGEST) < 3
 
 
 def test_a_memory_with_backslashes_is_searched_quickly_for_traces(tmp_path):

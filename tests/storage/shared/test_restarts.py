@@ -377,7 +377,8 @@ def test_a_redis_without_the_handshake_of_its_client_names_the_option(place):
 def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
     import redis  # noqa: PLC0415 - slow to import, and used with servers only
 
-    with servers.redis(*place) as url, Diary(url, agent="rules") as diary:
+    # A server that cannot save would not end at SIGTERM.
+    with servers.redis(*place, crashes=True) as url, Diary(url, agent="rules") as diary:
         alice = diary.user("alice")
         alice.upsert_preference("likes", "tea")
         with redis.Redis.from_url(url) as client:
