@@ -244,7 +244,7 @@ class CompactionDeps:
     def _rewording(self, path: tuple[str, ...], text: str) -> str:
         """Return how a new text contradicts the text before compaction, or ""."""
         before = self._before.get(path)
-        known = [entry_text(entry) for key, entry in self._before.items() if key[:2] == path[:2]]
+        known = (entry_text(entry) for key, entry in self._before.items() if key[:2] == path[:2])
         return _reworded(entry_text(before), text, known) if before is not None else ""
 
     def _contradicting(self, path: tuple[str, ...]) -> tuple[str, str] | None:

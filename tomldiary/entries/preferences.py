@@ -392,9 +392,11 @@ def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
     known = reserved_ids(meta)
     fresh = dict(known)
     for category, number in removed:
-        following = Preferences(edit, PreferenceRules((category,))).next_number(category)
-        if number >= max(following, fresh.get(category, 0)):
-            fresh[category] = number + 1
+        if 0 < number >= fresh.get(category, 0):
+            left = Preferences(edit, PreferenceRules((category,))).table(category)
+            # The last entry usually has the highest number.
+            if all((number_of(key) or 0) < number for key in reversed(list(left))):
+                fresh[category] = number + 1
     if fresh != known:
         edit.put(("_meta",), {**meta, NEXT_IDS: fresh})
 
