@@ -1161,3 +1161,21 @@ def test_forgetting_finds_a_text_that_a_compaction_moved_elsewhere(tmp_path):
     alice.forget(session_id="s5")
     assert alice.traces("chess") == alice.traces("walnuts") == []
     assert alice.preferences("goals")["pref001"].text == "a marathon"
+
+
+@pytest.mark.parametrize("second", ["s1", "s2"])
+def test_a_joined_text_stays_of_both_when_one_that_repeated_it_goes(tmp_path, second):
+    def join(message, *, deps):
+        table = deps.prefs["preferences"]["likes"]
+        if "pref002" in table:
+            table["pref001"]["text"] += "; " + table.pop("pref002")["text"]
+
+    diary = _shortened(tmp_path)
+    diary.compactor = join
+    alice = _with_likes(diary, "jazz", "chess")
+    alice.add_turn("Hello.", "ok", "s3")
+    alice.upsert_preference("likes", "jazz; chess", session_id="s4")
+    alice.forget(session_id="s4")
+    assert [each.text for each in alice.preferences("likes").values()] == ["jazz; chess"]
+    alice.forget(session_id=second)
+    assert alice.traces({"s1": "jazz", "s2": "chess"}[second]) == alice.traces(second) == []

@@ -423,3 +423,15 @@ def test_six_methods_forget_facts_and_blocks():
     assert "kept-text" in str(storage.texts)
     alice.forget(everything=True)
     assert storage.texts == {}
+
+
+@pytest.mark.parametrize(("second", "left"), [("s1", []), ("s2", ["walnut"])])
+def test_a_text_of_two_stays_theirs_when_one_that_repeated_it_goes(alice, second, left):
+    alice.blocks.set("plan", "walnut", session_id="s1")
+    alice.blocks.append("plan", "chess", session_id="s2")
+    alice.blocks.set("plan", "walnut\nchess", session_id="s3")
+    alice.forget(session_id="s3")
+    assert [each.text for each in alice.blocks.values()] == ["walnut\nchess"]
+    alice.forget(session_id=second)
+    assert [each.text for each in alice.blocks.values()] == left
+    assert alice.traces({"s1": "walnut", "s2": "chess"}[second]) == alice.traces(second) == []

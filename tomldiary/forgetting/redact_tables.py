@@ -268,13 +268,13 @@ class Tables:
         self.affected: set[Path] = set()
         self._selection = selection
         self._versions = versions
-        self.kept: dict[Path, dict[str, str]] = {} if part is None else part.kept
-        """The content that stays, with a session that stated it."""
+        self.kept: dict[Path, dict[str, State]] = {} if part is None else part.kept
+        """The content that stays, with a state that has it, and names a session if any does."""
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
         self._seen: dict[State, Path] = {}
         self._earlier: dict[State, set[State]] = {}
         """The states of the same entry before a change, also under another id."""
-        self._changed: dict[tuple[str, str], Block] = {}
+        self._changed: dict[tuple[str, State | None], Block] = {}
         self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
         # By redacted state: its replacement at its first occurrence.
         self._instead: dict[State, str | None] = {}
@@ -291,8 +291,8 @@ class Tables:
                 self.selected.setdefault(path, set()).add(state.content)
             else:
                 known = self.kept.setdefault(path, {})
-                if not known.get(state.content):
-                    known[state.content] = author(state.values)
+                if not author(known.setdefault(state.content, state).values):
+                    known[state.content] = state
 
     def study_change(self, before: str, after: str) -> None:
         """Collect the earlier states of the entries that a change of the document edits, or gives another id."""
@@ -497,13 +497,11 @@ class Tables:
         session = self._selection.session_id
         if not session or block.is_array or block.path != path:
             return block
-        witness = self.kept.get(path, {}).get(state.content, "")
+        witness = self.kept.get(path, {}).get(state.content)
         key = (block.text, witness)
         if key not in self._changed:
             own = values_at(block.text, path)
-            self._changed[key] = self._edited(
-                block, own, self._selection.without_name(own, witness)
-            )
+            self._changed[key] = self._edited(block, own, self._unnamed(path, own, state.content))
         return self._changed[key]
 
     def _without_inline(self, version: Version, block: Block) -> Block:
@@ -534,7 +532,8 @@ class Tables:
         """Return the values of an entry without the name of a selected session."""
         if not self._selection.session_id:
             return values
-        return self._selection.without_name(values, self.kept.get(path, {}).get(said, ""))
+        witness = self.kept.get(path, {}).get(said)
+        return self._selection.without_name(values, witness.values if witness else {})
 
     def _edited(self, block: Block, own: dict[str, Any], want: dict[str, Any]) -> Block:
         if same_value(own, want):

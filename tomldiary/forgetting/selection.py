@@ -234,24 +234,31 @@ class Selection:
         # Not by the beginning, because a session id may have a "#" itself.
         return source.rpartition("#")[0] == wanted or shares_turn(source, wanted)
 
-    def without_name(self, values: Mapping[str, Any], witness: str) -> dict[str, Any]:
+    def without_name(self, values: Mapping[str, Any], witness: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of an entry that is kept, without the name of the session.
 
         Args:
             values: The fields of the entry.
-            witness: Another session that stated the same content; "" if it has no name.
+            witness: The fields of a state with the same content that other sessions stated; empty if there is none.
         """
-        kept = dict(values)
-        for name in ("_created_by", "_updated_by"):
-            if kept.get(name) == self.session_id:
-                # Without a witness the field is removed, so that the other field still names the author.
-                kept[name] = witness
-                if not witness:
-                    del kept[name]
+        kept, name, joint = dict(values), author(witness), said_by(witness)
         said = said_by(kept)
+        if kept.get("_updated_by") == self.session_id and joint:
+            said.append(self.session_id)  # it confirmed what these sessions said
+        others = {"_created_by": name, "_updated_by": witness.get("_updated_by") or name}
+        for field_name, other in others.items():
+            if kept.get(field_name) == self.session_id:
+                # Without a witness the field is removed, so that the other field still names the author.
+                kept[field_name] = other
+                if not other:
+                    del kept[field_name]
         if self.session_id in said:
-            named = [witness if each == self.session_id else each for each in said]
-            kept["_said_by"] = [name for name in dict.fromkeys(named) if name]
+            named = [
+                one
+                for each in said
+                for one in ([*joint, name] if each == self.session_id else [each])
+            ]
+            kept["_said_by"] = list(dict.fromkeys(filter(None, named)))
             if not kept["_said_by"]:
                 del kept["_said_by"]
         source = kept.get("_source")
