@@ -1179,3 +1179,63 @@ def test_a_joined_text_stays_of_both_when_one_that_repeated_it_goes(tmp_path, se
     assert [each.text for each in alice.preferences("likes").values()] == ["jazz; chess"]
     alice.forget(session_id=second)
     assert alice.traces({"s1": "jazz", "s2": "chess"}[second]) == alice.traces(second) == []
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_compactor_may_move_a_text_to_another_category(tmp_path, is_part):
+    def move(message, *, deps):
+        tables = deps.prefs["preferences"]
+        if "pref001" in tables["likes"]:
+            tables.setdefault("goals", {})["moved"] = tables["likes"].pop("pref001")
+
+    diary = _shortened(tmp_path)
+    diary.compactor = move
+    alice = _with_likes(diary, "jazz", "chess")
+    if is_part:
+        diary.compaction_config = None
+        run(diary.compaction.compact("alice", "s3", ["preferences"], NOON, category="likes"))
+    else:
+        alice.add_turn("Hello.", "ok", "s3")
+    assert [key for key, _ in _entries(alice)] == ["likes/pref002", "goals/moved"]
+    alice.forget(session_id="s1")
+    assert alice.traces("jazz") == []
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_moved_text_stays_if_an_entry_there_has_its_id(tmp_path, is_part):
+    def move(message, *, deps):
+        text = deps.prefs["preferences"]["likes"].pop("pref001")["text"]
+        deps.prefs["preferences"].setdefault("goals", {})["pref001"] = {"text": text}
+        if not is_part:  # otherwise the compactor is not shown the entry
+            other = Diary(tmp_path, agent="rules").user("alice")
+            other.upsert_preference("goals", "a marathon", session_id="s4")
+
+    diary = _shortened(tmp_path)
+    diary.compactor = move
+    alice = _with_likes(diary, "jazz")
+    if is_part:
+        alice.upsert_preference("goals", "a marathon", session_id="s4")
+        run(diary.compaction.compact("alice", "s3", ["preferences"], NOON, category="likes"))
+    else:
+        alice.add_turn("Hello.", "ok", "s3")
+    assert [text for _, text in _entries(alice)] == ["jazz", "a marathon"]
+
+
+@pytest.mark.parametrize("entry", [("hobbies", "jazz"), ("likes", 5)])
+def test_removed_texts_stay_if_a_rule_refuses_the_joined_one(tmp_path, entry, caplog):
+    def join(message, *, deps):
+        category, text = entry
+        deps.prefs["preferences"]["likes"].pop("pref001")
+        deps.prefs["preferences"].setdefault(category, {})["joined"] = {"text": text}
+
+    diary = _shortened(tmp_path)
+    diary.compactor = join
+    alice = _with_likes(diary, "jazz")
+    alice.add_turn("Hello.", "ok", "s3")
+    assert _entries(alice) == [("likes/pref001", "jazz")]
+    assert "compaction failed" in caplog.text
+
+
+def _entries(alice):
+    tables = alice.preferences()
+    return [(f"{name}/{key}", each.text) for name in tables for key, each in tables[name].items()]

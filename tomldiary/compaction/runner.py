@@ -17,7 +17,7 @@ from tomldiary.compaction.draft import (
 from tomldiary.entries.fields import COMPACTOR, count_of
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.kinds.pending import Why, place_of, waiting
-from tomldiary.errors import cause_of
+from tomldiary.errors import InvalidValue, cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_operations
 from tomldiary.extraction.turns import run_extractor
@@ -144,14 +144,12 @@ class CompactionRunner:
             self._diary.compactor = await in_thread(compactor_agent)
         epoch = await in_thread(self._diary.engine.awaited_epoch, user_id)
         draft = await self._diary.turns.build_deps(user_id, session_id, context_now=now)
+        if category:
+            draft.allowed_cats = [category]  # those that it copies
 
         def copied() -> CompactionDeps:
-            prefs: Any = draft.prefs
-            if category:
-                tables = prefs.get("preferences", {})
-                prefs = {"preferences": {category: tables.get(category, {})}}
             return CompactionDeps(
-                prefs,
+                draft.prefs,
                 draft.convs,
                 include_preferences="preferences" in due,
                 include_conversations="conversations" in due,
@@ -193,20 +191,20 @@ class CompactionRunner:
         # All operations are checked before the first is applied, because several may change one entry.
         states = [(each, stored(each)) for each in deps.signed(operations)]
         # A deleted text may be part of a rewritten one, so both changes are stored or neither.
-        joined = {operation_path(each)[:-1] for each in operations if is_deletion(each)}
-        outdated = {
-            operation_path(each)[:-1] for each, old in states if deps.is_outdated(each, old)
-        }
+        joined = {operation_path(each)[0] for each in operations if is_deletion(each)}
+        outdated = {operation_path(each)[0] for each, old in states if deps.is_outdated(each, old)}
         fitting = [
             each
             for each, old in states
-            if deps.fits(each, old) and operation_path(each)[:-1] not in joined & outdated
+            if deps.fits(each, old) and operation_path(each)[0] not in joined & outdated
         ]
 
         def change(tx: Transaction) -> None:
-            apply_operations(
+            done = apply_operations(
                 tx, fitting, self._diary, session_id=deps.live_session, now=deps.now, turns=0
             )
+            if done.skipped and any(map(is_deletion, fitting)):
+                raise InvalidValue(done.skipped[0], where="compactor")
 
         if self._diary.is_untrusted(COMPACTOR):
             hold(tx, change, Why(QUARANTINE, deps.live_session, COMPACTOR, ""))
