@@ -197,20 +197,17 @@ class CompactionDeps:
         known = {path: entry for path, entry in self._before.items() if path[0] == "preferences"}
         words = {path: _words(entry) for path, entry in known.items()}
         after = {operation_path(each): _words(_changed(each, known)) for each in operations}
-        lost: dict[str, set[tuple[str, ...]]] = {}
-        for path in known.keys() & after.keys():
-            for word in words[path] - after[path]:
-                lost.setdefault(word, set()).add(path)
+        lost = {path: words[path] - after[path] for path in known.keys() & after.keys()}
+        moved = set[str]().union(*lost.values())
         removed = known.keys() & {operation_path(each) for each in operations if is_deletion(each)}
 
         def sign(operation: Operation) -> Operation:
             path = operation_path(operation)
-            if is_deletion(operation) or path[0] != "preferences":
+            if not isinstance(operation, SetFields) or path[0] != "preferences":
                 return operation
-            assert isinstance(operation, SetFields)  # noqa: S101 - only these are no deletions
             got = after[path] - words.get(path, set())
-            parts = {path}.union(*(lost.get(word, ()) for word in got))
-            if got - lost.keys() - ENGLISH - OTHERS:
+            parts = {path, *(each for each in lost if not got.isdisjoint(lost[each]))}
+            if got - moved - ENGLISH - OTHERS:  # perhaps a paraphrase
                 beside = {each for each in known if each[:2] == path[:2]}
                 parts |= removed & beside if path in known else removed | beside or known.keys()
             said = compacted_from(*(known[each] for each in sorted(known.keys() & parts)))
@@ -408,8 +405,7 @@ def _changed(operation: Operation, known: Mapping[tuple[str, ...], Store]) -> St
     if not isinstance(operation, SetFields) or operation.delete:
         return {}
     entry = known.get(operation.path, {})
-    kept = {name: value for name, value in entry.items() if name not in operation.removed}
-    return {**kept, **dict(operation.values)}
+    return {**entry, **dict.fromkeys(operation.removed, ""), **dict(operation.values)}
 
 
 def _words(entry: Store) -> set[str]:
