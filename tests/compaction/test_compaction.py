@@ -1236,6 +1236,23 @@ def test_removed_texts_stay_if_a_rule_refuses_the_joined_one(tmp_path, entry, ca
     assert "compaction failed" in caplog.text
 
 
+def test_forgetting_finds_a_kept_text_in_an_entry_that_a_compactor_added(tmp_path):
+    def add(message, *, deps):
+        tables = deps.prefs["preferences"]
+        if "pref002" in tables["likes"]:
+            tables["likes"].pop("pref002")
+            tables.setdefault("goals", {})["all"] = {"text": tables["likes"]["pref001"]["text"]}
+
+    diary = _shortened(tmp_path)
+    diary.compactor = add
+    alice = _with_likes(diary, "jazz", "chess", "opera")
+    alice.add_turn("Hello.", "ok", "s4")
+    alice.forget(session_id="s3")
+    assert _entries(alice) == [("likes/pref001", "jazz"), ("goals/all", "jazz")]
+    alice.forget(session_id="s1")
+    assert alice.traces("jazz") == []
+
+
 def _entries(alice):
     tables = alice.preferences()
     return [(f"{name}/{key}", each.text) for name in tables for key, each in tables[name].items()]

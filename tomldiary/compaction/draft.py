@@ -191,8 +191,8 @@ class CompactionDeps:
         """Return operations; each that writes a preference also writes the sessions whose words it may hold.
 
         These are the sessions of the entry before, and of the entries that lost a word which it got. If it got a word
-        that none lost, it may paraphrase any removed entry of its category; a new entry any removed one and any of its
-        category, else any.
+        that none lost, it may paraphrase any removed entry of its category; a new entry any removed one, any of its
+        category and any that has such a word, else any.
         """
         known = {path: entry for path, entry in self._before.items() if path[0] == "preferences"}
         words = {path: _words(entry) for path, entry in known.items()}
@@ -207,9 +207,11 @@ class CompactionDeps:
                 return operation
             got = after[path] - words.get(path, set())
             parts = {path, *(each for each in lost if not got.isdisjoint(lost[each]))}
-            if got - moved - ENGLISH - OTHERS:  # perhaps a paraphrase
+            if other := got - moved - ENGLISH - OTHERS:  # quoted, or a paraphrase
                 beside = {each for each in known if each[:2] == path[:2]}
-                parts |= removed & beside if path in known else removed | beside or known.keys()
+                quoted = {each for each in known if not other.isdisjoint(words[each])}
+                said_in = removed | beside | quoted or known.keys()
+                parts |= removed & beside if path in known else said_in
             said = compacted_from(*(known[each] for each in sorted(known.keys() & parts)))
             if not said and path not in known:  # it may say what the live conversation does
                 said = [self.live_session]
