@@ -58,13 +58,7 @@ class Endings(RunTree, BaseCallbackHandler):
         self._handed_off: dict[UUID, list[tuple[Owner, Any, Failed, ParentCommand]]] = {}
         """By the outermost graph."""
 
-    def watch(
-        self,
-        config: RunnableConfig,
-        owner: Owner,
-        run: Any,
-        failed: Failed,
-    ) -> None:
+    def watch(self, config: RunnableConfig, owner: Owner, run: Any, failed: Failed) -> None:
         """Keep `run` for the graph whose node this is called in; call `failed` if the graph ends in an error.
 
         Meanwhile `run.see` is called with the messages that each node is given, and `run.see_changes` with those that

@@ -31,11 +31,7 @@ from tomldiary.errors import ExtractionError, ExtractorUnusable, wrong_type
 from tomldiary.extraction.failures import NoCompletion
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
-from tomldiary.runtime.async_bridge import (
-    in_daemon_thread,
-    is_of_another_loop,
-    is_private_loop,
-)
+from tomldiary.runtime.async_bridge import in_daemon_thread, is_of_another_loop, is_private_loop
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:

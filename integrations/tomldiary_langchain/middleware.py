@@ -81,14 +81,7 @@ from tomldiary_langchain.turns import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import (
-        Awaitable,
-        Callable,
-        Collection,
-        Generator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 
     from langchain.agents.middleware.types import (
         ModelCallResult,

@@ -21,13 +21,7 @@ from tomldiary.agents.options import (
     known_tools,
 )
 from tomldiary.agents.turn_messages import digest, keep_out_of_steps
-from tomldiary.agents.verbs import (
-    READING_VERBS,
-    VERBS,
-    MemoryVerbs,
-    Verb,
-    naming_categories,
-)
+from tomldiary.agents.verbs import READING_VERBS, VERBS, MemoryVerbs, Verb, naming_categories
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.constraints import explained
 from tomldiary.errors import InvalidValue

@@ -31,12 +31,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.runtime.async_bridge import current_task, is_woken_by_threads
-from tomldiary_pydantic_ai.conversation import (
-    add_ids,
-    as_data,
-    returns_tools,
-    shown_memory,
-)
+from tomldiary_pydantic_ai.conversation import add_ids, as_data, returns_tools, shown_memory
 from tomldiary_pydantic_ai.run import RunState, end_with_caller, runs_around, within_tool
 from tomldiary_pydantic_ai.run_toolset import OwnedToolset, Who, filled, no_template, span
 from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset

@@ -333,11 +333,7 @@ def _check_metadata(metadata: Mapping[Any, Any]) -> None:
 
 
 def _file(entry: Mapping[str, Any]) -> StoredFile:
-    text, operation, metadata = (
-        entry_text(entry),
-        entry.get(_OPERATION),
-        entry.get(_METADATA),
-    )
+    text, operation, metadata = (entry_text(entry), entry.get(_OPERATION), entry.get(_METADATA))
     # A hand edit changes the text and nothing else, and a write of the same text only the time.
     seen = f"{entry.get('_updated', '')}\0{text}"
     version = hashlib.sha256(seen.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -109,11 +109,7 @@ MemoryPath = Annotated[
 def user_option(text: str) -> Any:
     """Return the option `--user`, which the environment may set; `text` is its help."""
     return Option(
-        "--user",
-        metavar="NAME",
-        help=text,
-        envvar="TOMLDIARY_USER",
-        autocompletion=complete_user,
+        "--user", metavar="NAME", help=text, envvar="TOMLDIARY_USER", autocompletion=complete_user
     )
 
 
@@ -129,8 +125,7 @@ EMBEDDERS = (WORDS, "local")
 """The values of the option `--embedder`."""
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 PreferenceTable = Annotated[
-    str | None,
-    Option(metavar="FILE.py:Class", help="The preference table; the file is run."),
+    str | None, Option(metavar="FILE.py:Class", help="The preference table; the file is run.")
 ]
 Yes = Annotated[
     bool, Option("--yes", help="Apply the changes; without it, the command is a dry run.")

@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from tomldiary.entries.fields import (
-    MAX_KEY,
-    check_unmanaged,
-    escaped_part,
-    plain,
-    toml_word,
-)
+from tomldiary.entries.fields import MAX_KEY, check_unmanaged, escaped_part, plain, toml_word
 from tomldiary.entries.schema import names_read, weight_of
 from tomldiary.errors import InvalidValue, SchemaError, wrong_type, wrong_value
 from tomldiary.text.json_paths import inner_value

@@ -29,13 +29,7 @@ from tomldiary.entries.fields import (
     updated_at,
 )
 from tomldiary.entries.incremental_index import put_indexed
-from tomldiary.errors import (
-    ImmutableEntry,
-    InvalidValue,
-    LimitReached,
-    UnknownEntry,
-    WeakClaim,
-)
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
 from tomldiary.toml.values import (
     NULL_FIELD,
     checked_number,
@@ -82,10 +76,7 @@ class FactRules(Facts):
     """
 
     def __init__(
-        self,
-        tables: EditedTables,
-        schemas: Mapping[str, FactSchema],
-        redact: Redact | None = None,
+        self, tables: EditedTables, schemas: Mapping[str, FactSchema], redact: Redact | None = None
     ) -> None:
         super().__init__(tables, schemas)
         self._redact = redact
@@ -95,12 +86,7 @@ class FactRules(Facts):
         return cast("EditedTables", self._tables)
 
     def commit(
-        self,
-        schema: FactSchema,
-        data: dict[str, Any],
-        by: Provenance,
-        *,
-        key: str | None = None,
+        self, schema: FactSchema, data: dict[str, Any], by: Provenance, *, key: str | None = None
     ) -> str:
         """Store checked data under the rules of its type, and return the key.
 

@@ -563,9 +563,7 @@ _TEXTS = ("text", "contexts", "summary", "keywords")
 
 
 def redacted(
-    operations: Sequence[Operation],
-    redact: Callable[[Any], Any],
-    schemas: Mapping[str, FactSchema],
+    operations: Sequence[Operation], redact: Callable[[Any], Any], schemas: Mapping[str, FactSchema]
 ) -> list[Operation]:
     """Return operations with every text redacted, but not names, keys of facts and values that the diary writes."""
     fresh: list[Operation] = []

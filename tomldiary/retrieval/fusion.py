@@ -37,9 +37,7 @@ class Ranked(NamedTuple, Generic[C, E]):
 
 
 def fuse(
-    collections: Sequence[C],
-    found: Sequence[Matches[E]],
-    asked: QueryVector,
+    collections: Sequence[C], found: Sequence[Matches[E]], asked: QueryVector
 ) -> Iterator[Ranked[C, E]]:
     """Return an iterator over the entries of collections, best first.
 

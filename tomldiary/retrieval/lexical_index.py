@@ -476,10 +476,7 @@ class UserIndex(Generic[C, E]):
         self._followed: dict[Hashable, LexicalIndex[E]] = {}
 
     def search(
-        self,
-        collections: Sequence[C],
-        query: str,
-        asked: QueryVector | None = None,
+        self, collections: Sequence[C], query: str, asked: QueryVector | None = None
     ) -> Found[C, E] | None:
         """Return the matches of a query; None if it has no words and no vector.
 

@@ -107,10 +107,7 @@ class Entry:
         if self._moments is None:
             created = _micros(self.table.get("_created"))
             first = self.updated if created is None else created
-            self._moments = (
-                _EPOCH + first * _MICROSECOND,
-                _EPOCH + self.updated * _MICROSECOND,
-            )
+            self._moments = (_EPOCH + first * _MICROSECOND, _EPOCH + self.updated * _MICROSECOND)
         return self._moments
 
     @property

@@ -43,10 +43,7 @@ class Finder:
     """
 
     def __init__(
-        self,
-        diary: Diary,
-        embedding: Embedding | None,
-        stored: Callable[[str], Sequence[Snapshot]],
+        self, diary: Diary, embedding: Embedding | None, stored: Callable[[str], Sequence[Snapshot]]
     ) -> None:
         self._diary = diary
         # Dropped after an erasure, so that erased text does not stay in memory.

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.kinds import FACTS, ITEMS, typed_kinds
 from tomldiary.entries.kinds.collections import checked_value
-from tomldiary.errors import (
-    DiaryError,
-    DocumentError,
-    NotSupported,
-    wrong_type,
-)
+from tomldiary.errors import DiaryError, DocumentError, NotSupported, wrong_type
 from tomldiary.history.record import Source
 from tomldiary.identifiers.namespaces import SHARED, Namespace, document_of
 from tomldiary.logging import get_logger
@@ -516,10 +511,7 @@ class ItemStore(ItemPuts):
         return sorted({*stored, joined.user})  # the transaction may be the first of its user
 
     def below(
-        self,
-        prefix: Namespace,
-        signed_in: str | None = None,
-        tokens: dict[str, int] | None = None,
+        self, prefix: Namespace, signed_in: str | None = None, tokens: dict[str, int] | None = None
     ) -> list[Snapshot]:
         """Return the current non-empty namespaces that begin with a prefix.
 

@@ -20,13 +20,7 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import Viewed, pretty
 from tomldiary.text.visible import one_line
 from tomldiary.toml.values import When, checked_flag, checked_text, moment, start_of, timestamp
-from tomldiary.user.pending.held import (
-    DRAFTS,
-    Overlay,
-    drafts_of,
-    held_back,
-    hold,
-)
+from tomldiary.user.pending.held import DRAFTS, Overlay, drafts_of, held_back, hold
 from tomldiary.user.recall import recall_indexes
 
 if TYPE_CHECKING:

@@ -27,12 +27,7 @@ from tomldiary.hand_edits.three_way_merge import NOTHING
 from tomldiary.history.record import Source, next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
-from tomldiary.identifiers.namespaces import (
-    document_of,
-    is_hashed,
-    namespace_of,
-    stated_namespace,
-)
+from tomldiary.identifiers.namespaces import document_of, is_hashed, namespace_of, stated_namespace
 from tomldiary.past.queries import Differences, differences
 from tomldiary.storage.local.publish import checked_kind
 from tomldiary.toml.document import Document
@@ -128,12 +123,7 @@ class UserExport(UserPart):
         }
 
     def import_(
-        self,
-        data: Mapping[str, Any],
-        *,
-        replace: bool = False,
-        actor: str = "",
-        reason: str = "",
+        self, data: Mapping[str, Any], *, replace: bool = False, actor: str = "", reason: str = ""
     ) -> list[str]:
         """Import an export as one transaction, and return the documents that changed.
 

@@ -145,8 +145,7 @@ def add(
 
 def edit(
     document: Annotated[
-        str,
-        Argument(help="The document, such as preferences.", autocompletion=complete_document),
+        str, Argument(help="The document, such as preferences.", autocompletion=complete_document)
     ] = PREFERENCES.name,
     *,
     user: UserName = None,

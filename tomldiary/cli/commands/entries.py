@@ -22,13 +22,7 @@ from tomldiary.cli.output import (
 )
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.entries.fields import last_used
-from tomldiary.entries.kinds import (
-    KINDS,
-    PREFERENCES,
-    entries_in,
-    entries_of,
-    entry_kind,
-)
+from tomldiary.entries.kinds import KINDS, PREFERENCES, entries_in, entries_of, entry_kind
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, UnknownCategory
 from tomldiary.runtime.views import counted
@@ -204,12 +198,7 @@ def _hit_row(hit: Hit, otherwise: str) -> Row:
 
 _DONE = {"accept": "accepted", "reject": "rejected", "edit": "edited"}
 _ACTIONS = ("list", *_DONE)
-_CHANGE_COLUMNS = (
-    Column("id"),
-    Column("from", "yellow"),
-    Column("entry", "cyan"),
-    Column("text"),
-)
+_CHANGE_COLUMNS = (Column("id"), Column("from", "yellow"), Column("entry", "cyan"), Column("text"))
 
 
 def review(
@@ -223,8 +212,7 @@ def review(
     force: Annotated[
         bool,
         Option(
-            "--force",
-            help="Accept even if the entry was changed since, or has different changes.",
+            "--force", help="Accept even if the entry was changed since, or has different changes."
         ),
     ] = False,
     path: MemoryPath = DEFAULT_PATH,

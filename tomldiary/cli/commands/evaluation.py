@@ -34,12 +34,10 @@ def evaluate_questions(
     ],
     *,
     embedder: Annotated[
-        list[str] | None,
-        Option(help='"words" (no embedder) or "local"; repeat it to compare.'),
+        list[str] | None, Option(help='"words" (no embedder) or "local"; repeat it to compare.')
     ] = None,
     k: Annotated[
-        list[int] | None,
-        Option("-k", help="The number of hits to count; may be repeated.", min=1),
+        list[int] | None, Option("-k", help="The number of hits to count; may be repeated.", min=1)
     ] = None,
     budget: Annotated[
         list[int] | None,

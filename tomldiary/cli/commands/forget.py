@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from tomldiary.cli.memory import (
-    fact_key,
-    is_stored,
-    known_user,
-    open_memory,
-    users_with_turns,
-)
+from tomldiary.cli.memory import fact_key, is_stored, known_user, open_memory, users_with_turns
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     AsJson,
@@ -48,11 +42,7 @@ def forget(
     ] = None,
     key: Annotated[
         str | None,
-        Option(
-            metavar="KEY",
-            help="One entry with all its versions.",
-            autocompletion=complete_key,
-        ),
+        Option(metavar="KEY", help="One entry with all its versions.", autocompletion=complete_key),
     ] = None,
     matching: Annotated[
         str | None, Option(metavar="TEXT", help="Content that mentions this text.")

@@ -83,8 +83,7 @@ def history(
         bool, Option("--all", help="Also changes that affect only counters and times.")
     ] = False,
     keep: Annotated[
-        int | None,
-        Option(help="Drop all but the newest N transactions; requires --yes.", min=1),
+        int | None, Option(help="Drop all but the newest N transactions; requires --yes.", min=1)
     ] = None,
     drop_before: Annotated[
         str | None,
@@ -198,8 +197,7 @@ def _first_change(kept: KeptHistory) -> int:
 
 def why(
     key: Annotated[
-        str,
-        Argument(help="category/id or conversations/session.", autocompletion=complete_key),
+        str, Argument(help="category/id or conversations/session.", autocompletion=complete_key)
     ],
     *,
     user: UserName = None,
@@ -330,8 +328,7 @@ def rollback(
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
     steps: Annotated[
-        int | None,
-        Option(help="Undo this many transactions; 1 by default.", min=1),
+        int | None, Option(help="Undo this many transactions; 1 by default.", min=1)
     ] = None,
     to: Annotated[
         str | None, Option(metavar="N|TIME", help="Undo all after this transaction or time.")

@@ -125,8 +125,7 @@ def export_memory(
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
     output: Annotated[
-        Path | None,
-        Option(help="A new file, mode 0600; by default the export is printed."),
+        Path | None, Option(help="A new file, mode 0600; by default the export is printed.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -156,8 +155,7 @@ def import_memory(
     ],
     *,
     user: Annotated[
-        str,
-        Option(metavar="NAME", help="The user to import into.", autocompletion=complete_user),
+        str, Option(metavar="NAME", help="The user to import into.", autocompletion=complete_user)
     ],
     path: MemoryPath = DEFAULT_PATH,
     source: Annotated[
@@ -170,8 +168,7 @@ def import_memory(
         ),
     ] = None,
     their_user: Annotated[
-        str | None,
-        Option(metavar="NAME", help="The user's id in the other program, if different."),
+        str | None, Option(metavar="NAME", help="The user's id in the other program, if different.")
     ] = None,
     category: Annotated[
         str | None,
@@ -186,8 +183,7 @@ def import_memory(
     ] = None,
     table: PreferenceTable = None,
     replace: Annotated[
-        bool,
-        Option("--replace", help="Replace the memory with the export; requires --yes."),
+        bool, Option("--replace", help="Replace the memory with the export; requires --yes.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -107,10 +107,7 @@ def stats(
         return
     rows = [
         ("storage", str(guarantees["backend"])),
-        (
-            "durability",
-            f"{guarantees['durability']}; {_loss(diary.engine.backend)}",
-        ),
+        ("durability", f"{guarantees['durability']}; {_loss(diary.engine.backend)}"),
         (
             "a turn is",
             "stored all or nothing" if guarantees["is_atomic"] else "not atomic across documents",

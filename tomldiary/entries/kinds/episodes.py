@@ -147,10 +147,7 @@ def _cut(text: str) -> str:
 
 
 def new_episode(
-    writing: Writing,
-    value: Mapping[str, Any],
-    when: datetime,
-    key: str | None = None,
+    writing: Writing, value: Mapping[str, Any], when: datetime, key: str | None = None
 ) -> str:
     """Append an episode, and return its id.
 
@@ -250,10 +247,6 @@ class EpisodeKind(EntryKind):
         return (timestamp(when) for when in times if when != ALWAYS)
 
     def put(
-        self,
-        writing: Writing,
-        collection: Collected,
-        key: str,
-        value: Mapping[str, Any],
+        self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
         new_episode(writing, encode_nulls(value), datetime.fromisoformat(writing.now), key)

@@ -55,13 +55,7 @@ from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.past.queries import table_changes
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import (
-    changed_keys,
-    checked_text,
-    decode_nulls,
-    same_value,
-    timestamp,
-)
+from tomldiary.toml.values import changed_keys, checked_text, decode_nulls, same_value, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

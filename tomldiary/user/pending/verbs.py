@@ -69,12 +69,7 @@ class _Waiting(UserPart):
         return to_pending(name, entry, key, entry_kind(self.into).text(entry), before)
 
     def _decide(
-        self,
-        choose: _Choice,
-        source: Source,
-        *,
-        is_made: bool,
-        force: bool = False,
+        self, choose: _Choice, source: Source, *, is_made: bool, force: bool = False
     ) -> PendingChanges:
         """Apply or drop some pending changes as one transaction, and return them."""
         checked_flag(force, "force")
