@@ -83,33 +83,26 @@ def check_text(text: str, *, path: str = "") -> None:
     parts = 0
     for match in TOKEN.finditer(text):
         piece = match.group()
-        if piece in "[{":
-            depth += 1
-            parts = 0
-        elif piece in "]}":
-            depth = max(0, depth - 1)
-            parts = 0
-        elif piece == ".":
+        if piece == ".":
             parts += 1
+            if parts == MAX_KEY_PARTS:
+                why = (
+                    f"a dotted key has more than {MAX_KEY_PARTS} parts. Use a table header instead."
+                )
+                raise UnsafeDocument(why, path=path, line=line)
         elif piece[0] in "\"'#":
             line += piece.count("\n")
+        elif piece in "[{":
+            depth, parts = depth + 1, 0
+            if depth > MAX_DEPTH:
+                why = f"arrays or inline tables are nested deeper than {MAX_DEPTH}. Flatten them."
+                raise UnsafeDocument(why, path=path, line=line)
+        elif piece in "]}":
+            depth, parts = max(0, depth - 1), 0
         elif piece == "\n":
-            line += 1
-            parts = 0
+            line, parts = line + 1, 0
         elif "=" in piece or "," in piece:
             parts = 0
-        if depth > MAX_DEPTH:
-            raise UnsafeDocument(
-                f"arrays or inline tables are nested deeper than {MAX_DEPTH}. Flatten them.",
-                path=path,
-                line=line,
-            )
-        if parts >= MAX_KEY_PARTS:
-            raise UnsafeDocument(
-                f"a dotted key has more than {MAX_KEY_PARTS} parts. Use a table header instead.",
-                path=path,
-                line=line,
-            )
 
 
 def parse_toml(text: str, *, path: str = "") -> dict[str, Any]:
