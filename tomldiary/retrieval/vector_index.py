@@ -246,15 +246,9 @@ class VectorIndex:
             self._load()
             before = len(self._known)
             fresh = [n for n, text in enumerate(texts) if self._name(text) not in self._known]
-            records = self._np.zeros(len(fresh), self._record)
-            records["name"] = [self._name(texts[number]) for number in fresh]
-            records["vector"] = made[fresh]
-            records["check"] = _checks(records)
-            self._take(records)
-            # Other processes ask again for a vector of zeros: the model may have failed for this text only once.
-            stored = records[records["vector"].any(axis=1)]
-            if self._path is not None and len(stored):
-                self._append(self._path, stored.tobytes())
+            stored = self._taken([self._name(texts[number]) for number in fresh], made[fresh])
+            if self._path is not None and stored:
+                self._append(self._path, stored)
             now = len(self._known)
             return now >= _FEW and now.bit_length() > before.bit_length()
 
@@ -265,17 +259,12 @@ class VectorIndex:
             names = [name for name in {*map(self._name, texts)} if name in self._known]
             if 2 * len(names) >= len(self._known):
                 return
-            records = self._np.zeros(len(names), self._record)
-            records["name"] = names
-            for record, name in zip(records, names, strict=True):
-                record["vector"] = self._known[name]
-            records["check"] = _checks(records)
+            vectors = [self._known[name] for name in names]
             self._known = {}
-            self._take(records)
+            stored = self._taken(names, vectors)
             if self._path is not None and self._read_to:
-                stored = records[records["vector"].any(axis=1)]
                 try:
-                    self._write_over(self._path, stored.tobytes())
+                    self._write_over(self._path, stored)
                 except OSError as error:  # the next power of two tries again
                     _logger.warning(
                         "%s: earlier vectors could not be dropped (%s)", self._path, error.strerror
@@ -307,6 +296,16 @@ class VectorIndex:
         lengths = np.linalg.norm(made.astype("float64"), axis=-1, keepdims=True)
         # Of length 1, so that a product is the cosine.
         return (made / np.where(lengths > 0, lengths, 1)).astype("float32")
+
+    def _taken(self, names: Sequence[bytes], vectors: Any) -> bytes:
+        """Add vectors to the known ones, and return their records for the file."""
+        records = self._np.zeros(len(names), self._record)
+        records["name"] = names
+        records["vector"] = self._np.reshape(vectors, (len(names), self.embedding.dims))
+        records["check"] = _checks(records)
+        self._take(records)
+        # Other processes ask again for a vector of zeros: the model may have failed for this text only once.
+        return records[records["vector"].any(axis=1)].tobytes()
 
     def _take(self, records: Any) -> None:
         names = (name.tobytes() for name in records["name"])

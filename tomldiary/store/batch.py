@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tomldiary.store.operations import Operation, Result
 
     _Awaited = tuple["PreparedBatch", asyncio.Future[list[Result]]]
+    _Waiting = tuple["Call", asyncio.Future[list[Result]]]
 
 _MOST = 1024  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
 
@@ -55,9 +56,7 @@ Call = tuple[str, Callable[[], PreparedBatch]]
 class _Lane:
     """The waiting calls of one lane in one event loop."""
 
-    waiting: list[tuple[Call, asyncio.Future[list[Result]]]] = field(
-        default_factory=list["tuple[Call, asyncio.Future[list[Result]]]"]
-    )
+    waiting: list[_Waiting] = field(default_factory=list["_Waiting"])
     worker: asyncio.Task[None] | None = None
 
 
@@ -94,7 +93,7 @@ class Batches:
         return await future
 
     async def _work(self, lanes: dict[object, _Lane], name: object, lane: _Lane) -> None:
-        mine: list[tuple[Call, asyncio.Future[list[Result]]]] = []
+        mine: list[_Waiting] = []
         try:
             while lane.waiting:
                 mine = [each for each in lane.waiting[:_MOST] if not each[1].cancelled()]
@@ -116,9 +115,7 @@ class Batches:
             for _, future in [*mine, *lane.waiting]:
                 future.cancel()
 
-    def _run(
-        self, calls: Sequence[tuple[Call, asyncio.Future[list[Result]]]]
-    ) -> list[list[Result] | Exception]:
+    def _run(self, calls: Sequence[_Waiting]) -> list[list[Result] | Exception]:
         """Return the results or the error of each batch."""
         results: list[list[Result] | Exception] = []
         for session, same in groupby(calls, key=lambda each: each[0][0]):
