@@ -24,7 +24,7 @@ from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.retrieval.embedders import check_takes_texts, name_of
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
-from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search
+from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search, listed_labels
 from tomldiary.store.operations import Item as Stored
 
 if TYPE_CHECKING:
@@ -92,13 +92,10 @@ def check_written(namespace: tuple[str, ...]) -> None:
 
 
 def _checked_labels(op: Op, labels: Any) -> tuple[str, ...]:
-    """Return the labels of an operation; a text in their place is refused, as it would be read letter by letter."""
-    if not isinstance(labels, (tuple, list)):
-        raise wrong_type(
-            labels, "a tuple of labels", "namespace", 'Give one, such as ("alice", "trips").'
-        )
+    """Return the labels of an operation, which LangGraph allows."""
+    listed = listed_labels(labels)
     validate_op_namespace(op)
-    return tuple(cast("Sequence[str]", labels))
+    return listed
 
 
 # Three are of PostgresStore and SqliteStore. `text_fields` is SqliteStore's name for `fields`; a cosine

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, cast
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langgraph.channels.untracked_value import UntrackedValue
 
+from tomldiary.agents.identity import field_of
 from tomldiary.agents.turn_messages import (
     Spoken,
     digest,
@@ -253,10 +254,7 @@ def thread_of(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
     Raises:
         InvalidValue: The state has no such field, or what is in it is no message.
     """
-    if isinstance(state, Mapping):
-        held: Any = cast("Mapping[str, Any]", state).get(key)
-    else:
-        held = getattr(state, key, None)
+    held = field_of(state, key)
     if held is None:
         raise InvalidValue(f"the state has no {key!r}. Say in messages_key where the messages are.")
     messages = [

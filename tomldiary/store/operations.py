@@ -162,12 +162,20 @@ def _checked_put(op: Put) -> Put:
     return Put(namespace, key, value, index, checked_minutes(op.ttl, "ttl"), op.times)
 
 
-def _labels(found: Any, *, least: int = 1) -> Namespace:
+def listed_labels(found: Any) -> tuple[Any, ...]:
+    """Return the labels of a namespace as a tuple; a text is refused, as it would be read letter by letter.
+
+    Raises:
+        InvalidValue: The namespace is no tuple or list.
+    """
     if not isinstance(found, (tuple, list)):
-        raise wrong_type(
-            found, "a tuple of labels", "namespace", 'Give one, such as ("alice", "trips").'
-        )
-    labels = tuple(cast("Sequence[Any]", found))
+        hint = 'Give one, such as ("alice", "trips").'
+        raise wrong_type(found, "a tuple of labels", "namespace", hint)
+    return tuple(cast("Sequence[Any]", found))
+
+
+def _labels(found: Any, *, least: int = 1) -> Namespace:
+    labels = listed_labels(found)
     if len(labels) < least:
         raise InvalidValue("a namespace needs at least one label.", where="namespace")
     for label in labels:
