@@ -103,6 +103,10 @@ class CompactionConfig:
         if self.schedule_at is not None:
             in_utc(self.schedule_at, "schedule_at")
 
+    def takes_part(self, store: str) -> bool:
+        """Return whether `store`, "preferences" or "conversations", is compacted at all."""
+        return self.compact_preferences if store == "preferences" else self.compact_conversations
+
     def should_run(
         self,
         *,
@@ -113,10 +117,7 @@ class CompactionConfig:
         now: datetime,
     ) -> bool:
         """Return whether `store` is due for compaction."""
-        takes_part = (
-            self.compact_preferences if store == "preferences" else self.compact_conversations
-        )
-        if not (self.enabled and takes_part):
+        if not (self.enabled and self.takes_part(store)):
             return False
         now = in_utc(now)
         last_run = in_utc(last_run) if last_run is not None else None
@@ -308,8 +309,9 @@ class CompactionDeps:
             InvalidValue: A similar preference contradicts it, or the maximum number of deletions is reached.
         """
         self._preference(block_id)
-        category, key = _split(block_id)
-        other = self._contradicting(_preference_path(block_id))
+        path = _preference_path(block_id)
+        _, category, key = path
+        other = self._contradicting(path)
         if other is not None:
             raise InvalidValue(
                 f"{category}/{other[0]} contradicts it ({other[1]}). Keep both: the user decides which one holds.",
@@ -368,7 +370,7 @@ class CompactionDeps:
         self._deletions_left -= 1
 
     def _preference(self, block_id: str) -> Store:
-        category, key = _split(block_id)
+        _, category, key = _preference_path(block_id)
         entry = self.prefs.get("preferences", {}).get(category, {}).get(key)
         if entry is None:
             raise UnknownEntry(block_id, "list_preference_blocks shows the blocks.")
@@ -414,13 +416,9 @@ def _words(entry: Store) -> set[str]:
     return set(normalise(" ".join(map(str, entry_data(entry).values()))).split())
 
 
-def _preference_path(block_id: str) -> tuple[str, ...]:
-    return ("preferences", *_split(block_id))
-
-
-def _split(block_id: str) -> tuple[str, str]:
+def _preference_path(block_id: str) -> tuple[str, str, str]:
     category, _, key = block_id.partition("/")
-    return category, key
+    return "preferences", category, key
 
 
 def _labels(words: Iterable[str] | None, where: str) -> list[str] | None:

@@ -163,12 +163,8 @@ class CompactionRunner:
         await run_extractor(as_extractor(self._diary.compactor), _TASK, deps)
         operations = await in_thread(lambda: draft.operations)
         config = self._diary.compaction_config or CompactionConfig()
-        left_out = {
-            "preferences": not config.compact_preferences,
-            "conversations": not config.compact_conversations,
-        }
         for kind in {operation_path(each)[0] for each in operations}:
-            if left_out.get(kind):
+            if not config.takes_part(kind):
                 told = f"the compactor's changes of {kind} are not stored: compact_{kind} is False"
                 tell(_logger, told)
 
