@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tomldiary import __version__
-from tomldiary.cli.output import EXIT_PARTIAL, drop_output, print_error, print_text
+from tomldiary.cli.output import EXIT_PARTIAL, drop_output, print_error, print_text, sentence
 from tomldiary.errors import DiaryError
 from tomldiary.logging import show_once
 from tomldiary.text.visible import one_line, printable
@@ -222,6 +222,5 @@ def _finish_output() -> None:
 
 
 def _fail(message: str) -> None:
-    ending = "" if message.endswith((".", "!", "?")) else "."
-    print_error(f"{one_line(message)}{ending}")
+    print_error(sentence(message))
     sys.exit(_EXIT_UNUSABLE)

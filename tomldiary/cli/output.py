@@ -97,6 +97,12 @@ def print_not_done(needed: str = "--yes", *, dry_run: bool) -> None:
     print_text(f"Nothing was changed. {what} to apply the changes.")
 
 
+def sentence(text: str) -> str:
+    """Return text on one line that ends like a sentence."""
+    shown = one_line(text)
+    return shown if shown.endswith((".", "!", "?")) else f"{shown}."
+
+
 def ranges(numbers: list[int]) -> str:
     """Return integers as text with ranges, lowest first: 1-3, 7."""
     runs: list[list[int]] = []

@@ -403,7 +403,9 @@ def _category_source(item: type[PreferenceItem], field: FieldInfo) -> str:
     empty = field.default is None and field.default_factory is None
     kind = f"dict[str, {item.__name__}]{' | None' if empty else ''}"
     extra = field.json_schema_extra
-    options = [f"description={_literal(field.description)}"] if field.description else []
+    # A JSON string is also a Python string literal, with the double quotes that formatters prefer.
+    said = json.dumps(field.description, ensure_ascii=False)
+    options = [f"description={said}"] if field.description else []
     if isinstance(extra, dict) and "weight" in extra:
         options.append(f'json_schema_extra={{"weight": {extra["weight"]!r}}}')
     if not options:
@@ -415,11 +417,6 @@ def _category_source(item: type[PreferenceItem], field: FieldInfo) -> str:
 def _importable(item: type[PreferenceItem]) -> bool:
     module = sys.modules.get(item.__module__)
     return item.__module__ != "__main__" and getattr(module, item.__name__, None) is item
-
-
-def _literal(value: object) -> str:
-    # A JSON string is also a Python string literal, with the double quotes that formatters prefer.
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _doc(text: str) -> list[str]:

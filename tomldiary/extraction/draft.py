@@ -428,11 +428,9 @@ class MemoryDeps:
 
     def pretty_prefs(self) -> str:
         """Return all preferences, each as a line `- category/id: text (n×)`; "(none)" if there are none."""
-        lines = [
-            preference_line(category, key, entry)
-            for category in self.allowed_cats
-            for key, entry in self.preferences.items(category)
-        ]
+        self._absorb()
+        entries = self._entries("preferences")
+        lines = [preference_line(path[1], path[2], entry) for path, entry in entries]
         return "\n".join(lines) or "(none)"
 
     def pretty_session(self, sid: str) -> str:

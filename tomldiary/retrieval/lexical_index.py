@@ -560,13 +560,5 @@ def _sorted(
     for score, alike in groupby(found, key=itemgetter(0)):
         for _, collection, entry in sorted(alike, key=lambda each: each[2].order):
             if collection.get(entry.key) is entry:
-                yield _normal(score), collection, entry
-
-
-def _normal(relevance: float) -> float:
-    """Return a relevance as a score between 0 and 1.
-
-    Args:
-        relevance: About 1 for an entry of average length with each word once, which gives two thirds.
-    """
-    return relevance / (relevance + 0.5)
+                # A relevance is about 1 for an entry of average length with each word once, which gives two thirds.
+                yield score / (score + 0.5), collection, entry

@@ -18,6 +18,7 @@ from tomldiary.cli.output import (
     print_rows,
     print_text,
     progress_bar,
+    sentence,
 )
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
@@ -81,10 +82,5 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
 
 
 def _row(finding: Finding) -> Row:
-    text = " ".join(map(_sentence, filter(None, (finding.message, finding.remedy))))
+    text = " ".join(map(sentence, filter(None, (finding.message, finding.remedy))))
     return finding.level, f"{one_line(finding.place)}:", text
-
-
-def _sentence(text: str) -> str:
-    shown = one_line(text)
-    return shown if shown.endswith((".", "!", "?")) else f"{shown}."

@@ -406,7 +406,9 @@ def push(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
     for name in pulled.edited():
         file = folder / name
         directory, _, kind = name.removesuffix(".toml").partition("/")
-        user = decode_folder(directory) or _user_of_hash(backend, directory)
+        # The folder of a user whose id is too long for a name has a hash as its name.
+        hashed = (each for each in backend.users() if encode_folder(each) == directory)
+        user = decode_folder(directory) or next(hashed, None)
         known = pulled.lines(name)
         for other in {each.database for each in known} - {str(backend.database)}:
             raise InvalidValue(
@@ -458,11 +460,6 @@ def push(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
         )
 
 
-def _user_of_hash(backend: SharedBackend, folder: str) -> str | None:
-    """Return the user whose id is too long for the name of a folder, or None if there is no such user."""
-    return next((user for user in backend.users() if encode_folder(user) == folder), None)
-
-
 def _decoded(file: Path) -> str:
     """Return the text of a file, with surrogates for bytes that are not UTF-8."""
     return file.read_bytes().decode("utf-8", "surrogateescape")
@@ -470,10 +467,6 @@ def _decoded(file: Path) -> str:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _ignored(*_: object) -> None:
-    """Handle a signal by doing nothing."""
 
 
 def _edited(file: Path) -> str:
@@ -486,7 +479,7 @@ def _edited(file: Path) -> str:
             f"$VISUAL or $EDITOR is not a valid command ({error})", where=editor
         ) from None
     # Ctrl+C is the editor's, which may use it to stop a command; a handler, unlike SIG_IGN, is not inherited.
-    handler = signal.signal(signal.SIGINT, _ignored)
+    handler = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
         done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
     except OSError as error:

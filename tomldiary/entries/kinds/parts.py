@@ -296,12 +296,12 @@ def duplicates(
     The long layout counts before the short one, and an earlier part before a later one.
     """
     first: dict[Path, str] = {}
-    parts = [name for name in parts_among(kind.name, documents) if name in documents]
-    for is_short in (False, True):
-        for name in parts if kind.is_split else ():
-            for path in kind.tables(documents[name]):
-                if (path[0] != kind.name) is is_short:
-                    place = (kind.name, *path) if is_short else path
-                    if place in first:
-                        yield name, path, first[place]
-                    first.setdefault(place, name)
+    parts = parts_among(kind.name, documents) if kind.is_split else ()
+    stored = [
+        (name, path) for name in parts if name in documents for path in kind.tables(documents[name])
+    ]
+    for name, path in sorted(stored, key=lambda each: each[1][0] != kind.name):
+        place = path if path[0] == kind.name else (kind.name, *path)
+        if place in first:
+            yield name, path, first[place]
+        first.setdefault(place, name)
