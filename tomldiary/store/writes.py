@@ -16,8 +16,7 @@ from tomldiary.runtime.lru import RecentBySize
 from tomldiary.store.catalog import Catalog, next_part
 from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Owners, Put, is_typed
-from tomldiary.store.typed_entries import Change, TypedEntries
-from tomldiary.store.typed_namespaces import TypedNamespaces
+from tomldiary.store.typed_entries import Change, TypedEntries, TypedNamespaces
 from tomldiary.toml.edit import Edit
 from tomldiary.user.pending.held import held_back
 
