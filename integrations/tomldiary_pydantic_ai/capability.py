@@ -497,6 +497,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             is_submitted = False
             try:
                 turn = run.submitted(taken.texts, ending, status, self.episodes)
+                if status == "failed":
+                    await self._check(ctx)
                 is_own = await self._submit(ctx, turn, of_run) == of_run
                 # DBOS may have returned the recorded submit of an overlapping run, so this turn may not be stored.
                 # Temporal, whose event loop is not woken by threads, confuses no results: there, another version of
@@ -525,6 +527,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     )
                 else:
                     turns.give_back(taken)
+
+    @durable_operation("check")
+    async def _check(self, _ctx: RunContext[AgentDepsT]) -> None:
+        """Do nothing: the note of its end fails in an executor of DBOS that has lost the workflow, for example in a tool."""
 
     @durable_operation("submit")
     async def _submit(self, _ctx: RunContext[AgentDepsT], turn: Turn | None, of_run: str) -> str:

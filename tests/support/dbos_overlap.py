@@ -1,4 +1,4 @@
-"""Recovers DBOS workflows: with overlapping runs in another order than before, and with other ids; run by a test.
+"""Recovers DBOS workflows: overlapping runs in another order, with other ids, and beside a lost run; run by a test.
 
 Usage: python dbos_overlap.py FOLDER
 """
@@ -157,6 +157,48 @@ async def converse_with_all() -> str:
     return (await planner.run("Plan it.", deps="carol")).output
 
 
+HAPPENED = []
+
+
+async def await_moment(moment):
+    while moment not in HAPPENED:  # noqa: ASYNC110 - the executions have different event loops
+        await asyncio.sleep(0.01)
+
+
+lost = talker("lost")
+
+
+@lost.tool
+async def delegate(ctx) -> str:  # noqa: F811 - the name that the model calls
+    if HAPPENED:
+        HAPPENED.append("repeated")
+        await await_moment("failed")
+        return "seen"
+    HAPPENED.append("lost")
+    # Without the context of the workflow, because another executor does this.
+    await asyncio.get_running_loop().run_in_executor(None, DBOS.resume_workflow, DBOS.workflow_id)
+    await await_moment("repeated")
+    raise LookupError
+
+
+@DBOS.workflow()
+async def lose() -> str:
+    try:
+        return (await lost.run("Plan it alone.", deps="frank")).output
+    finally:
+        HAPPENED.append("failed")
+
+
+async def check_a_tool_that_fails_after_the_workflow_is_lost():
+    with SetWorkflowID("lost"):
+        lost_handle = await DBOS.start_workflow_async(lose)
+    assert await lost_handle.get_result() == "done"
+    assert HAPPENED == ["lost", "repeated", "failed", "failed"], HAPPENED
+    memory.writer.flush(30)
+    [talk] = diary.user("frank").conversations().values()
+    assert talk.turns == 1, talk
+
+
 async def names_of_steps(workflow):
     return [step["function_name"] for step in await DBOS.list_workflow_steps_async(workflow)]
 
@@ -180,6 +222,7 @@ async def check_replays_with_other_ids():
 
 async def main():
     await check_replays_with_other_ids()
+    await check_a_tool_that_fails_after_the_workflow_is_lost()
     for user in ("alice", "bob"):
         diary.user(user).upsert_preference("likes", f"the secret of {user}")
     with SetWorkflowID("first"):
