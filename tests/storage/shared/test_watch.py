@@ -486,13 +486,13 @@ def test_a_notice_of_everything_makes_each_read_ask(watch, watched):
 def test_a_notice_during_a_request_makes_its_answer_invalid(place):
     backend = place.backend()
     heads, head = Heads(), backend.database.head("alice")
-    heads.trust(time.monotonic() + 10)
     known = heads.of("alice")
     for interrupt in (
         lambda: heads.notice(notice_key("alice"), None),
         lambda: heads.notice(notice_key("alice"), 7),
-        heads.forget_all,
+        heads.distrust,
     ):
+        heads.trust(time.monotonic() + 10)
         known.noticed = (0, 0)
         stamp = heads.stamp(known)
         heads.keep(known, head, stamp)
@@ -500,6 +500,7 @@ def test_a_notice_during_a_request_makes_its_answer_invalid(place):
         stamp = heads.stamp(known)
         interrupt()
         heads.keep(known, head, stamp)
+        heads.trust(time.monotonic() + 10)
         assert heads.valid(known) is None
     backend.close()
 

@@ -163,9 +163,8 @@ class SharedBackend(AsyncVerbs):
         """Return a document, or None."""
         check_user(user)
         hold = self.transactions.hold_of_caller(user)
-        group = hold.group if hold is not None else None
-        if group is not None and kind in group.texts:
-            return Stored(group.texts[kind], group.head.versions[kind])
+        if hold is not None and hold.group is not None and kind in hold.group.texts:
+            return Stored(hold.group.texts[kind], hold.group.head.versions[kind])
         seen = self.transactions.seen(user) if hold is None else None
         found = self.transactions.text(user, kind, seen)
         begun = seen if hold is None else hold.head

@@ -36,7 +36,6 @@ _LONGEST_PAUSE = 0.25  # seconds
 _LEAST_SILENCE = 0.2  # seconds
 _BEATS = 4  # checks of the connection within `silence`
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds between two attempts to connect
-_TOUCH_AFTER = (3, 6, 12, 24)  # conflicts after which a process raises the revision
 Stamp = tuple[int, int, int]
 """The number of the watch's connection, and how many notices without a revision and how many states came before."""
 
@@ -74,11 +73,6 @@ class Remembered:
     def is_alone(self) -> bool:
         """Whether probably only this process writes, so that the next step will find the state unchanged."""
         return self.calm >= CALM
-
-    @property
-    def is_outpaced(self) -> bool:
-        """Whether to raise the revision, because a process that assumes the state may otherwise always be faster."""
-        return self.conflicts in _TOUCH_AFTER
 
     def compare(self, before: Head | None, now: Head) -> None:
         """Record whether another process has written since the last step of this process."""
@@ -159,12 +153,8 @@ class Heads:
         """Allow reads to use cached states until a time of the monotonic clock."""
         self._trusted_until = until
 
-    def forget_all(self) -> None:
-        """Make all cached states invalid for reads, because any user may have changed."""
-        self._connection += 1
-
     def distrust(self) -> None:
-        """Make all cached states invalid for reads, because notices may have been missed."""
+        """Make all cached states invalid for reads, because notices may have been missed, or any user changed."""
         self._trusted_until = 0.0
         self._connection += 1
 
@@ -302,6 +292,6 @@ class Watch:
     def _note(self, notices: Sequence[Notice]) -> None:
         for key, revision in notices:
             if key == EVERYTHING:
-                self._heads.forget_all()
+                self._heads.distrust()
             else:
                 self._heads.notice(key, revision)

@@ -60,6 +60,8 @@ _LONG = 1.0  # seconds after which a refused transaction reserves the user
 _RESERVATION = 20.0  # seconds; others wait no longer, as the process that reserved may be dead
 _TRIES = 25  # attempts to begin or end a reservation
 _QUIET = 60.0  # seconds after an unchanged state for which a request may assume that no other process writes
+# Conflicts after which a process raises the revision, as one that assumes the state may otherwise always be faster.
+_TOUCH_AFTER = (3, 6, 12, 24)
 _MOST_RECORDS = 64  # of a group
 _MOST_AHEAD = 32  # documents that one request reads in advance
 _LARGEST = 1 << 20  # characters of a group
@@ -286,18 +288,10 @@ class Transactions:
     def head(self, user: str) -> Head:
         """Return the state that the caller's transaction began with, or the current state without a transaction."""
         hold = self.hold_of_caller(user)
-        if hold is not None and hold.head is not None:
-            return hold.head
         if hold is None:
-            known, seen = self._known(user), self._reading.heads
-            head = None if seen is None else seen.get(user)
-            if head is None:
-                if self.watch is not None:
-                    self.watch.start()
-                head = self.heads.valid(known) or self._ask(user, known)
-                if seen is not None:
-                    seen[user] = head
-            return head
+            return self.seen(user) or self._current(user)
+        if hold.head is not None:
+            return hold.head
         known = hold.known
         if user in self._uncertain:
             # Otherwise a call that changes nothing, such as a repeated one, would acknowledge what no replica has.
@@ -313,6 +307,16 @@ class Transactions:
             hold.head, hold.is_assumed = self._ask_in_turn(user, hold), False
             known.compare(before, hold.head)
         return hold.head
+
+    def _current(self, user: str) -> Head:
+        """Return the current state, and keep it for the caller's block of `reading`."""
+        known = self._known(user)
+        if self.watch is not None:
+            self.watch.start()
+        head = self.heads.valid(known) or self._ask(user, known)
+        if self._reading.heads is not None:
+            self._reading.heads[user] = head
+        return head
 
     def _ask_in_turn(self, user: str, hold: Hold) -> Head:
         """Return the stored state for a transaction, after reservations of other processes have ended."""
@@ -438,8 +442,7 @@ class Transactions:
         """Let the next call read the state of a user again, also in a block of `reading` and with a watch."""
         known = self.heads.of(user)
         known.confirmed, known.quiet_until = None, 0.0
-        if self._reading.heads is not None:
-            self._reading.heads.pop(user, None)
+        (self._reading.heads or {}).pop(user, None)
 
     # Steps
 
@@ -467,8 +470,7 @@ class Transactions:
         """
         hold = self.hold_of_caller(user)
         known = self.heads.of(user) if hold is None else hold.known
-        if self._reading.heads is not None:
-            self._reading.heads.pop(user, None)
+        (self._reading.heads or {}).pop(user, None)
         stamp, begin = self.heads.stamp(known), time.monotonic()
         after: Head | None = None
         versions: dict[str, Token] | None = None
@@ -501,7 +503,7 @@ class Transactions:
         known.calm, known.confirmed = 0, None
         known.conflicts += 1
         error = RevisionConflict.of(user)
-        if known.is_outpaced:
+        if known.conflicts in _TOUCH_AFTER:
             self._touch(user)
         if hold is not None:
             hold.head, group = None, hold.group
