@@ -221,31 +221,32 @@ class RedisDatabase:
             lost = DatabaseAway if _NOT_DONE.search(f"{error}") else DatabaseLost
             raise lost(reason or f"{error}".rstrip(".") or type(error).__name__) from error
         except exceptions.RedisError as error:
-            cluster_errors = (
-                exceptions.ClusterCrossSlotError,
-                exceptions.ClusterDownError,
-                exceptions.AskError,
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> BackendError | DatabaseAway:
+        """Return the error for a request that the server has answered with an error."""
+        from redis import exceptions as known  # noqa: PLC0415 - an optional dependency
+
+        is_orphan = isinstance(error, known.MasterDownError)  # a ClusterDownError as well
+        if is_orphan or isinstance(error, known.ReadOnlyError):
+            self.close()  # the address may lead to another server now
+        reason = _SCRIPT.split(str(error))[0].partition(". ")[0].rstrip(".")
+        if is_orphan or reason.startswith("BUSY "):  # nothing was done, and it may pass soon
+            return DatabaseAway(reason)
+        if isinstance(error, known.ClusterCrossSlotError | known.ClusterDownError | known.AskError):
+            return BackendError(
+                f"{self}: Redis Cluster is not supported. Use the address of a server without it."
             )
-            is_orphan = isinstance(error, exceptions.MasterDownError)  # a ClusterDownError as well
-            if isinstance(error, cluster_errors) and not is_orphan:
-                raise BackendError(
-                    f"{self}: Redis Cluster is not supported. Use the address of a server without it."
-                ) from error
-            if is_orphan or isinstance(error, exceptions.ReadOnlyError):
-                self.close()  # the address may lead to another server now
-            reason = _SCRIPT.split(str(error))[0].partition(". ")[0].rstrip(".")
-            if is_orphan or reason.startswith("BUSY "):  # nothing was done, and it may pass soon
-                raise DatabaseAway(reason) from error
-            if isinstance(error, exceptions.NoPermissionError) or _FORBIDDEN.search(reason):
-                raise BackendError(
-                    f"{self}: a permission is missing ({reason}). Grant the user ~{self._prefix}:* +@read +@write"
-                    " +@scripting +@connection, and for watch also +@pubsub &__redis__:invalidate."
-                ) from error
-            remedy = next(
-                (each for part, each in _REMEDIES.items() if part in reason),
-                "Check the number of the database and the server's settings.",
+        if isinstance(error, known.NoPermissionError) or _FORBIDDEN.search(reason):
+            return BackendError(
+                f"{self}: a permission is missing ({reason}). Grant the user ~{self._prefix}:* +@read +@write"
+                " +@scripting +@connection, and for watch also +@pubsub &__redis__:invalidate."
             )
-            raise BackendError(f"{self}: the server refused ({reason}). {remedy}") from error
+        remedy = next(
+            (each for part, each in _REMEDIES.items() if part in reason),
+            "Check the number of the database and the server's settings.",
+        )
+        return BackendError(f"{self}: the server refused ({reason}). {remedy}")
 
     def _evaluated(self, script: str, keys: Sequence[str], *values: Any) -> Any:
         # Not by its SHA-1: the server may drop a script at any time, and sending it costs little.
@@ -324,8 +325,7 @@ class RedisDatabase:
     def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if the revision is still that of `head`."""
         if not self._may_write:
-            is_erasure = bool(step.erasures or step.dropped)
-            self._check_writes(is_erasure=is_erasure)
+            self.check_writes(is_erasure=bool(step.erasures or step.dropped))
             self._may_write = True
         keys = [self._key(user), f"{self._prefix}:"]
         values: list[Any] = [head.revision, step.growth, step.erasures, step.dropped or ""]
@@ -349,11 +349,8 @@ class RedisDatabase:
         """Add 1 to the revision of a user."""
         self._run(lambda: self._client.hincrby(self._key(user, "head"), "revision", 1))
 
-    def check_writes(self) -> None:
+    def check_writes(self, *, is_erasure: bool = False) -> None:
         """Run each command of a step with the keys of an empty user id, and leave nothing."""
-        self._check_writes(is_erasure=False)
-
-    def _check_writes(self, *, is_erasure: bool) -> None:
         keys = [self._key(""), f"{self._prefix}:"]
         self._evaluated(_CHECK_WRITES, keys, int(is_erasure))
 
