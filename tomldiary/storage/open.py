@@ -37,34 +37,7 @@ def open_backend(
     if durability is not None:
         check_durability(durability)
     if isinstance(backend, str | os.PathLike):
-        place = os.fspath(backend)
-        if place == "memory:":
-            return MemoryBackend()
-        if is_shared_url(place):
-            if durability is not None:
-                raise BackendError(
-                    "durability applies to a folder; a database server has its own setting."
-                )
-            return open_url(place)
-        if isinstance(backend, str) and _SCHEME.match(place):
-            raise BackendError(
-                f'{without_secrets(place)!r}: there is no backend for this kind of address. Give a folder ("./" before'
-                ' a name with a colon), "memory:", a URL that begins with "postgresql://", "redis://" (also for Valkey) or'
-                ' "firestore://", or a backend object;'
-                " docs/backends.md describes how to write one."
-            )
-        if _PARAMETERS.match(place):
-            raise BackendError(
-                "connection parameters, such as 'host=… dbname=…', are not an address. Write"
-                " postgresql://user@host:5432/database."
-            )
-        start = incomplete_start(place)
-        if start:
-            raise BackendError(
-                f"'{start}…': an address has :// after its scheme, and a Path drops a slash."
-                " Give the whole address as a str."
-            )
-        return LocalBackend(place, durability=durability or "full")
+        return _opened(backend, durability)
     if durability is not None:
         raise BackendError("durability applies to a folder; set it on the backend object.")
     if isinstance(backend, type):
@@ -86,6 +59,37 @@ def open_backend(
         f"{type(backend).__name__} is not a backend: it needs the methods load, save, exists, delete,"
         ' delete_user and list_users. Give such an object, a folder, "memory:", or the URL of a database.'
     )
+
+
+def _opened(given: str | os.PathLike[str], durability: Durability | None) -> Backend:
+    """Return the backend for a folder or an address."""
+    place = os.fspath(given)
+    if place == "memory:":
+        return MemoryBackend()
+    if is_shared_url(place):
+        if durability is not None:
+            raise BackendError(
+                "durability applies to a folder; a database server has its own setting."
+            )
+        return open_url(place)
+    if isinstance(given, str) and _SCHEME.match(place):
+        raise BackendError(
+            f'{without_secrets(place)!r}: there is no backend for this kind of address. Give a folder ("./" before'
+            ' a name with a colon), "memory:", a URL that begins with "postgresql://", "redis://" (also for Valkey) or'
+            ' "firestore://", or a backend object; docs/backends.md describes how to write one.'
+        )
+    if _PARAMETERS.match(place):
+        raise BackendError(
+            "connection parameters, such as 'host=… dbname=…', are not an address. Write"
+            " postgresql://user@host:5432/database."
+        )
+    start = incomplete_start(place)
+    if start:
+        raise BackendError(
+            f"'{start}…': an address has :// after its scheme, and a Path drops a slash."
+            " Give the whole address as a str."
+        )
+    return LocalBackend(place, durability=durability or "full")
 
 
 def _wraps_methods(backend: object) -> bool:
