@@ -64,15 +64,12 @@ class UserLocks:
         self._descriptors: dict[int, int] = {}
         # A host that opens a diary for each request would run out of descriptors; at exit the system closes them.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
-        self._reset()
+        self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start without open lock files in a forked child."""
+        """Start without open lock files, also in a forked child."""
         _close_all(self._descriptors)
-        self._reset()
-
-    def _reset(self) -> None:
         self.pid = os.getpid()
         allowed = -1 if self.folder is None else os.sysconf("SC_OPEN_MAX")  # -1: no limit
         self._most_open = _MOST_OPEN if allowed < 0 else min(_MOST_OPEN, allowed // 3)

@@ -295,7 +295,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
         staging = Staging(self.files, folder, commit, seq)
         try:
-            synced = self._names(user, folder)
+            synced = self._names(user)
             tail = self._tails.of(user)
             # The stored record, because `Tail.lost` may be in another window.
             if records and opens_window(next_sequence(tail and tail.record) - 1, seq, interval):
@@ -346,7 +346,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         try:
             tokens = staging.publish()
             if self._sync and new:
-                self._names(user, folder).sync(new)
+                self._names(user).sync(new)
         except (OSError, BackendError) as error:
             self._recovered.pop(user, None)
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -398,8 +398,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             OSError, BackendError: Some documents are not on disk.
         """
         if self._sync:
-            folder = str(self.folder(user))
-            settle(self.environment, self.folder(user), self._names(user, folder))
+            settle(self.environment, self.folder(user), self._names(user))
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the user's lock."""

@@ -12,12 +12,10 @@ the durability.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import file_digest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import (
@@ -51,6 +49,7 @@ from tomldiary.toml.values import render_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem
@@ -385,12 +384,9 @@ def _publish(files: FileSystem, folder: Path, job: _Job, pause: _Pause) -> None:
         _publish_document(files, folder, kind, document, pause)
     for aside in damaged(files, folder / "history"):
         files.unlink(aside)
-    for place in {
-        (folder / "history"),
-        *((folder / f"{kind}.toml").parent for kind in job.documents),
-    }:
-        if files.is_folder(place):
-            files.sync_folder(place)
+    parents = ((folder / f"{kind}.toml").parent for kind in job.documents)
+    for place in filter(files.is_folder, {folder / "history", *parents}):
+        files.sync_folder(place)
     _sweep_staged(files, folder)  # a power cut may have restored the name of a published file
     files.unlink(folder / JOB_NAME)
     files.sync_folder(folder)
@@ -503,10 +499,8 @@ def _document(files: FileSystem, path: Path) -> Document:
 
 def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place) / name
-            # A link has no hash, nor a file that cannot be read now; its content was still redacted.
-            with contextlib.suppress(OSError, BackendError), files.open_to_read(path) as file:
-                found[path.relative_to(folder).as_posix()] = file_digest(file, "sha256").hexdigest()
+    for path in folder.rglob("*"):
+        # A folder and a link have no hash, nor a file that cannot be read now; its content was still redacted.
+        with contextlib.suppress(OSError, BackendError), files.open_to_read(path) as file:
+            found[path.relative_to(folder).as_posix()] = file_digest(file, "sha256").hexdigest()
     return dict(sorted(found.items()))

@@ -214,7 +214,9 @@ def damaged(files: FileSystem, folder: Path) -> list[Path]:
 
 
 _END = END.encode()
-_STORED_END = re.compile(rb"\n\]\r?\n")  # another program, such as git, may have written CRLF
+# Another program, such as git, may have written CRLF as line ends.
+_START = f"\n{HEADER.rstrip()}".encode()
+_STORED_END = re.compile(rb"\n\]\r?\n")
 _TAIL = 8 * 1024  # bytes read at a time when looking for the last record
 
 
@@ -258,7 +260,7 @@ def _backwards(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         begin -= step
         file.seek(begin)
         data = file.read(step) + data
-        while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
+        while (at := (b"\n" + data).rfind(_START)) > 0 or (at == 0 and begin == 0):
             yield begin + at, data[at:]
             data = data[:at]
 
@@ -267,14 +269,6 @@ def _without_rest(data: bytes) -> bytes:
     """Return a record without the bytes after its end marker; without a marker, all bytes."""
     found = _STORED_END.search(data)
     return data if found is None else data[: found.end()]
-
-
-def _last_header(data: bytes) -> int:
-    header = HEADER.rstrip().encode()
-    at = data.rfind(b"\n" + header)
-    if at >= 0:
-        return at + 1
-    return 0 if data.startswith(header) else -1
 
 
 def named_transaction(text: str) -> int:

@@ -360,12 +360,9 @@ def is_being_saved(env: Environment, path: str) -> bool:
 
 def has_writer(files: FileSystem, path: str) -> bool:
     """Return whether a program has a file open for writing; False if the system cannot tell."""
-    try:
-        lease = Lease(files, path)
-    except OSError:
-        return False
-    lease.close()
-    return lease.has_writer
+    with suppress(OSError), closing(Lease(files, path)) as lease:
+        return lease.has_writer
+    return False
 
 
 class Lease:

@@ -344,13 +344,13 @@ class OpenedUsers:
         self._recovered.pop(user, None)
         self._listings.pop(user, None)
 
-    def _names(self, user: str, folder: str) -> Synced:
+    def _names(self, user: str) -> Synced:
         """Create a user's folder if needed; at the first commit of this process, sync its name.
 
         Raises:
             OSError: The folder cannot be created or synced.
         """
-        files = self.files
+        files, folder = self.files, str(self.folder(user))
         try:
             inode = files.stat(folder).st_ino
         except FileNotFoundError:
@@ -419,15 +419,9 @@ class Synced:
 
     def sync(self, kinds: set[str]) -> None:
         """Sync the names of documents, and the names of their parent folders."""
-        for place in {place for kind in kinds for place in _folders_of(self.folder, kind)}:
+        for place in {Path(self.folder, each) for kind in kinds for each in Path(kind).parents}:
             self.files.sync_folder(place)
         self.kinds |= kinds
-
-
-def _folders_of(folder: str, kind: str) -> list[str]:
-    """Return the folders on the path of a document, from the user's folder to its own."""
-    parts = kind.split("/")[:-1]
-    return ["/".join([folder, *parts[:length]]) for length in range(len(parts) + 1)]
 
 
 # Fencing tokens
