@@ -293,10 +293,11 @@ class Journal:
 
     def _append(self, render: Callable[[], str]) -> None:
         """Append records, with a "done" record for turns finished since the last append."""
-        unwritten = len(self._unwritten)
-        done = _render_done(self._unwritten) if unwritten else ""
+        done = ""
+        if self._unwritten:
+            done = render_record("done", f"numbers = {render_value(self._unwritten)}\n")
         self._file.append(lambda: render() + done)
-        del self._unwritten[:unwritten]
+        self._unwritten.clear()
 
     def _new_segment(self) -> None:
         """Create the next file."""
@@ -439,8 +440,3 @@ def render_operations(
         f"operations = {render_value(tables)}\n"
     )
     return render_record("operations", body)
-
-
-def _render_done(numbers: Sequence[int]) -> str:
-    """Return the record that these turns are done."""
-    return render_record("done", f"numbers = {render_value([*numbers])}\n")

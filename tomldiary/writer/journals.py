@@ -268,15 +268,12 @@ def kept_records(
                 kept.append(record.text)
         elif record.kind in {"done", "owner"}:
             kept.append(record.text)
-        else:
-            turn = turn_of(data)
-            if turn.user_id == user and data["epoch"] < epoch:
-                if not _is_selected(turn, data, selection):
-                    is_quoting = turn.earlier or "error" in data
-                    kept.append(_without_quotations(record, data) if is_quoting else record.text)
-            else:
-                foreign.add(data.get("number", 0))
-                kept.append(record.text)
+        elif (turn := turn_of(data)).user_id != user or data["epoch"] >= epoch:
+            foreign.add(data.get("number", 0))
+            kept.append(record.text)
+        elif not _is_selected(turn, data, selection):
+            is_quoting = turn.earlier or "error" in data
+            kept.append(_without_quotations(record, data) if is_quoting else record.text)
     return kept
 
 

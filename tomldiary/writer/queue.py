@@ -341,13 +341,9 @@ class UserQueues:
     def push(self, job: Job) -> None:
         """Add a turn at the end of its user's queue."""
         user = job.turn.user_id
-        queue = self._queues.get(user)
-        if queue is None:
-            self._queues[user] = deque([job])
-            if user not in self._held:
-                self._ready.append(user)
-        else:
-            queue.append(job)
+        if user not in self._queues and user not in self._held:
+            self._ready.append(user)
+        self._queues.setdefault(user, deque()).append(job)
         self._count += 1 + len(job.group)
 
     def requeue(self, job: Job) -> None:

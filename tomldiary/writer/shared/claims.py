@@ -285,9 +285,8 @@ class Heartbeats:
             if not _HEARTBEAT.fullmatch(kind):
                 continue  # of a real user with the id of the internal one
             name = kind.removeprefix(".")
-            before = known.get(name)
-            is_same = before is not None and before[0] == version
-            self._seen[name] = before if before is not None and is_same else (version, now)
+            before = known.get(name, (version, now))
+            self._seen[name] = before if before[0] == version else (version, now)
             if now - self._seen[name][1] > _FORGET_AFTER * self.lease:
                 self._change(name, "")
 
