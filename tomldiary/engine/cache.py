@@ -394,17 +394,12 @@ class DocumentCache:
         if found is None:
             if len(self._deadlines) >= self._most_deadlines:
                 self._drop_deadlines()
-            if self._local is not None:
-                made = Deadlines(self._local.index_folder(user), self._local.files)
-            else:
-                made = Deadlines(None)
+            local = self._local
+            made = Deadlines(local and local.index_folder(user), local and local.files)
             found = self._deadlines.setdefault(user, made)
         return found
 
     def _drop_deadlines(self) -> None:
-        if self._local is not None:
-            self._deadlines.clear()  # they are read again from their files
-            return
         now = time.time_ns() // 1000
         for user, each in list(self._deadlines.items()):
             if not each.has_refreshes(now):
@@ -467,11 +462,6 @@ class DocumentCache:
         """Return the actor of the transaction that a write of this user joins, or ""."""
         joined = self.transaction_of(user)
         return "" if joined is None else joined.actor
-
-    def drafts_here(self, user: str) -> str | None:
-        """Return the session of the transaction of drafts that a write of this user joins, or None."""
-        joined = self.transaction_of(user)
-        return None if joined is None else joined.drafts
 
     def _notice_erasure(self, user: str) -> bool:
         """Drop a user's documents if another process has erased data since; return whether it has."""

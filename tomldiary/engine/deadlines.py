@@ -119,10 +119,10 @@ class Deadlines:
                 self._most = max(_FEWEST, 2 * len(self._known))
 
     def has_refreshes(self, now: int) -> bool:
-        """Drop the refreshes in memory that have expired, and return whether any are left."""
+        """Drop the refreshes that have expired, and return whether any are left that no file has."""
         with self._guard:
             self._drop_expired(now)
-            return bool(self._known)
+            return self._path is None and bool(self._known)
 
     def _name(self, base: str, key: str) -> str:
         text = f"{base}\0{key}"  # unambiguous, because the name of a document contains no NUL

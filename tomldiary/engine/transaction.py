@@ -298,9 +298,9 @@ class Transaction:
             self._bases[kind] = self._settled(kind)
         edit = Edit(document, is_changed=True)
         tables, before = entry_kind(kind).tables, self.document(kind)
-        edit.touched = {**tables(document), **tables(before)}
+        paths = {**tables(document), **tables(before)}
         # Without the origin, because the new entries have their own, which `stamped` then keeps.
-        edit.touched = {path: _without_origin(before.table(path)) for path in edit.touched}
+        edit.touched = {path: _without_origin(before.table(path)) for path in paths}
         self._keep(kind, edit)
 
     def _settled(self, kind: str) -> Known | None:
@@ -470,7 +470,8 @@ def prepare(
             keep_removed_ids(kind, edit, base.logged)
         if edit.meta.get("version") != FORMAT_VERSION:
             entry_kind(kind).migrate(edit)
-        _stamp(edit, seq, schema_name)
+        named = edit.meta.get("schema_name", schema_name)
+        edit.set_meta(version=FORMAT_VERSION, schema_name=named, seq=seq)
         documents[kind] = document = edit.done(kind)
         record.results[kind] = document.fingerprint
         old = NOTHING if base is None else base.document
@@ -492,11 +493,6 @@ def keep_removed_ids(name: str, edit: Edit, before: Document) -> None:
     """Reserve the ids of entries that a hand edit removed, so that new entries do not get them."""
     kind = entry_kind(name)
     kind.keep_ids(edit, [path for path in kind.tables(before) if edit.table(path) is None])
-
-
-def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
-    named = edit.meta.get("schema_name", schema_name)
-    edit.set_meta(version=FORMAT_VERSION, schema_name=named, seq=seq)
 
 
 # The changes between two versions

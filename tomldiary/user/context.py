@@ -244,7 +244,8 @@ class UserContext:
         if checked_flag(ephemeral, "ephemeral"):
             drafts: str | None = self.session(source.session)
         else:
-            drafts = None if self.is_draft else self.engine.drafts_here(self.user_id)
+            joined = None if self.is_draft else self.engine.transaction_of(self.user_id)
+            drafts = None if joined is None else joined.drafts
         if drafts is not None:
             context = DraftContext(self.diary, self.user_id, drafts)
             return context.write(change, source, on_repeat=on_repeat)
