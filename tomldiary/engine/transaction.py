@@ -565,11 +565,7 @@ def _split_entries(
 
 
 def _widened(
-    kind: EntryKind,
-    old: list[Block],
-    new: list[Block],
-    spans: Sequence[_Span],
-    entries: set[Path],
+    kind: EntryKind, old: list[Block], new: list[Block], spans: Sequence[_Span], entries: set[Path]
 ) -> list[_Span]:
     """Return ranges that also cover all other blocks of some entries; adjacent ranges are joined."""
     found: list[_Span] = [(0, 0, 0, 0)]

@@ -26,13 +26,7 @@ from tomldiary.entries.kinds import (
     home_of,
     unread_tables,
 )
-from tomldiary.errors import (
-    DiaryError,
-    DocumentError,
-    InvalidTOML,
-    InvalidValue,
-    LockTimeout,
-)
+from tomldiary.errors import DiaryError, DocumentError, InvalidTOML, InvalidValue, LockTimeout
 from tomldiary.forgetting.redact_tables import Replay, Tables, Versions, joined
 from tomldiary.forgetting.selection import RECEIPTS, ForgetReceipt, Selection
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
@@ -469,11 +463,7 @@ def plan(engine: Engine, user: str, selection: Selection, timeout: float, parsed
 
 
 def _documents(
-    backend: Backend,
-    user: str,
-    history: Sequence[str],
-    timeout: float,
-    cached: Mapping[str, Known],
+    backend: Backend, user: str, history: Sequence[str], timeout: float, cached: Mapping[str, Known]
 ) -> tuple[dict[str, Stored], dict[str, Known]]:
     """Return each document as it is stored, and as history or a hand edit has it."""
     source = _ReadableHistory(backend, history)

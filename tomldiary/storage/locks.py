@@ -25,12 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 from tomldiary.errors import HandEditConflict, LockTimeout, RevisionConflict
-from tomldiary.runtime.fork_safety import (
-    close_lockable,
-    lockable,
-    open_lockable,
-    renew_after_fork,
-)
+from tomldiary.runtime.fork_safety import close_lockable, lockable, open_lockable, renew_after_fork
 from tomldiary.storage.files import PRIVATE, FileSystem, file_error, file_on_the_way
 
 if TYPE_CHECKING:

@@ -109,12 +109,7 @@ class MemoryBackend(AsyncVerbs):
         return self._hidden.get((user, kind), "")
 
     def change_hidden(
-        self,
-        user: str,
-        kind: str,
-        change: Callable[[str, int], str],
-        *,
-        is_locked: bool = False,
+        self, user: str, kind: str, change: Callable[[str, int], str], *, is_locked: bool = False
     ) -> None:
         """Replace a hidden document; "" removes it."""
         with nullcontext() if is_locked else self.lock(user, LOCK_TIMEOUT):

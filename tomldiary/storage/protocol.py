@@ -243,12 +243,7 @@ class KeepsHidden(Protocol):
         ...
 
     def change_hidden(
-        self,
-        user: str,
-        kind: str,
-        change: Callable[[str, int], str],
-        *,
-        is_locked: bool = False,
+        self, user: str, kind: str, change: Callable[[str, int], str], *, is_locked: bool = False
     ) -> None:
         """Replace a hidden document atomically; "" removes it.
 

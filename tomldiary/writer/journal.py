@@ -137,11 +137,7 @@ class Journal:
 
     @classmethod
     def adopt(
-        cls,
-        folder: Path,
-        *,
-        sync: bool,
-        files: FileSystem | None = None,
+        cls, folder: Path, *, sync: bool, files: FileSystem | None = None
     ) -> tuple[Journal, list[Job]] | None:
         """Take over the journal of a dead writer, with its unfinished turns in their order.
 
@@ -197,11 +193,7 @@ class Journal:
         """The number of unfinished turns."""
         return sum(map(len, [*self._open.values()]))  # a copy: other threads finish turns
 
-    def append_turns(
-        self,
-        jobs: Sequence[Job],
-        epoch_of: Callable[[Job], int | None],
-    ) -> list[Job]:
+    def append_turns(self, jobs: Sequence[Job], epoch_of: Callable[[Job], int | None]) -> list[Job]:
         """Append turns in this order and return them; they are durable once `sync` returned.
 
         Args:
@@ -242,10 +234,7 @@ class Journal:
             return stored
 
     def append_operations(
-        self,
-        jobs: Sequence[Job],
-        operations: Iterable[Operation],
-        epoch_of: Callable[[str], int],
+        self, jobs: Sequence[Job], operations: Iterable[Operation], epoch_of: Callable[[str], int]
     ) -> None:
         """Append the operations extracted from a turn, or from a group of turns; those of a group are synced.
 

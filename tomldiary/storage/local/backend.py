@@ -363,12 +363,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return self._hidden.read(user, kind)
 
     def change_hidden(
-        self,
-        user: str,
-        kind: str,
-        change: Callable[[str, int], str],
-        *,
-        is_locked: bool = False,
+        self, user: str, kind: str, change: Callable[[str, int], str], *, is_locked: bool = False
     ) -> None:
         """Replace a hidden document atomically; "" removes it."""
         with nullcontext() if is_locked else self._locks.hold(user, LOCK_TIMEOUT):

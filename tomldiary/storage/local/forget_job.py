@@ -393,11 +393,7 @@ def _publish(files: FileSystem, folder: Path, job: _Job, pause: _Pause) -> None:
 
 
 def _publish_document(
-    files: FileSystem,
-    folder: Path,
-    kind: str,
-    document: dict[str, Any],
-    pause: _Pause,
+    files: FileSystem, folder: Path, kind: str, document: dict[str, Any], pause: _Pause
 ) -> None:
     """Publish a staged document, and remove it if nothing is left in it.
 
@@ -418,11 +414,7 @@ def _publish_document(
 
 
 def _replace(
-    files: FileSystem,
-    staged: Path,
-    target: Path,
-    document: dict[str, Any],
-    pause: _Pause,
+    files: FileSystem, staged: Path, target: Path, document: dict[str, Any], pause: _Pause
 ) -> bool:
     """Replace a document once no other program has it open for writing; return False if it was removed."""
     # A copy is exchanged, so that the staged file never holds the text to forget.

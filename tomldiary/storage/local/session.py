@@ -19,12 +19,7 @@ from zlib import crc32
 
 from tomldiary.errors import BackendError, DiaryError, InvalidValue, LockTimeout
 from tomldiary.history.record import parse_record
-from tomldiary.identifiers.user_ids import (
-    decode_folder,
-    encode_folder,
-    is_canonical,
-    is_hashed,
-)
+from tomldiary.identifiers.user_ids import decode_folder, encode_folder, is_canonical, is_hashed
 from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import file_error, file_on_the_way

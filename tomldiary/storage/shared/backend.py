@@ -349,10 +349,7 @@ class SharedBackend(AsyncVerbs):
         )
 
     def change_parts(
-        self,
-        user: str,
-        kind: str,
-        change: Callable[[Mapping[str, str], int], Mapping[str, str]],
+        self, user: str, kind: str, change: Callable[[Mapping[str, str], int], Mapping[str, str]]
     ) -> None:
         """Change the parts of a hidden document in one step, like `change_hidden`; unchanged parts are not sent.
 
