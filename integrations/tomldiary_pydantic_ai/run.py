@@ -315,12 +315,13 @@ def _place(messages: Sequence[ModelMessage]) -> str:
 
 
 def end_with_caller(which: ReferenceType[RunState], caller: asyncio.Task[Any]) -> None:
-    """End a run if its caller was cancelled: the framework leaves it waiting forever if it has just begun.
+    """End a run if its caller was cancelled or failed: the framework leaves it waiting forever if it has just begun.
 
+    A `timeout` and a `CancellationToken` of the framework end the caller with an error.
     The caller may live as long as the program. With a strong reference, the run would too, if only a time limit ended it.
     """
     run = which()
-    if run is not None and run.task is not None and caller.cancelled():
+    if run is not None and run.task is not None and (caller.cancelled() or caller.exception()):
         run.task.cancel()
 
 

@@ -369,6 +369,28 @@ def test_a_run_that_is_cancelled_in_any_step_of_its_begin_ends_and_is_submitted(
     assert sorted(turn.user_msg for turn in setting.writer.turns) == sorted(words)
 
 
+def test_a_run_that_a_token_cancels_in_any_step_of_its_begin_ends(tmp_path: Path):
+    make_token: Any = getattr(pydantic_ai, "CancellationToken", None)
+    if make_token is None:
+        pytest.skip("this release has no tokens")
+    setting, steps = Setting(tmp_path), 40
+
+    async def run() -> None:
+        for step in range(steps):
+            token = make_token()
+            agent_run = setting.agent.run(f"I like {step} cups.", cancellation_token=token)
+            begun = asyncio.create_task(agent_run)
+            for _ in range(step):
+                await asyncio.sleep(0)
+            token.cancel()
+            await asyncio.gather(begun, return_exceptions=True)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        _, open_ = await asyncio.wait(left, timeout=20) if left else ((), ())
+        assert not open_
+
+    asyncio.run(run())
+
+
 def test_a_run_that_is_closed_as_garbage_is_submitted(tmp_path: Path):
     # Releases of the framework leave the task behind if a run is cancelled in its first steps.
     setting = Setting(tmp_path)
