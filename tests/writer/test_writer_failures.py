@@ -22,7 +22,6 @@ from pydantic import BaseModel, Field
 from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, Conflict, ExtractionError, InvalidValue, LockTimeout
-from tomldiary.writer import attempts
 from tomldiary.writer.attempts import Breaker, RetryPolicy, is_transient
 from tomldiary.writer.dead_letters import DeadLetters
 from waiting import until
@@ -573,8 +572,8 @@ def test_a_turn_is_tried_again_after_the_server_closed_the_connection(tmp_path, 
 
 def test_retry_delays_grow_with_jitter_and_respect_the_server():
     policy = RetryPolicy(first_pause=1.0, longest_pause=10.0)
-    for number, most in ((1, 1.0), (2, 2.0), (3, 4.0), (9, 10.0)):
-        pauses = {policy.pause(number, ValueError()) for _ in range(50)}
+    for attempts, most in ((1, 1.0), (2, 2.0), (3, 4.0), (9, 10.0)):
+        pauses = {policy.pause(attempts, ValueError()) for _ in range(50)}
         assert most / 2 <= min(pauses) <= max(pauses) <= most
         assert len(pauses) > 1 or most == 10.0
     assert policy.pause(100_000, ValueError()) == 10.0  # a policy without an end
@@ -584,10 +583,9 @@ def test_retry_delays_grow_with_jitter_and_respect_the_server():
     assert 1.0 < policy.pause(1, asked) <= 8.0  # without it, a second at most
 
 
-def test_the_breaker_opens_after_failures_and_admits_single_tries(monkeypatch):
+def test_the_breaker_opens_after_failures_and_admits_single_tries():
     now = [100.0]
-    monkeypatch.setattr(attempts, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    breaker = Breaker(3, 0.5)
+    breaker = Breaker(3, 0.5, lambda: now[0])
     assert [breaker.fail() for _ in range(3)] == [False, False, True]
     assert breaker.is_open
     assert breaker.wait() == 0.5

@@ -230,10 +230,14 @@ class Breaker:
         failures: The number of consecutive transient failures, of any users, that opens it.
         pause: The time in seconds until an attempt is let through. It doubles with each failed attempt, up to 32 times
             `pause`.
+        clock: Returns seconds that only grow.
     """
 
-    def __init__(self, failures: int, pause: float) -> None:
+    def __init__(
+        self, failures: int, pause: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._failures = failures
+        self._clock = clock
         self._first = self._pause = pause
         self._consecutive = 0
         self._until = 0.0
@@ -250,7 +254,7 @@ class Breaker:
             return 0.0
         if self._is_trying:
             return self._first
-        return max(0.0, self._until - time.monotonic())
+        return max(0.0, self._until - self._clock())
 
     def begin(self) -> None:
         """Record that an attempt begins."""
@@ -274,7 +278,7 @@ class Breaker:
             return False
         if was_open:
             self._pause = min(self._pause * 2, self._first * 32)
-        self._until = time.monotonic() + self._pause
+        self._until = self._clock() + self._pause
         return not was_open
 
 
