@@ -12,10 +12,12 @@ the durability.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import file_digest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import (
@@ -49,7 +51,6 @@ from tomldiary.toml.values import render_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem
@@ -491,8 +492,11 @@ def _document(files: FileSystem, path: Path) -> Document:
 
 def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
-    for path in folder.rglob("*"):
-        # A folder and a link have no hash, nor a file that cannot be read now; its content was still redacted.
-        with contextlib.suppress(OSError, BackendError), files.open_to_read(path) as file:
-            found[path.relative_to(folder).as_posix()] = file_digest(file, "sha256").hexdigest()
+    # Not `rglob`, which fails if a folder disappears meanwhile.
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            # A link has no hash, nor a file that cannot be read now; its content was still redacted.
+            with contextlib.suppress(OSError, BackendError), files.open_to_read(path) as file:
+                found[path.relative_to(folder).as_posix()] = file_digest(file, "sha256").hexdigest()
     return dict(sorted(found.items()))
