@@ -103,6 +103,14 @@ def test_questions_quotations_and_texts_to_work_on_are_left_out(message, kept):
         "I am pescatarian, i.e. I eat fish.",
         "J'habite av. Foch à Paris.",
         "Vivo en la Av. Corrientes.",
+        "I live in Washington, D.C. with my wife.",
+        "I live in the U.K., not in Ireland.",
+        "I like cats, dogs, etc., and hate birds.",
+        "I like jazz (blues etc.), and funk.",
+        "I like cats etc. and birds.",
+        "My birthday is on Feb. 3rd, 1990.",
+        "I live near Mt. Hood.",
+        "I studied A.I. at a college.",
     ],
 )
 def test_an_ordinal_number_or_a_short_form_ends_no_sentence(told):
@@ -115,11 +123,14 @@ def test_an_ordinal_number_or_a_short_form_ends_no_sentence(told):
         ("No. I'm vegan.", "I'm vegan."),
         ("I wake up at 6 a.m. I drink coffee.", "I drink coffee."),
         ("I take vitamin C. My wife is a nurse.", "My wife is a nurse."),
+        ("I was born in D.C. I live in Rome.", "I live in Rome."),
+        ("i like cats etc. i hate birds.", "i hate birds."),
+        ("I like cats, dogs, etc. My wife likes birds.", "My wife likes birds."),
         ("Ich bin geboren am 12. Ich mag Tee.", "Ich mag Tee."),
         ("Ich bin am 3. Mai geboren und wohne im 5. Meine Frau mag Tee.", "Meine Frau mag Tee."),
     ],
 )
-def test_a_common_word_with_a_capital_after_a_short_form_begins_a_sentence(told, second):
+def test_a_common_word_with_a_capital_or_for_the_user_begins_a_sentence(told, second):
     assert second in found(told)
 
 

@@ -65,7 +65,7 @@ _IN_TEXT = {
 MAX_CHARACTERS = 20_000  # of a message; the rest is ignored
 MAX_SENTENCE = 600  # characters; anything longer is a pasted text, not a statement
 _LOOK = 20  # characters around a full stop
-_INITIALS = "abcdefghjklmnopqrstuvwxyz"  # without "i", which ends sentences
+_INITIALS = re.compile(r"(?:\w\.)+[a-z]|(?!i)[a-z]")  # "d.c", "d"; "i" ends sentences
 _QUOTE_MARKS = str.maketrans("\u2018\u2019\u02bc\u201c\u201d\u201e\u00ab\u00bb", "'" * 3 + '"' * 5)
 _HIDDEN = re.compile(  # each branch stops at the next mark of its own kind, so no scan is repeated
     r"`[^`\n]*`|(?<!\w)\"[^\"\n]*\"|(?<![\w'])'(?:[^'\n]|(?<=\w)'(?=\w))*+'(?!\w)|(?:https?://|www\.)\S+"
@@ -78,7 +78,9 @@ _LABEL = re.compile(r"\s*(?:[-*]\s+)?([^\W\d_][\w.]*(?: \w+)?)\s?:\s")
 _ROLES, _OWN_LABELS = (frozenset(_FILE[key].split()) for key in ("roles", "own_labels"))
 _SHORT_FORMS, _LAST_FORMS = (frozenset(_FILE[key].split()) for key in ("short_forms", "last_forms"))
 _SOFT_WRAP = re.compile(r"(?<![.!?:;\n])\n(?=[a-z])(?!(?:i|i'm|im|i've|my|we|our)\b)")
-_BOUNDARY = re.compile(r"\n|(?<![.!?\u2026])[.!?\u2026]++[^\w\s]{0,8}+(?=\s|\Z)|\Z")
+_BOUNDARY = re.compile(  # no full stop before a comma, as in "etc.,"
+    r"\n|(?<![.!?\u2026])(?!\.[\"')]?[,;])[.!?\u2026]++[^\w\s]{0,8}+(?=\s|\Z)|\Z"
+)
 _BULLETS = re.compile(
     r"(?:[-\u2022\u2013\s]|\*(?=\s|[^*]*\Z))*"
 )  # an asterisk may also begin emphasis
@@ -210,13 +212,14 @@ def _is_within_sentence(mask: str, start: int, end: int, language: Language) -> 
     last = "".join(before.lower().split()[-1:])
     if last in _SHORT_FORMS:
         return True
-    is_initial = len(last) == 1 and last in _INITIALS
+    is_initial = _INITIALS.fullmatch(last) is not None
     if not (last in _LAST_FORMS or is_initial or language.search("ordinals", before)):
         return False
     # A common word with a capital begins a sentence: "at 6 a.m. I run", but "at 6 a.m. Eastern Time".
     following = _WORD.search(mask[end : end + _LOOK])
     word = following.group() if following else ""
-    return not (word.istitle() and word.lower() in language.words)
+    begins = word.istitle() or language.search("first_person", f" {word} ")
+    return not (begins and word.lower() in language.words)
 
 
 # Requests
