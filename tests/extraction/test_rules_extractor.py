@@ -99,6 +99,7 @@ def test_questions_are_not_extracted(question):
         "I love it!",
         "Act as a doctor. I am allergic to nuts.",
         "Translate this into German: I love dogs. I live in Rome.",
+        "Repeat after me: I love dogs.",
         "Proofread the following text.\nI am a vegetarian since 2009.",
         "I tried running the script and got an error.",
         "If I were a vegetarian, I would eat tofu.",
@@ -264,9 +265,39 @@ def test_small_talk_does_not_turn_plans_into_background():
         ("We no longer live in Oslo.", "biography"),
         ("I don't have any allergies.", "allergies"),
         ("I don't have a car.", "biography"),
+        ("I don't have kids.", "biography"),
+        ("I quit smoking.", "dislikes"),
+        ("I have stopped eating meat.", "dislikes"),
     ],
 )
 def test_a_statement_that_something_has_ended_or_is_absent_is_kept(sentence, category):
+    assert find_statements(sentence, TASTES) == [Statement(sentence, category)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "category"),
+    [
+        ("We don't like olives.", "dislikes"),
+        ("We hate olives.", "dislikes"),
+        ("I like no olives.", "dislikes"),
+        ("I like neither olives nor capers.", "dislikes"),
+        ("I like nothing better than olives.", "likes"),
+        ("Neither my wife nor I like olives.", "dislikes"),
+        ("I never liked olives.", "dislikes"),
+        ("I have never been a fan of olives.", "dislikes"),
+        ("I can't say that I like olives.", "dislikes"),
+        ("Blue is not my favourite.", "dislikes"),
+        ("I hate to admit it, but I love olives.", "likes"),
+        ("I don't hate olives.", "likes"),
+        ("I can't live without olives.", "likes"),
+        ("I get a rash from wool.", "allergies"),
+        ("I became a nurse.", "biography"),
+        ("I relocated to Oslo.", "biography"),
+        ("I got married last week.", "biography"),
+        ("My nickname is Bo.", "biography"),
+    ],
+)
+def test_the_side_of_a_statement_is_that_of_its_whole_phrase(sentence, category):
     assert find_statements(sentence, TASTES) == [Statement(sentence, category)]
 
 
@@ -280,6 +311,10 @@ def test_a_statement_that_something_has_ended_or_is_absent_is_kept(sentence, cat
         "I'm tired of this.",
         "I'm a fan of yours!",
         "I use that.",
+        "I don't hate it.",
+        "We hate to disturb you.",
+        "I stopped watching the video you sent.",
+        "I became a bit tired.",
     ],
 )
 def test_greetings_and_moods_are_not_extracted(greeting):
@@ -502,6 +537,8 @@ def test_stated_preferences_are_found_and_questions_are_not():
         "For example, I live in Berlin.",
         "I wish I had a dog.",
         "Oh sure, I just LOVE being stuck in traffic.",
+        "I don't know if I like olives.",
+        "I wonder whether I would like Rome and my new job.",
         "User: I am allergic to nuts",
         "2024-01-01 ERROR I am a failing worker",
         "[INFO] I live on port 8080",

@@ -49,6 +49,30 @@ def test_what_is_kept_is_verbatim():
         ("J'adore le jazz.", "likes"),
         ("Acordo todos os dias às seis.", "routines"),
         ("Vivo a Roma.", "biography"),
+        ("Ich mag Tee, aber keinen Kaffee.", "likes"),
+        ("Ich mag nicht nur Tee, sondern auch Kaffee.", "likes"),
+        ("Ich trinke Tee, aber keinen Kaffee.", "routines"),
+        ("Mir gefällt Rom nicht.", "dislikes"),
+        ("ich mag jazz nich", "dislikes"),
+        ("Ich stehe nicht auf Pop.", "dislikes"),
+        ("Ich habe Pop nie gemocht.", "dislikes"),
+        ("Wir mögen Rom nicht.", "dislikes"),
+        ("Wir mögen Rom.", "likes"),
+        ("Nenn mich Jo.", "biography"),
+        ("Ich heisse Anna.", "biography"),
+        ("Tampoco me gusta el café.", "dislikes"),
+        ("Nunca me han gustado los gatos.", "dislikes"),
+        ("J'aime pas le café.", "dislikes"),
+        ("J'aime pas mal le café.", "likes"),
+        ("J'aime plus le thé que le café.", "likes"),
+        ("Je mange pas de porc.", "dislikes"),
+        ("Je n'ai jamais aimé le café.", "dislikes"),
+        ("nao gosto de azeitonas", "dislikes"),
+        ("Não gostamos de Roma.", "dislikes"),
+        ("Nunca gostei de azeitonas.", "dislikes"),
+        ("A me non piace il tè.", "dislikes"),
+        ("Non mi è mai piaciuto il tè.", "dislikes"),
+        ("Amo il tè.", "likes"),
     ],
 )
 def test_the_kind_of_a_statement_chooses_its_category(sentence, category):
@@ -179,6 +203,21 @@ def test_what_the_user_asks_not_to_store_is_dropped(said):
 )
 def test_no_statement_is_taken_for_a_request_not_to_store_it(said):
     assert found(said) == [said]
+
+
+@pytest.mark.parametrize(
+    ("doubt", "kept"),
+    [
+        ("No sé si me gusta Roma.", "No sé si te lo dije, pero soy alérgico a las nueces."),
+        ("No es verdad que odio el café.", "No odio a nadie, y me gusta el café."),
+        ("Je ne sais pas si j'aime Rome.", "Je ne sais pas si tu le sais, mais j'aime Rome."),
+        ("Não sei se gosto de Roma.", "Não sei se te disse, mas sou alérgico a nozes."),
+        ("Non so se mi piace Roma.", "Non so se lo sai, ma sono allergico alle noci."),
+    ],
+)
+def test_a_statement_that_is_in_doubt_or_denied_is_left_out(doubt, kept):
+    assert found(doubt) == []
+    assert found(kept) == [kept]
 
 
 @pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.is_supported])

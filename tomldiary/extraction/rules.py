@@ -215,7 +215,7 @@ def _is_within_sentence(mask: str, start: int, end: int, language: Language) -> 
     is_initial = _INITIALS.fullmatch(last) is not None
     if not (last in _LAST_FORMS or is_initial or language.search("ordinals", before)):
         return False
-    # A common word with a capital begins a sentence: "at 6 a.m. I run", but "at 6 a.m. Eastern Time".
+    # A common word with a capital, or for the user, begins a sentence: "at 6 a.m. i run", but "at 6 a.m. Eastern Time".
     following = _WORD.search(mask[end : end + _LOOK])
     word = following.group() if following else ""
     begins = word.istitle() or language.search("first_person", f" {word} ")
