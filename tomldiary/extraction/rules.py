@@ -54,6 +54,7 @@ _OF_THE_USER = re.compile(" (?:(?:do|did|would|can|could|will) )?you ")
 
 _FILE: dict[str, Any] = tomllib.loads((pkgutil.get_data(__name__, "phrases.toml") or b"").decode())
 _WORD = re.compile(r"[^\W\d_]+|\d+")
+_WHOLE_WORD = re.compile(r"(?<!\w)[^\W\d_]+(?![\w+#])")  # no part of "w2z6" or "C++"
 _NEVER = re.compile(r"(?!)")
 _AFTER = "(?:(?:OPENING) )?"
 _PLAIN = "(?:PHRASES)(?: |(?<= ))"
@@ -296,14 +297,14 @@ def language_of(text: str) -> tuple[str, str]:
                 return "", name
         if 2 * sum(len(script.findall(text)) for _, script in _SCRIPTS) > letters:
             return "", _SCRIPTS[0][0]
-    words = _WORD.findall(text.lower())[:_MOST]
+    words = _WHOLE_WORD.findall(text.lower())[:_MOST]
     best, most = ENGLISH, 0
-    is_unclear = 0 < len(words) <= _FEW and sum(word in ENGLISH.words for word in words) < _SURE
+    is_unclear = 0 < len(words) <= _FEW
     for language in LANGUAGES.values():
         count = sum(word in language.words for word in words)
         if is_unclear and language.is_supported:
-            about_oneself = language.search("lasting", language.plain_form(text))
-            count += _PHRASE_WORDS * (about_oneself is not None)
+            phrases = _pattern(language.code, "lasting").finditer(language.plain_form(text))
+            count += _PHRASE_WORDS * len(list(phrases))
         if count > most and (language.is_supported or count >= _SURE):
             best, most = language, count
     return (best.code, "") if best.is_supported else ("", best.name)
