@@ -31,7 +31,7 @@ class DiaryByteStore(BaseStore[str, bytes]):
         CacheBackedEmbeddings.from_bytes_store(embeddings, DiaryByteStore("./memories"))
 
     Args:
-        diary: A diary, or the folder of one with the built-in preference table.
+        diary: A diary, or a folder or an address, which gets the built-in preference table.
         namespace: The labels of the namespace.
         user_id: Who owns the bytes, so that `forget` removes them with the user; None is the shared owner.
 

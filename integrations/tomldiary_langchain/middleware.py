@@ -132,7 +132,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     For type checkers, `DiaryMiddleware[Caller](…)` gives the agent's context the type `Caller`.
 
     Args:
-        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        diary: A diary, or a folder or an address, which gets the built-in preference table.
         user_id: The user, or a function of state and runtime; None looks it up in the run's context, config and
             metadata.
         session_id: The session, given in the same ways; None takes `session_id` or `thread_id` of the run, or else

@@ -49,7 +49,7 @@ class DiaryRetriever(BaseRetriever):
     """
 
     diary: Diary | str | os.PathLike[str]
-    """A diary, or the path of a folder, which gets the built-in preference table."""
+    """A diary, or a folder or an address, which gets the built-in preference table."""
     user_id: Who = None
     """The user, or a function of the run's config; None looks it up in the run."""
     k: int = Field(default=5, ge=1)

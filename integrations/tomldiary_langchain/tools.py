@@ -60,7 +60,7 @@ def diary_tools(
     of it, a call that was run has no second effect.
 
     Args:
-        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        diary: A diary, or a folder or an address, which gets the built-in preference table.
         user_id: The user, or a function of the run's config; None looks it up in the run's context, config and
             metadata. It is never an argument of a tool.
         session_id: The session of new entries, given in the same ways; None takes `session_id` or `thread_id` of the

@@ -96,7 +96,7 @@ def recall_node(
     the field.
 
     Args:
-        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        diary: A diary, or a folder or an address, which gets the built-in preference table.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
         state_key: The field for the text, which is "" if the memory is empty.
         messages_key: The field with the messages; None orders facts without a question.
@@ -105,7 +105,8 @@ def recall_node(
         on_error: If the memory cannot be read, "raise" fails the run, "ignore" logs the error and returns "".
 
     Raises:
-        InvalidValue: `diary` is not a diary or a folder, or an option has a value that is not listed here.
+        BackendError: `diary` is no diary, folder or address.
+        InvalidValue: `diary` is a model or a graph, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
     shown = ShownMemory(max_tokens, token_counter, "prompt")
@@ -223,7 +224,7 @@ def extract_node(
     meanwhile, the turn is extracted again.
 
     Args:
-        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        diary: A diary, or a folder or an address, which gets the built-in preference table.
         extractor: The chat model of the graph, or anything that `Diary(agent=…)` accepts; None is the diary's
             extractor.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
@@ -234,7 +235,8 @@ def extract_node(
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
-        InvalidValue: `diary` is not a diary or a folder, or an option has a value that is not listed here.
+        BackendError: `diary` is no diary, folder or address.
+        InvalidValue: `diary` is a model or a graph, or an option has a value that is not listed here.
     """
     memory = _diary(diary, "extract_node(diary, model)")
     if extractor is not None:

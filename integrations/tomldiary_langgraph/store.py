@@ -52,7 +52,7 @@ class DiaryStore(BaseStore):
     the authenticated user, and shared ones.
 
     Args:
-        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        diary: A diary, or a folder or an address, which gets the built-in preference table.
         user_label: The index of the user among a namespace's labels, from 0; or a function of namespace and key that
             returns the user, or None for a shared item. None as the option: all items are shared.
         index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (SqliteStore: `text_fields`). Without it, a

@@ -54,7 +54,7 @@ class AgentMemoryToolset(RunToolset[Any]):
 
     Args:
         agent_name: The agent, which names the block.
-        memory_dir: A diary, or the path of its folder.
+        memory_dir: A diary, or its folder or address.
         max_lines: The budget of each request, in lines of 80 characters on average.
         descriptions: Other descriptions of `read_memory`, `write_memory` and `update_memory`.
         user_id: The user, for separate notes of each user: a text, or a function of the run context. None keeps one

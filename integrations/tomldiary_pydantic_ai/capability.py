@@ -100,7 +100,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     the model is told of such a capability.
 
     Args:
-        diary: A `Diary`, or the path of its folder.
+        diary: A `Diary`, or its folder or address.
         writer: Extracts the turns in the background; None takes the writer that all agents of the diary share, as the
             attribute `writer`. Flush or close it when the program no longer needs it; otherwise the interpreter
             closes it at exit.

@@ -37,7 +37,7 @@ class TomlMemoryStore:
     words follow.
 
     Args:
-        diary: A `Diary`, or the path of its folder.
+        diary: A `Diary`, or its folder or address.
 
     Raises:
         MissingExtra: pydantic-ai-harness is not installed.

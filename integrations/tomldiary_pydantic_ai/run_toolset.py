@@ -127,7 +127,7 @@ class RunToolset(FunctionToolset[AgentDepsT]):
     """A toolset whose tools and instructions belong to the user and session that a run named when it began.
 
     Args:
-        diary: A diary, or the path of its folder.
+        diary: A diary, or its folder or address.
         user_id: The user, as `user_of` takes it.
         session_id: The session, as `session_of` takes it.
         id: The id of the toolset.

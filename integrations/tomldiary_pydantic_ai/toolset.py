@@ -77,7 +77,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
     the words of users are escaped, in a frame that marks them as data.
 
     Args:
-        diary: A `Diary`, or the path of its folder.
+        diary: A `Diary`, or its folder or address.
         user_id: The user: a text, or a function of the run context; None looks for `user_id` in deps (an
             attribute or a key), then in the run's metadata.
         session_id: The session of new entries, given in the same ways; None looks for `session_id` in deps and
