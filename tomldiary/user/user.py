@@ -100,7 +100,7 @@ class UserDiary(Viewed, DeprecatedNames):
     """The memory of one user, made by `diary.user(user_id)` at no cost.
 
     Each method that blocks has a coroutine twin with the prefix `a`, such as `arecall`. Tab completion
-    shows neither twins nor deprecated names.
+    shows the most common names only.
     """
 
     def __init__(self, diary: Diary, user_id: str, *, context: UserContext | None = None) -> None:
