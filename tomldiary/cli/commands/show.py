@@ -26,13 +26,18 @@ def show(
     name: Annotated[
         str | None,
         Argument(
-            help="The user, as with --user; by default all users are listed.",
+            help="The user, as with --user.",
             autocompletion=complete_user,
         ),
     ] = None,
     *,
     user: Annotated[
-        str | None, Option(metavar="NAME", help="The user.", autocompletion=complete_user)
+        str | None,
+        Option(
+            metavar="NAME",
+            help="The user; by default $TOMLDIARY_USER, or else all users are listed.",
+            autocompletion=complete_user,
+        ),
     ] = None,
     path: MemoryPath = DEFAULT_PATH,
     category: Annotated[
