@@ -495,20 +495,21 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         with span(ctx, "submit") as noted:
             noted["status"] = status
             is_submitted = False
+            # Temporal's event loop is not woken by threads.
+            is_temporal = not is_woken_by_threads(asyncio.get_running_loop())
             try:
                 turn = run.submitted(taken.texts, ending, status, self.episodes)
-                if status == "failed":
+                if status == "failed" and not is_temporal:
                     await self._check(ctx)
                 is_own = await self._submit(ctx, turn, of_run) == of_run
                 # DBOS may have returned the recorded submit of an overlapping run, so this turn may not be stored.
-                # Temporal, whose event loop is not woken by threads, confuses no results: there, another version of
-                # the program gave the answer.
-                if not is_own and is_woken_by_threads(asyncio.get_running_loop()):
+                # Temporal confuses no results: there, another version of the program gave the answer.
+                if not is_own and not is_temporal:
                     await self._submit_here(turn)
                 is_submitted = True
             except asyncio.CancelledError:
                 # The turn is stored all the same, but an engine that cancels a workflow replays it later.
-                is_submitted = is_woken_by_threads(asyncio.get_running_loop())
+                is_submitted = not is_temporal
                 status = "cancelled"  # the host got no answer, and may repeat the words
                 raise
             except Exception as error:
@@ -530,7 +531,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     @durable_operation("check")
     async def _check(self, _ctx: RunContext[AgentDepsT]) -> None:
-        """Do nothing: the note of its end fails in an executor of DBOS that has lost the workflow, for example in a tool."""
+        """Do nothing: the note of its end fails in an executor of DBOS that has lost the workflow, for example in a tool.
+
+        Temporal needs no such note, and a replay of its older histories would not expect the operation.
+        """
 
     @durable_operation("submit")
     async def _submit(self, _ctx: RunContext[AgentDepsT], turn: Turn | None, of_run: str) -> str:

@@ -61,6 +61,17 @@ async def connected(address: str, plugin: Any) -> Any:
     raise refusal
 
 
+async def check_operations(client: Any) -> None:
+    """Check that a run, also a failed one, has the operations that histories of earlier versions have."""
+    history = await client.get_workflow_handle("talk").fetch_history()
+    names = {
+        event.activity_task_scheduled_event_attributes.activity_type.name.rpartition("__")[2]
+        for event in history.events
+    }
+    known = {"", "epoch", "load", "model_request", "call_tool", "submit"}
+    assert names <= known, names - known
+
+
 async def main() -> None:
     from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin  # noqa: PLC0415 - no workflow needs it
     from temporalio.client import WorkflowFailureError  # noqa: PLC0415 - the same
@@ -79,6 +90,7 @@ async def main() -> None:
         ):
             talk = client.execute_workflow(Talk.run, "alice", id="talk", task_queue="talks")
             assert await asyncio.wait_for(talk, 150) == "done"
+            await check_operations(client)
             # The memory of bob cannot be read.
             ask = client.execute_workflow(Ask.run, "bob", id="broken", task_queue="talks")
             assert (await asyncio.wait_for(ask, 60)).startswith("done in version")
