@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 import programs
-from tomldiary import CompactionConfig, Diary, PreferenceItem, Turn
+from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, RetryPolicy, Turn
 from tomldiary.compaction import tools
 from tomldiary.compaction.draft import CompactionDeps, CompactionStats
 from tomldiary.errors import Conflict, InvalidValue, MissingExtra, UnknownEntry
@@ -1222,7 +1222,8 @@ def test_a_moved_text_stays_if_an_entry_there_has_its_id(tmp_path, is_part):
 
 
 @pytest.mark.parametrize("entry", [("hobbies", "jazz"), ("likes", 5)])
-def test_removed_texts_stay_if_a_rule_refuses_the_joined_one(tmp_path, entry, caplog):
+@pytest.mark.parametrize("is_part", [False, True])
+def test_removed_texts_stay_if_a_rule_refuses_the_joined_one(tmp_path, entry, is_part, caplog):
     def join(message, *, deps):
         category, text = entry
         deps.prefs["preferences"]["likes"].pop("pref001")
@@ -1231,9 +1232,31 @@ def test_removed_texts_stay_if_a_rule_refuses_the_joined_one(tmp_path, entry, ca
     diary = _shortened(tmp_path)
     diary.compactor = join
     alice = _with_likes(diary, "jazz")
-    alice.add_turn("Hello.", "ok", "s3")
+    if is_part:
+        with MemoryWriter(diary, retry=RetryPolicy(2, 0.001, 0.001)) as writer:
+            writer.submit_nowait(Turn("alice", "s3", "Hello.", "ok"))
+            writer.flush(20)
+    else:
+        alice.add_turn("Hello.", "ok", "s3")
     assert _entries(alice) == [("likes/pref001", "jazz")]
-    assert "compaction failed" in caplog.text
+    assert "Conflict: a rule refused a change beside a deletion" in caplog.text
+
+
+@pytest.mark.parametrize("order", ["12", "21"])
+def test_texts_that_a_compactor_made_equal_stay_of_the_sessions_of_both(tmp_path, order):
+    def equal(message, *, deps):
+        for number in order:
+            deps.prefs["preferences"]["likes"][f"pref00{number}"]["text"] = "jazz and tea"
+
+    diary = _shortened(tmp_path)
+    diary.compactor = equal
+    alice = _with_likes(diary, "jazz", "tea")
+    alice.add_turn("Hello.", "ok", "s3")
+    assert [text for _, text in _entries(alice)] == ["jazz and tea"]
+    diary.compactor = None
+    diary.compaction_config = None
+    alice.forget(session_id="s1")
+    assert alice.traces("jazz") == []
 
 
 def test_forgetting_finds_a_kept_text_in_an_entry_that_a_compactor_added(tmp_path):

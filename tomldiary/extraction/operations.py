@@ -349,7 +349,8 @@ class _Changes:
             category, other, None, text_list(found[1].get("contexts")), now=by.now,
             session=by.session, count_up=is_counted, fields={**lacking, **given},
         )  # fmt: skip
-        if not by.source and merged.entry != stored[1]:  # a compaction
+        is_shared = merged.entry != stored[1] or stored[1].get("_updated_by") == COMPACTOR
+        if not by.source and is_shared:  # a compaction
             said = {"_said_by": compacted_from(stored[1], found[1]), "_updated_by": COMPACTOR}
             self.transaction.entries("preferences").put(merged.path, {**merged.entry, **said})
         preferences.forget(category, key)
