@@ -191,6 +191,11 @@ def test_stores_and_users_share_facts_blocks_and_episodes(
     assert (values(diary, DIET), values(diary, BLOCKS)) == ({}, {})
 
 
+def test_an_episode_may_have_only_a_field_of_the_caller(diary):
+    apply(diary, (EPISODES, "photo", {"input": "", "output": "", "image": "a.png"}))
+    assert values(diary, EPISODES)["photo"]["image"] == "a.png"
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

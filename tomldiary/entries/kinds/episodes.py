@@ -158,15 +158,15 @@ def new_episode(
         key: An id that is used instead of the time.
 
     Raises:
-        InvalidValue: A text is too long, all are blank, or the id is in use. Nothing was changed.
+        InvalidValue: A text is too long, all fields are blank, or the id is in use. Nothing was changed.
         NotSupported: The backend could not find the episode again.
     """
     for name in ("input", "output"):
         size = len(checked_text(value.get(name), f"{_ROOT}.{name}"))
         check_length(size, _MAX_TEXT, f"{_ROOT}.{name}")
-    if not (value["input"].strip() or value["output"].strip() or value.get("steps")):
+    if not any(str(each or "").strip() for name, each in value.items() if name[:1] != "_"):
         raise InvalidValue(
-            "an episode needs an input, an output or a tool call; all of them are blank.",
+            "an episode needs an input, an output or another field, such as a tool call; all are blank.",
             where=_ROOT,
         )
     if key is not None:
