@@ -17,7 +17,7 @@ from tomldiary.compaction.draft import (
 from tomldiary.entries.fields import COMPACTOR, count_of
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
 from tomldiary.entries.kinds.pending import Why, place_of, waiting
-from tomldiary.errors import InvalidValue, cause_of
+from tomldiary.errors import Conflict, InvalidValue, cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_operations
 from tomldiary.extraction.turns import run_extractor
@@ -200,7 +200,10 @@ class CompactionRunner:
                 tx, fitting, self._diary, session_id=deps.live_session, now=deps.now, turns=0
             )
             if done.skipped and any(map(is_deletion, fitting)):
-                raise InvalidValue(done.skipped[0], where="compactor")
+                # Its message is logged. That of the rule may quote the memory.
+                raise Conflict(
+                    "a rule refused a change beside a deletion, so nothing is stored."
+                ) from InvalidValue(done.skipped[0], where="compactor")
 
         if self._diary.is_untrusted(COMPACTOR):
             hold(tx, change, Why(QUARANTINE, deps.live_session, COMPACTOR, ""))

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
+from tomldiary.errors import cause_of
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger, tell
@@ -116,7 +117,7 @@ class CompactionJobs:
                 tell(
                     _logger,
                     f"a part of a compaction failed {_COMPACTION_ATTEMPTS} times and is left until the next"
-                    f" compaction: {type(error).__name__}",
+                    f" compaction: {cause_of(error)}",
                     logging.ERROR,
                 )
                 with self._state:
