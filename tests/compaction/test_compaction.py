@@ -1259,6 +1259,19 @@ def test_texts_that_a_compactor_made_equal_stay_of_the_sessions_of_both(tmp_path
     assert alice.traces("jazz") == []
 
 
+def test_forgetting_finds_a_text_in_an_entry_that_repeats_it_after_a_compaction(tmp_path):
+    def join(message, *, deps):
+        deps.rewrite_preference_block("likes/pref001", text="jazz; chess")
+
+    diary = _shortened(tmp_path)
+    diary.compactor = join
+    alice = _with_likes(diary, "jazz", "chess")
+    alice.add_turn("Hello.", "ok", "s3")
+    assert [text for _, text in _entries(alice)] == ["jazz; chess", "chess"]
+    alice.forget(session_id="s2")
+    assert [text for _, text in _entries(alice)] == ["jazz"]
+
+
 def test_forgetting_finds_a_kept_text_in_an_entry_that_a_compactor_added(tmp_path):
     def add(message, *, deps):
         tables = deps.prefs["preferences"]

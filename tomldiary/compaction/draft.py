@@ -191,12 +191,14 @@ class CompactionDeps:
     def signed(self, operations: Sequence[Operation]) -> list[Operation]:
         """Return operations; each that writes a preference also writes the sessions whose words it may hold.
 
-        These are the sessions of the entry before, and of the entries that lost a word which it got. If it got a word
+        These are the sessions of the entry before, of the entries that lost a word which it got, and of those whose
+        text it repeats. If it got a word
         that none lost, it may paraphrase any removed entry of its category; a new entry any removed one, any of its
         category and any that has such a word, else any.
         """
         known = {path: entry for path, entry in self._before.items() if path[0] == "preferences"}
         words = {path: _words(entry) for path, entry in known.items()}
+        texts = {path: set(normalise(entry_text(entry)).split()) for path, entry in known.items()}
         after = {operation_path(each): _words(_changed(each, known)) for each in operations}
         lost = {path: words[path] - after[path] for path in known.keys() & after.keys()}
         moved = set[str]().union(*lost.values())
@@ -208,6 +210,8 @@ class CompactionDeps:
                 return operation
             got = after[path] - words.get(path, set())
             parts = {path, *(each for each in lost if not got.isdisjoint(lost[each]))}
+            # A compactor may repeat a text that it keeps, for example because its deletion was refused.
+            parts |= {each for each in known if texts[each] <= after[path] and texts[each] & got}
             if other := got - moved - ENGLISH - OTHERS:  # quoted, or a paraphrase
                 beside = {each for each in known if each[:2] == path[:2]}
                 quoted = {each for each in known if not other.isdisjoint(words[each])}
