@@ -34,7 +34,7 @@ class MemoryBackend(AsyncVerbs):
         self._records: dict[str, list[str]] = {}
         self._epochs: dict[str, int] = {}
         self._erased: dict[str, int] = {}
-        self._hidden: dict[tuple[str, str], str] = {}
+        self._hidden: dict[str, dict[str, str]] = {}
         self._locks = UserLocks(None)
         self._tokens = itertools.count(1)
 
@@ -106,7 +106,7 @@ class MemoryBackend(AsyncVerbs):
 
     def hidden(self, user: str, kind: str) -> str:
         """Return the text of a hidden document; "" if there is none."""
-        return self._hidden.get((user, kind), "")
+        return self._hidden.get(user, {}).get(kind, "")
 
     def change_hidden(
         self, user: str, kind: str, change: Callable[[str, int], str], *, is_locked: bool = False
@@ -114,14 +114,16 @@ class MemoryBackend(AsyncVerbs):
         """Replace a hidden document; "" removes it."""
         with nullcontext() if is_locked else self.lock(user, LOCK_TIMEOUT):
             fresh = change(self.hidden(user, kind), self.epoch(user))
+            mine = dict(self._hidden.get(user, {}))
             if fresh:
-                self._hidden[user, kind] = fresh
+                mine[kind] = fresh
             else:
-                self._hidden.pop((user, kind), None)
+                mine.pop(kind, None)
+            self._hidden[user] = mine
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
-        return sorted(user for user, each in list(self._hidden) if each == kind)
+        return sorted(user for user, hidden in list(self._hidden.items()) if kind in hidden)
 
     # Removal
 
@@ -129,10 +131,9 @@ class MemoryBackend(AsyncVerbs):
         """Store a redaction and the new fencing token; the caller holds the user's lock."""
         self._epochs[user] = rewrite.epoch
         self._erased[user] = rewrite.erased or self.erased(user)
-        for owner, kind in list(self._hidden):
-            if owner == user:
-                redact = partial(redact_hidden, kind, user, rewrite.selection)
-                self.change_hidden(user, kind, redact, is_locked=True)
+        for kind in self._hidden.get(user, {}):
+            redact = partial(redact_hidden, kind, user, rewrite.selection)
+            self.change_hidden(user, kind, redact, is_locked=True)
         if rewrite.removes_user:
             self._records.pop(user, None)
             self._documents.pop(user, None)
