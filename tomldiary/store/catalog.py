@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.kinds.parts import part_name, part_of
@@ -28,6 +28,7 @@ from tomldiary.store.snapshot import Part, Snapshot, lasting_token
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Transaction
@@ -131,15 +132,18 @@ class Catalog:
             found.append(known)
         return found
 
-    @contextmanager
-    def _reading(self) -> Generator[None]:
-        """Hold the guard, after what writers hold when they take it: another order could deadlock.
+    def _reading(self) -> AbstractContextManager[object]:
+        """Return a context that holds the guard, after what writers hold when they take it: another order could deadlock.
 
         These are the user's lock, which the backend takes to complete recovery after a crash, and an open transaction.
         """
         self._engine.tokens(self.user, ())
         joined = self._engine.transaction_of(self.user)
-        with nullcontext() if joined is None else joined.held(), self._guard:
+        return self._guard if joined is None else self._reading_in(joined)
+
+    @contextmanager
+    def _reading_in(self, transaction: Transaction) -> Generator[None]:
+        with transaction.held(), self._guard:
             yield
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
