@@ -95,6 +95,16 @@ def test_a_pushed_edit_is_merged_with_what_was_written_meanwhile(engine, alice, 
     assert [entry.type for entry in alice.history(limit=9)][:2] == ["upsert", "hand"]
 
 
+def test_a_push_lists_all_users_for_the_name_of_a_hash_only(engine, alice, tmp_path, monkeypatch):
+    run(engine, "pull", str(tmp_path))
+    file = tmp_path / "alice" / "preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"milk"'))
+    listings = []
+    after_each(monkeypatch, SharedBackend, "users", lambda: listings.append(1))
+    assert run(engine, "push", str(tmp_path)).stdout == "stored 1 edited document\n"
+    assert (texts(alice), listings) == (["milk"], [])
+
+
 @engines.on_each_server
 def test_an_edit_of_another_version_than_the_stored_one_is_refused(alice, opened):
     text = alice.document("preferences")

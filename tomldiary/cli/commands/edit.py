@@ -407,8 +407,9 @@ def push(directory: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson
         file = folder / name
         directory, _, kind = name.removesuffix(".toml").partition("/")
         # The folder of a user whose id is too long for a name has a hash as its name.
-        hashed = (each for each in backend.users() if encode_folder(each) == directory)
-        user = decode_folder(directory) or next(hashed, None)
+        user = decode_folder(directory) or next(
+            (each for each in backend.users() if encode_folder(each) == directory), None
+        )
         known = pulled.lines(name)
         for other in {each.database for each in known} - {str(backend.database)}:
             raise InvalidValue(
