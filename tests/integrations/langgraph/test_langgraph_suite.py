@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from copy import copy
 from typing import ClassVar
 
 from langgraph.store.memory import InMemoryStore
@@ -10,6 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from store_expiry import expiry_of
 from tomldiary import Diary
 from tomldiary.testing import StoreSuite
+from tomldiary.testing.store.surface import Calls
 from tomldiary_langgraph import DiaryStore
 
 
@@ -72,3 +74,10 @@ class TestInMemoryStore(StoreSuite):
 
     def make_store(self, tmp_path, *, index=None, ttl=None):
         return InMemoryStore(index=index)
+
+
+def test_a_copy_of_a_suites_calls_calls_the_same_store():
+    calls = copy(Calls(InMemoryStore(), None))
+    calls.put(("alice",), "drink", {"is": "tea"})
+    assert calls.get(("alice",), "drink").value == {"is": "tea"}
+    assert not hasattr(calls, "vacuum")

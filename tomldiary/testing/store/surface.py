@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Opener = Callable[..., "Calls"]
 
+_VERBS = ("put", "get", "search", "delete", "list_namespaces", "batch")
 _TIME_LIMIT = 20.0  # seconds
 sync_only = pytest.mark.parametrize("surface", ["sync"], indirect=True)
 """Marks a test that uses threads, and therefore the sync methods."""
@@ -33,6 +34,8 @@ class Calls:
         """The event loop of the async methods; None if the sync methods are called."""
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
+        if verb not in _VERBS:
+            raise AttributeError(verb)
         runner = self.runner
         if runner is None:
             return getattr(self.store, verb)
