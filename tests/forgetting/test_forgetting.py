@@ -1317,6 +1317,25 @@ def test_a_document_saved_at_the_end_of_a_complete_erasure_is_erased_too(tmp_pat
     assert alice.preferences("likes") == {}
 
 
+def test_a_folder_that_disappears_while_an_erasure_ends_is_left_out(tmp_path, files):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.add_turn("I love jazz.", "ok", "s1")
+    folders = [tmp_path / "alice" / name for name in ("one", "two", "three")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "notes").write_text("mine")
+
+    def remove_others(name, path, *_):
+        if name == "open_to_read" and path.endswith("/notes"):
+            for folder in folders:
+                if folder.name not in path:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    files.hook = remove_others
+    alice.forget(session_id="s1")
+    assert hits(tmp_path, "jazz") == []
+
+
 def test_an_interrupt_at_the_end_of_a_complete_erasure_leaves_no_folder(tmp_path, files):
     alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
     alice.upsert_preference("likes", "canaries")
