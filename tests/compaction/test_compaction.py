@@ -1117,6 +1117,34 @@ def test_a_compacted_text_is_of_a_removed_ones_session_if_it_may_hold_it(
     assert alice.traces("chess") == alice.traces("s3") == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "joined", "left"),
+    [
+        ("我喜欢爵士乐", "我喜欢国际象棋和狗", "我喜欢爵士乐和国际象棋", "我喜欢狗"),
+        ("ジャズが好きです", "将棋と犬が好きです", "ジャズと将棋が好きです", "犬が好きです"),
+        ("jazz", "I collect stamps and dogs", "jazz, a stamp", "dogs"),
+        ("джаз", "играю в шахматы и люблю собак", "джаз с шахматами", "люблю собак"),
+        ("jazz in all of the bars", "Ich spiele Schach", "jazz in all of the bars, Schach", "Ich"),
+    ],
+    ids=["Chinese", "Japanese", "English", "Russian", "German among English"],
+)
+def test_a_word_that_moves_between_texts_is_found_in_another_form(
+    tmp_path, first, second, joined, left
+):
+    def move(message, *, deps):
+        if deps.get_preference_block("likes/pref001")["text"] == first:
+            deps.rewrite_preference_block("likes/pref001", text=joined)
+            deps.rewrite_preference_block("likes/pref002", text=left)
+
+    diary = _shortened(tmp_path)
+    diary.compactor = move
+    alice = _with_likes(diary, first, second)
+    alice.add_turn("Hello.", "ok", "s3")
+    assert [each.text for each in alice.preferences("likes").values()] == [joined, left]
+    alice.forget(session_id="s2")
+    assert [each.text for each in alice.preferences("likes").values()] == [first]
+
+
 def test_many_removed_entries_do_not_make_a_compacted_memory_larger(tmp_path):
     def compact(message, *, deps):
         table = deps.prefs["preferences"]["likes"]

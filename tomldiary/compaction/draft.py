@@ -6,6 +6,7 @@ Compaction runs in a separate transaction after a turn is committed. If it fails
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,7 @@ from tomldiary.extraction.operations import ForgetPreference, Operation, SetFiel
 from tomldiary.text.contradiction import covers
 from tomldiary.text.languages import ENGLISH, OTHERS
 from tomldiary.text.similarity import Similarity, conflict, normalise
+from tomldiary.text.words import indexed_words
 from tomldiary.toml.values import (
     checked_flag,
     checked_names,
@@ -198,7 +200,7 @@ class CompactionDeps:
         """
         known = {path: entry for path, entry in self._before.items() if path[0] == "preferences"}
         words = {path: _words(entry) for path, entry in known.items()}
-        texts = {path: set(normalise(entry_text(entry)).split()) for path, entry in known.items()}
+        texts = {path: _forms(normalise(entry_text(entry)).split()) for path, entry in known.items()}
         after = {operation_path(each): _words(_changed(each, known)) for each in operations}
         lost = {path: words[path] - after[path] for path in known.keys() & after.keys()}
         moved = set[str]().union(*lost.values())
@@ -212,7 +214,7 @@ class CompactionDeps:
             parts = {path, *(each for each in lost if not got.isdisjoint(lost[each]))}
             # A compactor may repeat a text that it keeps, for example because its deletion was refused.
             parts |= {each for each in known if texts[each] <= after[path] and texts[each] & got}
-            if other := got - moved - ENGLISH - OTHERS:  # quoted, or a paraphrase
+            if other := got - moved - _function_words():  # quoted, or a paraphrase
                 beside = {each for each in known if each[:2] == path[:2]}
                 quoted = {each for each in known if not other.isdisjoint(words[each])}
                 said_in = removed | beside | quoted or known.keys()
@@ -417,7 +419,18 @@ def _changed(operation: Operation, known: Mapping[tuple[str, ...], Store]) -> St
 
 
 def _words(entry: Store) -> set[str]:
-    return set(normalise(" ".join(map(str, entry_data(entry).values()))).split())
+    return _forms(normalise(" ".join(map(str, entry_data(entry).values()))).split())
+
+
+def _forms(words: Iterable[str]) -> set[str]:
+    # A joined text may inflect a word, and not all scripts have spaces. One by one, or the form of
+    # a word would depend on the language of those beside it.
+    return {form for word in words for form in indexed_words(word)}
+
+
+@functools.cache
+def _function_words() -> set[str]:
+    return _forms(ENGLISH | OTHERS)
 
 
 def _preference_path(block_id: str) -> tuple[str, str, str]:
