@@ -933,6 +933,25 @@ def test_an_entry_that_a_compaction_made_of_two_is_of_both_sessions(tmp_path, fo
     assert alice.traces(forgotten) == []
 
 
+def test_a_text_that_a_compaction_of_tomldiary_0_9_rewrote_is_of_its_first_session(tmp_path):
+    alice = _with_likes(Diary(tmp_path, agent=remember), "I really love jazz.", "chess")
+    file = tmp_path / "alice/preferences.toml"
+    text = file.read_text("utf-8").replace("really ", "")
+    file.write_text(text.replace('_updated_by = "s1"', '_updated_by = "compactor"'), "utf-8")
+    alice.forget(session_id="s1")
+    assert alice.traces("jazz") == alice.traces("s1") == []
+    assert [each.text for each in alice.preferences("likes").values()] == ["chess"]
+
+
+def test_a_compacted_text_that_replaced_one_of_a_session_is_of_none(tmp_path):
+    alice = _shortened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "jazz", session_id="s1")
+    alice.upsert_preference("likes", "really opera", id="pref001")
+    alice.add_turn("Hello.", "ok", "s2")
+    alice.forget(session_id="s1")
+    assert [each.text for each in alice.preferences("likes").values()] == ["opera"]
+
+
 def test_a_text_that_tomldiary_0_9_wrote_over_a_compacted_one_is_its_own(tmp_path):
     alice = _shortened(tmp_path).user("alice")
     alice.add_turn("I really love jazz.", "ok", "s1")

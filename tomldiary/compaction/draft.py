@@ -223,7 +223,7 @@ class CompactionDeps:
             if not said and path not in known:  # it may say what the live conversation does
                 said = [self.live_session]
             values = {**dict(operation.values), "_updated_by": self.actor_label}
-            if said:
+            if said or "_created_by" in known.get(path, ()):  # or it would be of that session
                 values["_said_by"] = said
             return replace(operation, values=(*values.items(),))
 

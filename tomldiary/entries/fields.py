@@ -193,9 +193,10 @@ def last_turn(source: str, session: str) -> int:
 
 def author(entry: Mapping[str, Any]) -> str:
     """Return the session that last wrote an entry; "" if none is stored. A compaction is no session."""
-    if entry.get("_updated_by") == COMPACTOR and (said := said_by(entry)):
-        return said[-1]
-    for name in ("_updated_by", "_created_by"):
+    is_compacted = entry.get("_updated_by") == COMPACTOR
+    if is_compacted and "_said_by" in entry:  # TOMLDiary 0.9 writes none
+        return (said_by(entry) or [""])[-1]
+    for name in ("_created_by",) if is_compacted else ("_updated_by", "_created_by"):
         if name in entry:
             return str(entry[name])
     return str(entry.get("_source", "")).rpartition("#")[0]
@@ -213,7 +214,8 @@ def compacted_from(*entries: Mapping[str, Any]) -> list[str]:
     """
     named: list[str] = []
     for entry in entries:
-        named += said_by(entry) if entry.get("_updated_by") == COMPACTOR else [author(entry)]
+        said = said_by(entry) if entry.get("_updated_by") == COMPACTOR else []
+        named += said or [author(entry)]
     return [name for name in dict.fromkeys(named) if name]
 
 
