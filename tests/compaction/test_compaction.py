@@ -1140,12 +1140,22 @@ def test_a_compacted_text_is_of_a_removed_ones_session_if_it_may_hold_it(
     ("first", "second", "joined", "left"),
     [
         ("我喜欢爵士乐", "我喜欢国际象棋和狗", "我喜欢爵士乐和国际象棋", "我喜欢狗"),
+        ("我喜欢爵士乐", "我喜欢Chess和狗", "爵士乐, chess", "我喜欢狗"),
+        ("jazz", "🎸 and dogs", "jazz 🎸", "dogs"),
         ("ジャズが好きです", "将棋と犬が好きです", "ジャズと将棋が好きです", "犬が好きです"),
         ("jazz", "I collect stamps and dogs", "jazz, a stamp", "dogs"),
         ("джаз", "играю в шахматы и люблю собак", "джаз с шахматами", "люблю собак"),
         ("jazz in all of the bars", "Ich spiele Schach", "jazz in all of the bars, Schach", "Ich"),
     ],
-    ids=["Chinese", "Japanese", "English", "Russian", "German among English"],
+    ids=[
+        "Chinese",
+        "Latin among Chinese",
+        "emoji",
+        "Japanese",
+        "English",
+        "Russian",
+        "German among English",
+    ],
 )
 def test_a_word_that_moves_between_texts_is_found_in_another_form(
     tmp_path, first, second, joined, left

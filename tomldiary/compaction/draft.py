@@ -26,7 +26,7 @@ from tomldiary.extraction.operations import ForgetPreference, Operation, SetFiel
 from tomldiary.text.contradiction import covers
 from tomldiary.text.languages import ENGLISH, OTHERS
 from tomldiary.text.similarity import Similarity, conflict, normalise
-from tomldiary.text.words import indexed_words
+from tomldiary.text.words import lone_words
 from tomldiary.toml.values import (
     checked_flag,
     checked_names,
@@ -194,13 +194,12 @@ class CompactionDeps:
         """Return operations; each that writes a preference also writes the sessions whose words it may hold.
 
         These are the sessions of the entry before, of the entries that lost a word which it got, and of those whose
-        text it repeats. If it got a word
-        that none lost, it may paraphrase any removed entry of its category; a new entry any removed one, any of its
-        category and any that has such a word, else any.
+        text it repeats. If it got a word that none lost, it may paraphrase any removed entry of its category; a new
+        entry any removed one, any of its category and any that has such a word, else any.
         """
         known = {path: entry for path, entry in self._before.items() if path[0] == "preferences"}
         words = {path: _words(entry) for path, entry in known.items()}
-        texts = {path: _forms(normalise(entry_text(entry)).split()) for path, entry in known.items()}
+        texts = {path: lone_words(entry_text(entry)) for path, entry in known.items()}
         after = {operation_path(each): _words(_changed(each, known)) for each in operations}
         lost = {path: words[path] - after[path] for path in known.keys() & after.keys()}
         moved = set[str]().union(*lost.values())
@@ -419,18 +418,12 @@ def _changed(operation: Operation, known: Mapping[tuple[str, ...], Store]) -> St
 
 
 def _words(entry: Store) -> set[str]:
-    return _forms(normalise(" ".join(map(str, entry_data(entry).values()))).split())
-
-
-def _forms(words: Iterable[str]) -> set[str]:
-    # A joined text may inflect a word, and not all scripts have spaces. One by one, or the form of
-    # a word would depend on the language of those beside it.
-    return {form for word in words for form in indexed_words(word)}
+    return lone_words(" ".join(map(str, entry_data(entry).values())))
 
 
 @functools.cache
 def _function_words() -> set[str]:
-    return _forms(ENGLISH | OTHERS)
+    return lone_words(" ".join(ENGLISH | OTHERS))
 
 
 def _preference_path(block_id: str) -> tuple[str, str, str]:

@@ -177,6 +177,13 @@ def indexed_words(text: str) -> list[str]:
     return [*words, *map(porter, _parts(text)), *_EMOJI.findall(lower), *_signed(lower)]
 
 
+def lone_words(text: str) -> set[str]:
+    """Return the words of a text, each in a form that does not depend on the language of those beside it."""
+    lower = folded(text)
+    runs = {word for _, word in _runs(lower)}
+    return {*_EMOJI.findall(lower), *(form for word in runs for form in indexed_words(word))}
+
+
 def asked_words(query: str) -> list[Asked]:
     """Return the words of a question in order, each with its forms.
 
