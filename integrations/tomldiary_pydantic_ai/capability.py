@@ -495,21 +495,19 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         with span(ctx, "submit") as noted:
             noted["status"] = status
             is_submitted = False
-            # Temporal's event loop is not woken by threads.
-            is_temporal = not is_woken_by_threads(asyncio.get_running_loop())
             try:
                 turn = run.submitted(taken.texts, ending, status, self.episodes)
-                if status == "failed" and not is_temporal:
+                if status == "failed" and not _is_in_temporal():
                     await self._check(ctx)
                 is_own = await self._submit(ctx, turn, of_run) == of_run
                 # DBOS may have returned the recorded submit of an overlapping run, so this turn may not be stored.
                 # Temporal confuses no results: there, another version of the program gave the answer.
-                if not is_own and not is_temporal:
+                if not is_own and not _is_in_temporal():
                     await self._submit_here(turn)
                 is_submitted = True
             except asyncio.CancelledError:
                 # The turn is stored all the same, but an engine that cancels a workflow replays it later.
-                is_submitted = not is_temporal
+                is_submitted = not _is_in_temporal()
                 status = "cancelled"  # the host got no answer, and may repeat the words
                 raise
             except Exception as error:
@@ -549,6 +547,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             said = digested(self._toolset.diary, (turn.user_msg, turn.assistant_msg))
             turn = replace(turn, operation_id=digest(turn.operation_id, *said))
         await submit_turn(vars(self)["writer"], turn)  # the attribute itself may be closed
+
+
+def _is_in_temporal() -> bool:
+    """Return whether the running event loop is that of a Temporal workflow, which threads do not wake."""
+    return not is_woken_by_threads(asyncio.get_running_loop())
 
 
 def _is_taken_over(error: BaseException) -> bool:
