@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,8 +72,12 @@ def program(name: str) -> str:
 def running(
     command: list[str], port: int, end: int = signal.SIGTERM, **options: object
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until the block ends; its whole process group gets the signal `end` then."""
-    server = subprocess.Popen(
+    """Run a server until the block ends; its whole process group gets the signal `end` then.
+
+    A server that a signal ends before it answers is started again once: a PostgreSQL in some thousands crashed so.
+    """
+    start = partial(
+        subprocess.Popen,
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -80,8 +85,15 @@ def running(
         start_new_session=True,
         **options,
     )
+    server = start()
     try:
-        wait_for(port, server)
+        try:
+            wait_for(port, server)
+        except RuntimeError:
+            if (server.poll() or 0) >= 0:
+                raise
+            server = start()
+            wait_for(port, server)
         yield server
     finally:
         with contextlib.suppress(ProcessLookupError):
