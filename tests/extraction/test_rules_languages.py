@@ -150,6 +150,7 @@ def test_an_ordinal_number_or_a_short_form_ends_no_sentence(told):
         ("I was born in D.C. I live in Rome.", "I live in Rome."),
         ("i like cats etc. i hate birds.", "i hate birds."),
         ("I like cats, dogs, etc. My wife likes birds.", "My wife likes birds."),
+        ("I like cats, dogs, etc. Olives make me sick.", "Olives make me sick."),
         ("Ich bin geboren am 12. Ich mag Tee.", "Ich mag Tee."),
         ("Ich bin am 3. Mai geboren und wohne im 5. Meine Frau mag Tee.", "Meine Frau mag Tee."),
     ],

@@ -77,7 +77,9 @@ _LOG_LINE = re.compile(
 )
 _LABEL = re.compile(r"\s*(?:[-*]\s+)?([^\W\d_][\w.]*(?: \w+)?)\s?:\s")
 _ROLES, _OWN_LABELS = (frozenset(_FILE[key].split()) for key in ("roles", "own_labels"))
-_SHORT_FORMS, _LAST_FORMS = (frozenset(_FILE[key].split()) for key in ("short_forms", "last_forms"))
+_SHORT_FORMS, _LAST_FORMS, _LIST_ENDS = (
+    frozenset(_FILE[key].split()) for key in ("short_forms", "last_forms", "list_ends")
+)
 _SOFT_WRAP = re.compile(r"(?<![.!?:;\n])\n(?=[a-z])(?!(?:i|i'm|im|i've|my|we|our)\b)")
 _BOUNDARY = re.compile(  # no full stop before a comma, as in "etc.,"
     r"\n|(?<![.!?\u2026])(?!\.[\"')]?[,;])[.!?\u2026]++[^\w\s]{0,8}+(?=\s|\Z)|\Z"
@@ -219,6 +221,8 @@ def _is_within_sentence(mask: str, start: int, end: int, language: Language) -> 
     # A common word with a capital, or for the user, begins a sentence: "at 6 a.m. i run", but "at 6 a.m. Eastern Time".
     following = _WORD.search(mask[end : end + _LOOK])
     word = following.group() if following else ""
+    if word.istitle() and last in _LIST_ENDS:
+        return False
     begins = word.istitle() or language.search("first_person", f" {word} ")
     return not (begins and word.lower() in language.words)
 
