@@ -57,6 +57,8 @@ def test_what_is_kept_is_verbatim():
         ("Ich stehe nicht auf Pop.", "dislikes"),
         ("Ich habe Pop nie gemocht.", "dislikes"),
         ("Wir mögen Rom nicht.", "dislikes"),
+        ("Wir lieben Rom nicht.", "dislikes"),
+        ("Wir lieben nicht nur Rom.", "likes"),
         ("Wir mögen Rom.", "likes"),
         ("Nenn mich Jo.", "biography"),
         ("Ich heisse Anna.", "biography"),
@@ -64,6 +66,7 @@ def test_what_is_kept_is_verbatim():
         ("Nunca me han gustado los gatos.", "dislikes"),
         ("J'aime pas le café.", "dislikes"),
         ("J'aime pas mal le café.", "likes"),
+        ("J'aime pas seulement le café.", "likes"),
         ("J'aime plus le thé que le café.", "likes"),
         ("Je mange pas de porc.", "dislikes"),
         ("Je n'ai jamais aimé le café.", "dislikes"),
@@ -212,6 +215,11 @@ def test_no_statement_is_taken_for_a_request_not_to_store_it(said):
         ("No sé si me gusta Roma.", "No sé si te lo dije, pero soy alérgico a las nueces."),
         ("No es verdad que odio el café.", "No odio a nadie, y me gusta el café."),
         ("Je ne sais pas si j'aime Rome.", "Je ne sais pas si tu le sais, mais j'aime Rome."),
+        ("I don't know if I like Rome.", "I don't know if I like Rome, but I am allergic to nuts."),
+        ("No sé si me gusta Roma.", "No sé si me gusta Roma, pero soy alérgico a las nueces."),
+        ("Je ne sais pas si j'aime Rome.", "Je ne sais pas si j'aime Rome, mais j'ai un chien."),
+        ("Não sei se gosto de Roma.", "Não sei se gosto de Roma, mas sou alérgico a nozes."),
+        ("Non so se mi piace Roma.", "Non so se mi piace Roma, ma sono allergico alle noci."),
         ("Não sei se gosto de Roma.", "Não sei se te disse, mas sou alérgico a nozes."),
         ("Non so se mi piace Roma.", "Non so se lo sai, ma sono allergico alle noci."),
     ],
@@ -219,6 +227,21 @@ def test_no_statement_is_taken_for_a_request_not_to_store_it(said):
 def test_a_statement_that_is_in_doubt_or_denied_is_left_out(doubt, kept):
     assert found(doubt) == []
     assert found(kept) == [kept]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Non mi danno fastidio i cani.",
+        "Nunca gostei tanto de um livro.",
+        "I never liked anything as much as sailing.",
+        "I have never loved a city more.",
+        "I love no-bake cookies.",
+        "I love no one but my wife.",
+    ],
+)
+def test_a_negation_of_a_dislike_or_a_comparison_is_no_dislike(said):
+    assert "dislikes" not in [each.category for each in find_statements(said, CATEGORIES)]
 
 
 @pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.is_supported])
