@@ -198,9 +198,14 @@ class CompactionDeps:
         entry any removed one, any of its category and any that has such a word, else any.
         """
         known = {path: entry for path, entry in self._before.items() if path[0] == "preferences"}
-        words = {path: _words(entry) for path, entry in known.items()}
-        texts = {path: lone_words(entry_text(entry)) for path, entry in known.items()}
-        after = {operation_path(each): _words(_changed(each, known)) for each in operations}
+        words_of = functools.cache(lone_words)  # slow, and each text is needed twice
+
+        def all_words(entry: Store) -> set[str]:
+            return set[str]().union(*map(words_of, map(str, entry_data(entry).values())))
+
+        words = {path: all_words(entry) for path, entry in known.items()}
+        texts = {path: words_of(entry_text(entry)) for path, entry in known.items()}
+        after = {operation_path(each): all_words(_changed(each, known)) for each in operations}
         lost = {path: words[path] - after[path] for path in known.keys() & after.keys()}
         moved = set[str]().union(*lost.values())
         removed = known.keys() & {operation_path(each) for each in operations if is_deletion(each)}
@@ -415,10 +420,6 @@ def _changed(operation: Operation, known: Mapping[tuple[str, ...], Store]) -> St
         return {}
     entry = known.get(operation.path, {})
     return {**entry, **dict.fromkeys(operation.removed, ""), **dict(operation.values)}
-
-
-def _words(entry: Store) -> set[str]:
-    return lone_words(" ".join(map(str, entry_data(entry).values())))
 
 
 @functools.cache
