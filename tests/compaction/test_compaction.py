@@ -933,11 +933,17 @@ def test_an_entry_that_a_compaction_made_of_two_is_of_both_sessions(tmp_path, fo
     assert alice.traces(forgotten) == []
 
 
-def test_a_text_that_a_compaction_of_tomldiary_0_9_rewrote_is_of_its_first_session(tmp_path):
-    alice = _with_likes(Diary(tmp_path, agent=remember), "I really love jazz.", "chess")
+@pytest.mark.parametrize("is_rewritten", [False, True])
+def test_a_text_that_a_compaction_of_tomldiary_0_9_rewrote_is_of_its_first_session(
+    tmp_path, is_rewritten
+):
+    alice = _with_likes(Diary(tmp_path, agent=remember), "I really, really love jazz.", "chess")
     file = tmp_path / "alice/preferences.toml"
-    text = file.read_text("utf-8").replace("really ", "")
+    text = file.read_text("utf-8").replace("really, ", "")
     file.write_text(text.replace('_updated_by = "s1"', '_updated_by = "compactor"'), "utf-8")
+    if is_rewritten:
+        alice = _shortened(tmp_path).user("alice")
+        alice.add_turn("Hello.", "ok", "s3")
     alice.forget(session_id="s1")
     assert alice.traces("jazz") == alice.traces("s1") == []
     assert [each.text for each in alice.preferences("likes").values()] == ["chess"]
@@ -1299,21 +1305,24 @@ def test_removed_texts_stay_if_a_rule_refuses_the_joined_one(tmp_path, entry, is
     assert "Conflict: a rule refused a change beside a deletion" in caplog.text
 
 
+@pytest.mark.parametrize(("forgotten", "said"), [("s1", "jazz"), ("s2", "tea")])
 @pytest.mark.parametrize("order", ["12", "21"])
-def test_texts_that_a_compactor_made_equal_stay_of_the_sessions_of_both(tmp_path, order):
+def test_texts_that_a_compactor_made_equal_stay_of_the_sessions_of_both(
+    tmp_path, order, forgotten, said
+):
     def equal(message, *, deps):
         for number in order:
             deps.prefs["preferences"]["likes"][f"pref00{number}"]["text"] = "jazz and tea"
 
     diary = _shortened(tmp_path)
     diary.compactor = equal
-    alice = _with_likes(diary, "jazz", "tea")
+    alice = _with_likes(diary, "smooth jazz", "green tea")
     alice.add_turn("Hello.", "ok", "s3")
     assert [text for _, text in _entries(alice)] == ["jazz and tea"]
     diary.compactor = None
     diary.compaction_config = None
-    alice.forget(session_id="s1")
-    assert alice.traces("jazz") == []
+    alice.forget(session_id=forgotten)
+    assert alice.traces(said) == []
 
 
 def test_forgetting_finds_a_text_in_an_entry_that_repeats_it_after_a_compaction(tmp_path):
