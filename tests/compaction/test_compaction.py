@@ -1338,6 +1338,14 @@ def test_forgetting_finds_a_text_in_an_entry_that_repeats_it_after_a_compaction(
     assert [text for _, text in _entries(alice)] == ["jazz"]
 
 
+def test_a_compacted_text_is_not_of_a_session_whose_words_it_had_before(tmp_path):
+    diary = _shortened(tmp_path)
+    alice = _with_likes(diary, "really tea with milk", "tea")
+    alice.add_turn("Hello.", "ok", "s3")
+    alice.forget(session_id="s2")
+    assert _entries(alice) == [("likes/pref001", "tea with milk")]
+
+
 def test_forgetting_finds_a_kept_text_in_an_entry_that_a_compactor_added(tmp_path):
     def add(message, *, deps):
         tables = deps.prefs["preferences"]
