@@ -1303,6 +1303,18 @@ def test_removed_texts_stay_if_a_rule_refuses_the_joined_one(tmp_path, entry, is
     assert "Conflict: a rule refused a change beside a deletion" in caplog.text
 
 
+def test_a_refused_change_beside_no_deletion_leaves_the_others(tmp_path):
+    def shorten(message, *, deps):
+        deps.prefs["preferences"]["likes"]["pref001"]["text"] = "jazz"
+        deps.prefs["preferences"]["hobbies"] = {"new": {"text": "jazz"}}
+
+    diary = _shortened(tmp_path)
+    diary.compactor = shorten
+    alice = _with_likes(diary, "really jazz")
+    alice.add_turn("Hello.", "ok", "s3")
+    assert _entries(alice) == [("likes/pref001", "jazz")]
+
+
 @pytest.mark.parametrize(("forgotten", "said"), [("s1", "jazz"), ("s2", "tea")])
 @pytest.mark.parametrize("order", ["12", "21"])
 def test_texts_that_a_compactor_made_equal_stay_of_the_sessions_of_both(

@@ -392,7 +392,7 @@ def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
     known = reserved_ids(meta)
     fresh = dict(known)
     for category, number in removed:
-        if 0 < number >= fresh.get(category, 0):
+        if number >= fresh.get(category, 1):
             left = Preferences(edit, PreferenceRules((category,))).table(category)
             # The last entry usually has the highest number.
             if all((number_of(key) or 0) < number for key in reversed(list(left))):

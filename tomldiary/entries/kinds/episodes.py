@@ -164,7 +164,7 @@ def new_episode(
     for name in ("input", "output"):
         size = len(checked_text(value.get(name), f"{_ROOT}.{name}"))
         check_length(size, _MAX_TEXT, f"{_ROOT}.{name}")
-    if not any(str(each or "").strip() for name, each in value.items() if name[:1] != "_"):
+    if not any(str(each or "").strip() for each in value.values()):
         raise InvalidValue(
             "an episode needs an input, an output or another field, such as a tool call; all are blank.",
             where=_ROOT,
